@@ -1,0 +1,31 @@
+"""Option enums and classes that users pass in: frozen, keyword-only, checked when built."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SandboxStatus(StrEnum):
+    """Where a sandbox is in its life. Members equal their lower-case names.
+
+    `PENDING` covers everything from acceptance to `RUNNING`, a place in the queue included; our backends never report
+    `CREATING`.
+    """
+
+    PENDING = "pending"
+    CREATING = "creating"
+    RUNNING = "running"
+    PAUSED = "paused"
+    TERMINATING = "terminating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TERMINATED = "terminated"
+    UNSPECIFIED = "unspecified"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the sandbox has ended and will not run again."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({SandboxStatus.COMPLETED, SandboxStatus.FAILED, SandboxStatus.TERMINATED})

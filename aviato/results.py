@@ -1,0 +1,124 @@
+"""What operations give back: frozen dataclasses without pydantic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceUsage:
+    """What a command used; None where the backend cannot tell.
+
+    Attributes:
+        cpu_seconds: user and system time of the command and its waited-for children.
+        max_rss_bytes: largest resident set of any one process of the command.
+        memory_peak_bytes: peak of the command's control group.
+        processes_peak: most processes at once.
+    """
+
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    processes_peak: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessResult:
+    """How a command ended. A returncode other than 0 is a result, not an error.
+
+    Attributes:
+        stdout_bytes, stderr_bytes: collected output: all of it, or head + tail if it passed the cap.
+        stdout_head_bytes, stderr_head_bytes: how many of the collected bytes are head; the rest is tail.
+        stdout_bytes_total, stderr_bytes_total: how much the command wrote.
+        returncode: exit code, or 128 + n if signal n killed it.
+        signal: the signal that killed it, or None.
+        timed_out: killed at its `timeout_seconds`.
+        oom_killed: killed by the sandbox's own memory limit.
+        duration_seconds: from its start to its exit, by the supervisor's monotonic clock.
+    """
+
+    returncode: int
+    command: tuple[str, ...]
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
+    stdout_bytes_total: int = 0
+    stderr_bytes_total: int = 0
+    stdout_head_bytes: int | None = field(default=None, repr=False)
+    stderr_head_bytes: int | None = field(default=None, repr=False)
+    duration_seconds: float = 0.0
+    timed_out: bool = False
+    signal: int | None = None
+    oom_killed: bool = False
+    usage: ResourceUsage = ResourceUsage()
+
+    @cached_property
+    def stdout(self) -> str:
+        """Standard output as text (`errors="replace"`), with a marker where bytes were left out."""
+        return _text(self.stdout_bytes, self.stdout_bytes_total, self.stdout_head_bytes)
+
+    @cached_property
+    def stderr(self) -> str:
+        """Standard error as text (`errors="replace"`), with a marker where bytes were left out."""
+        return _text(self.stderr_bytes, self.stderr_bytes_total, self.stderr_head_bytes)
+
+    @property
+    def stdout_truncated(self) -> bool:
+        """Whether bytes of standard output were left out."""
+        return self.stdout_bytes_total > len(self.stdout_bytes)
+
+    @property
+    def stderr_truncated(self) -> bool:
+        """Whether bytes of standard error were left out."""
+        return self.stderr_bytes_total > len(self.stderr_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One file of a sandbox.
+
+    Attributes:
+        path: absolute path inside the sandbox.
+        size_bytes: size of a regular file.
+        mode: permission bits.
+        mtime: seconds since the epoch.
+        type: `file`, `directory`, `symlink` or `other`.
+        link_target: of a symlink, as written; else None.
+    """
+
+    path: str
+    size_bytes: int
+    mode: int
+    mtime: float
+    type: str
+    link_target: str | None = None
+
+
+def _text(data: bytes, total: int, head: int | None) -> str:
+    left_out = total - len(data)
+    if left_out <= 0 or head is None:
+        return data.decode(errors="replace")
+    first, last = data[:head], data[head:]
+    cut = _incomplete_tail(first)
+    lead = _continuation_head(last)
+    left_out += cut + lead
+    return f"{first[: len(first) - cut].decode(errors='replace')}\n[… {left_out} bytes left out …]\n{last[lead:].decode(errors='replace')}"
+
+
+def _incomplete_tail(data: bytes) -> int:
+    """How many bytes at the end begin a UTF-8 character that is not whole."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if length > back else 0
+    return 0
+
+
+def _continuation_head(data: bytes) -> int:
+    """How many bytes at the start continue a character whose first byte is gone."""
+    count = 0
+    while count < min(3, len(data)) and data[count] & 0xC0 == 0x80:
+        count += 1
+    return count

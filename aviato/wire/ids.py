@@ -1,0 +1,40 @@
+"""Ids that the client makes, which are the idempotency keys of what they name.
+
+An id is a prefix and 26 lower-case base32 characters of a UUIDv7: sorted by time, and fit for a DNS label and a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base32 in lower case: its order is the order of the numbers."""
+
+ID_PATTERN = r"[0-9a-hjkmnp-tv-z]{26}"
+SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
+EXEC_ID = re.compile(f"ex-{ID_PATTERN}")
+LEASE_ID = re.compile(f"ls-{ID_PATTERN}")
+
+
+def new_sandbox_id() -> str:
+    """A new sandbox id, `sb-…`."""
+    return "sb-" + _uuid7_base32()
+
+
+def new_exec_id() -> str:
+    """A new exec id, `ex-…`."""
+    return "ex-" + _uuid7_base32()
+
+
+def new_lease_id() -> str:
+    """A new lease id, `ls-…`."""
+    return "ls-" + _uuid7_base32()
+
+
+def _uuid7_base32() -> str:
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
