@@ -1,0 +1,94 @@
+"""Commands on the wire: what a client posts, and the JSON payloads of the frames that answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from aviato.options import SandboxStatus
+from aviato.wire.base import RequestModel, ResponseModel
+from aviato.wire.sandboxes import EnvironmentName, ExecId, QueueInfo, SandboxId, Text
+
+FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
+
+
+class ExecRequest(RequestModel):
+    """Body of `POST /v1/sandboxes/{sb}/execs`. A repeat with the same id and body joins the running command."""
+
+    exec_id: ExecId
+    command: Annotated[list[Text], Field(min_length=1)]
+    environment_variables: dict[EnvironmentName, Text] = {}
+    working_dir: Text | None = None
+    stdin: bool = False
+    """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """None: no limit. The client puts its defaults in."""
+
+
+class Accepted(ResponseModel):
+    """Payload of ACCEPTED."""
+
+    exec_id: str
+
+
+class Started(ResponseModel):
+    """Payload of STARTED; carries what the client then knows of the sandbox without asking."""
+
+    started_at: float | None = None
+    startup_seconds: float | None = None
+    status: SandboxStatus = SandboxStatus.RUNNING
+
+
+class Gap(ResponseModel):
+    """Payload of GAP."""
+
+    from_offset: int
+    to_offset: int
+
+
+class KeepAlive(ResponseModel):
+    """Payload of KEEPALIVE: where the sandbox waits, while it does."""
+
+    queue: QueueInfo | None = None
+
+
+class ExecExit(ResponseModel):
+    """Payload of EXIT. `stdout_bytes_total` and its twin say how much the client must have seen for a whole result."""
+
+    returncode: int
+    signal: int | None = None
+    timed_out: bool = False
+    oom_killed: bool = False
+    cancelled: bool = False
+    duration_seconds: float
+    stdout_bytes_total: int
+    stderr_bytes_total: int
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    processes_peak: int | None = None
+
+
+class SignalRequest(RequestModel):
+    """Body of `POST …/execs/{ex}/signal`: sent to the command's process group."""
+
+    signal: Annotated[int, Field(ge=1, le=64)]
+
+
+class ExecAck(RequestModel):
+    """What a client has received of one exec: its windows move on, and at `done` its record is freed."""
+
+    sandbox_id: SandboxId
+    exec_id: ExecId
+    stdout: Annotated[int, Field(ge=0)] = 0
+    stderr: Annotated[int, Field(ge=0)] = 0
+    done: bool = False
+
+
+class Acknowledgements(RequestModel):
+    """Body of `POST /v1/acknowledgements`: batched, idempotent; what is not known any more is ignored."""
+
+    execs: list[ExecAck] = []
+    let_go: list[SandboxId] = []
+    """Sandboxes whose `Sandbox` object the caller has let go; they may be released under pressure."""

@@ -1,0 +1,132 @@
+"""Sandboxes on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from aviato.options import SandboxStatus
+from aviato.wire.base import RequestModel, ResponseModel
+from aviato.wire.ids import ID_PATTERN
+
+SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
+ExecId = Annotated[str, StringConstraints(pattern=f"^ex-{ID_PATTERN}$")]
+LeaseId = Annotated[str, StringConstraints(pattern=f"^ls-{ID_PATTERN}$")]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+"""Text that can be an argument, a path or an environment value: no NUL."""
+EnvironmentName = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00=]*$")]
+
+StatusReason = Literal[
+    "stopped", "exited", "lease_expired", "lifetime", "idle", "shutdown", "orphaned", "released", "start_failed", "lost", "oom"
+]
+"""Why a sandbox ended: `exited` by its main command, `start_failed` and `lost` by infrastructure."""
+
+
+class CreateSandbox(RequestModel):
+    """Body of `POST /v1/sandboxes`. A repeat with the same id and body joins the first; `lease_id` does not count as body."""
+
+    sandbox_id: SandboxId
+    lease_id: LeaseId | None = None
+    """The lease that holds the sandbox; required unless `detached`."""
+    detached: bool = False
+    releasable: bool = False
+    """Made by a session, so it may be ended under pressure once the client has let it go."""
+    image: str | None = None
+    """None: the server's default."""
+    image_fallback: Literal["nearest"] | None = None
+    command: Text | None = None
+    args: list[Text] = []
+    environment_variables: dict[EnvironmentName, Text] = {}
+    working_dir: Text | None = None
+    tags: list[Tag] = []
+    annotations: dict[str, str] = {}
+    max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class QueueInfo(ResponseModel):
+    """Where a pending sandbox waits for capacity."""
+
+    position: int
+    """1 is next."""
+    live: int
+    limit: int
+    holders: dict[str, int] = {}
+    """Who holds how many live sandboxes: `pid N` or `lease ls-…` or `detached` → count."""
+
+
+class LimitInfo(ResponseModel):
+    """One limit of a sandbox."""
+
+    value: float | None
+    strength: Literal["hard", "watched", "none"]
+
+
+class SandboxInfo(ResponseModel):
+    """A sandbox as the server sees it. Times are seconds since the epoch."""
+
+    sandbox_id: str
+    status: SandboxStatus
+    status_reason: str | None = None
+    message: str | None = None
+    """Why it failed, for people."""
+    is_infrastructure: bool = False
+    """Whether its end counts as an infrastructure failure."""
+    status_updated_at: float
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    startup_seconds: float | None = None
+    """From acceptance to running, queue included, by the server's monotonic clock."""
+    returncode: int | None = None
+    """Exit code of the main command."""
+    detached: bool = False
+    tags: list[str] = []
+    annotations: dict[str, str] = {}
+    image: str | None = None
+    """The image in use, after substitution."""
+    image_note: str | None = None
+    """A substitution that the client logs once."""
+    limits: dict[str, LimitInfo] = {}
+    queue: QueueInfo | None = None
+    runway_id: str | None = None
+    tower_id: str | None = None
+    tower_group_id: str | None = None
+    ingress_mode: str = "none"
+    egress_mode: str = "none"
+    service_urls: dict[int, str] = {}
+
+
+class SandboxPage(ResponseModel):
+    """One page of a listing, oldest first."""
+
+    sandboxes: list[SandboxInfo]
+    next_cursor: str | None = None
+
+
+class StopSandbox(RequestModel):
+    """Body of `POST /v1/sandboxes/{id}/stop`; the answer comes when it has ended. Repeating is harmless."""
+
+    graceful_shutdown_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+
+
+class LeaseInfo(ResponseModel):
+    """A lease. On a Unix socket it lives as long as the peer process; over TCP until `period_seconds` pass without a beat."""
+
+    lease_id: str
+    kind: Literal["process", "heartbeat"]
+    period_seconds: float
+
+
+class Health(ResponseModel):
+    """Answer of `GET /v1/health`."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+    wire_version: int
+    pid: int
+    backend: str
+    live_sandboxes: int
+    pending_sandboxes: int
+    max_sandboxes: int
