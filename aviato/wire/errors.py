@@ -44,14 +44,12 @@ class ExecNotFoundError(exceptions.SandboxError):
     default_reason = "exec_not_found"
 
 
-_BY_CODE: dict[str, type[AviatoError]] = {
-    cls.code: cls
-    for cls in (
-        *(value for value in vars(exceptions).values() if isinstance(value, type) and issubclass(value, AviatoError)),
-        RequestConflictError,
-        ExecNotFoundError,
-    )
-}
+def _error_classes() -> list[type[AviatoError]]:
+    found = [value for value in vars(exceptions).values() if isinstance(value, type) and issubclass(value, AviatoError)]
+    return [*found, RequestConflictError, ExecNotFoundError]
+
+
+_BY_CODE = {cls.code: cls for cls in _error_classes()}
 
 STATUS_BY_CODE: dict[str, int] = {
     "AUTHENTICATION": 401,

@@ -1,0 +1,134 @@
+"""The contract of a backend: make a place for a supervisor, give a byte stream to it, find it again, take the place away.
+
+Everything a user sees inside a sandbox is the supervisor's protocol (`aviato.server.supervisor`), so a backend stays small.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aviato.server.supervisor.link import SupervisorLink
+
+Strength = Literal["hard", "watched", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One limit of a sandbox: its value (None: unlimited) and how strongly it holds."""
+
+    value: float | None
+    strength: Strength
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedImage:
+    """An image that this backend can start.
+
+    Attributes:
+        reference: what is in use, for the record.
+        note: a substitution that the client should log once, or None.
+        kind: `host` or `dir`.
+        root: the root directory of a `dir` image.
+        interpreter: the host Python that `python` means in a `host` sandbox.
+    """
+
+    reference: str
+    kind: Literal["host", "dir"]
+    note: str | None = None
+    root: str | None = None
+    interpreter: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxSpec:
+    """What a backend needs to make one sandbox."""
+
+    sandbox_id: str
+    image: ResolvedImage
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    max_lifetime_seconds: float | None = None
+    orphan_timeout_seconds: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of `aviato doctor`.
+
+    Attributes:
+        name: what was tried.
+        ok: whether it works here.
+        detail: what was found.
+        remedy: the exact line that repairs it, or None.
+        required: whether sandboxes cannot run without it.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str | None = None
+    required: bool = True
+
+
+class Backend(ABC):
+    """One kind of place where sandboxes run."""
+
+    name: str
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Get ready; called once before anything else.
+
+        Raises:
+            SandboxUnavailableError: sandboxes cannot run here; the message holds the remedy. The server stays up and
+                answers every create with it.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of helpers; running sandboxes live on."""
+
+    @abstractmethod
+    def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
+        """The image that a reference means here.
+
+        Raises:
+            SandboxImageError: it is unknown; the message names what is there.
+        """
+
+    @abstractmethod
+    def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
+        """The limits that a sandbox will have, each with its strength."""
+
+    @abstractmethod
+    async def create(self, spec: SandboxSpec) -> SupervisorLink:
+        """Make the place, start the supervisor in it and connect. Cancelling it leaves nothing behind once `destroy` ran.
+
+        Raises:
+            AviatoError: what could not be done and why.
+        """
+
+    @abstractmethod
+    async def reconnect(self, sandbox_id: str) -> SupervisorLink | None:
+        """Connect again to a sandbox that an earlier server made; None if its supervisor is gone."""
+
+    @abstractmethod
+    def how_ended(self, sandbox_id: str) -> str | None:
+        """The reason that a supervisor left behind when it ended by itself (`lifetime`, `orphaned`), or None."""
+
+    @abstractmethod
+    async def destroy(self, sandbox_id: str) -> None:
+        """Kill what is left and take the place away. Idempotent; works for a half-made one and an unknown one."""
+
+    @abstractmethod
+    async def place_ids(self) -> list[str]:
+        """Ids of all sandboxes whose place exists, half-made ones included, for reconciliation."""
+
+    @abstractmethod
+    async def probe(self) -> list[Check]:
+        """What this machine gives, found by trying."""
