@@ -1,0 +1,105 @@
+"""Every fenced block of the README and the guides runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+KNOWN = {"python", "bash", "text"}
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    language: str
+    source: str
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text[: match.start()].count("\n") + 1
+            found.append(Block(str(page.relative_to(ROOT)), line, match[1], match[2]))
+    return found
+
+
+def those(language: str) -> Any:
+    chosen = [block for block in blocks() if block.language == language]
+    return pytest.mark.parametrize("block", chosen, ids=[f"{b.page}:{b.line}" for b in chosen])
+
+
+@pytest.fixture
+def environment(server: Any, tmp_path: Path) -> dict[str, str]:
+    binaries = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "AVIATO_BASE_URL": server.url,
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "AVIATO_STATE_DIR": str(tmp_path),
+    }
+
+
+def test_every_block_says_its_language() -> None:
+    assert {block.language for block in blocks()} <= KNOWN
+
+
+@those("python")
+def test_python(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", block.source]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "print(" not in block.source or done.stdout
+
+
+@those("bash")
+def test_bash(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
+    if "pip install" in block.source:
+        pytest.skip("set-up: .ci/run runs it")
+    if block.source.startswith("aviato serve"):
+        return serve(block, environment)
+    done = subprocess.run(
+        ["bash", "-eu", "-c", block.source],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def serve(block: Block, environment: dict[str, str]) -> None:
+    """A server runs until it is ended; it must have printed how to reach it."""
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {block.source}"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        printed = next((line for line in process.stdout if line.startswith("export AVIATO_BASE_URL=unix://")), None)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        process.stdout.read()
+    assert printed
+
+
+def test_relative_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_no_example_swallows_a_failure_into_a_reward() -> None:
+    for path in [*PAGES, *(ROOT / "examples").rglob("*.py"), *(ROOT / "aviato").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"except (Base)?Exception[^\n]*:\s*\n?\s*(return 0|\w*rewards?\w*(\[\w+\])? = 0)", text), path
