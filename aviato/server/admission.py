@@ -1,0 +1,151 @@
+"""Who may start now: capacity, a first-in-first-out queue with positions, and whom to release under pressure. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxResourceExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+QUEUE_BOUND = 10_000
+RETRY_DELAY_SECONDS = 5.0
+CREATES_PER_CORE = 4
+LEAST_CAPACITY = 8
+MOST_CAPACITY = 2_000
+_RESERVE_BYTES = 1 << 30
+_BYTES_PER_SANDBOX = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRoom:
+    """What the machine has left; None: no limit known.
+
+    Attributes:
+        memory_available_bytes: `MemAvailable`.
+        live: sandboxes alive at that moment, whose memory counts as available to sandboxes.
+        processes_max: `pids.max` of the server's control group.
+        open_files_max: the server's limit of open files.
+    """
+
+    memory_available_bytes: int | None = None
+    live: int = 0
+    processes_max: int | None = None
+    open_files_max: int | None = None
+
+
+def capacity(room: HostRoom) -> int:
+    """How many sandboxes may live at once."""
+    bounds = [MOST_CAPACITY]
+    if room.memory_available_bytes is not None:
+        held = room.live * _BYTES_PER_SANDBOX
+        bounds.append((room.memory_available_bytes + held - _RESERVE_BYTES) // _BYTES_PER_SANDBOX)
+    if room.processes_max is not None:
+        bounds.append(room.processes_max // 8)
+    if room.open_files_max is not None:
+        bounds.append(room.open_files_max // 8)
+    return max(LEAST_CAPACITY, min(bounds))
+
+
+class Admission:
+    """The queue and the places. An id waits, then holds a place and is in flight, then only holds the place, then is gone.
+
+    Args:
+        limit: how many sandboxes may live at once.
+        in_flight_limit: how many of them may be starting at once.
+        queue_bound: how many may wait.
+    """
+
+    def __init__(self, *, limit: int, in_flight_limit: int, queue_bound: int = QUEUE_BOUND) -> None:
+        self.limit = limit
+        self.in_flight_limit = in_flight_limit
+        self.queue_bound = queue_bound
+        self._tickets: list[int] = []
+        self._waiting: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._next_ticket = 0
+        self._live: set[str] = set()
+        self._in_flight: set[str] = set()
+
+    @property
+    def live(self) -> int:
+        """How many places are held."""
+        return len(self._live)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._tickets)
+
+    def check_room(self) -> None:
+        """See whether one more may come.
+
+        Raises:
+            SandboxResourceExhaustedError: the queue is full; it carries the delay before the next try.
+        """
+        if len(self._tickets) >= self.queue_bound:
+            raise SandboxResourceExhaustedError(
+                f"the queue is full: {len(self._tickets)} sandboxes wait and {len(self._live)} of {self.limit} places are held",
+                retry_delay_seconds=RETRY_DELAY_SECONDS,
+            )
+
+    def enqueue(self, sandbox_id: str) -> None:
+        """Wait at the end of the queue."""
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._tickets.append(ticket)
+        self._waiting[sandbox_id] = ticket
+        self._ids[ticket] = sandbox_id
+
+    def hold(self, sandbox_id: str) -> None:
+        """Take a place without waiting: a sandbox found alive after a restart."""
+        self._live.add(sandbox_id)
+
+    def admit(self) -> list[str]:
+        """The ids that may start now, in order; each then holds a place."""
+        room = min(self.limit - len(self._live), self.in_flight_limit - len(self._in_flight), len(self._tickets))
+        if room <= 0:
+            return []
+        tickets, self._tickets = self._tickets[:room], self._tickets[room:]
+        admitted = [self._ids.pop(ticket) for ticket in tickets]
+        for sandbox_id in admitted:
+            del self._waiting[sandbox_id]
+        self._live.update(admitted)
+        self._in_flight.update(admitted)
+        return admitted
+
+    def started(self, sandbox_id: str) -> None:
+        """It is no longer in flight, but keeps its place."""
+        self._in_flight.discard(sandbox_id)
+
+    def gone(self, sandbox_id: str) -> None:
+        """It waits no more and holds nothing."""
+        self._in_flight.discard(sandbox_id)
+        self._live.discard(sandbox_id)
+        ticket = self._waiting.pop(sandbox_id, None)
+        if ticket is not None:
+            del self._ids[ticket]
+            del self._tickets[bisect_left(self._tickets, ticket)]
+
+    def holds(self, sandbox_id: str) -> bool:
+        """Whether it holds a place."""
+        return sandbox_id in self._live
+
+    def position(self, sandbox_id: str) -> int | None:
+        """Its place in the queue, 1 is next; None if it does not wait."""
+        ticket = self._waiting.get(sandbox_id)
+        return None if ticket is None else bisect_left(self._tickets, ticket) + 1
+
+    def missing(self) -> int:
+        """How many places those who wait lack, beyond the free ones."""
+        return max(0, len(self._tickets) - max(0, self.limit - len(self._live)))
+
+
+def to_release(candidates: Iterable[tuple[float, str]], wanted: int) -> list[str]:
+    """The ids to end so that others may start: the `wanted` oldest of `(created_at, id)`."""
+    if wanted <= 0:
+        return []
+    return [sandbox_id for _, sandbox_id in sorted(candidates)[:wanted]]

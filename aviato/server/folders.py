@@ -1,0 +1,128 @@
+"""The state directory: who may own it, what lies in it, and the lock that one server holds for life."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from dataclasses import dataclass
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+
+
+def default_state_directory(uid: int | None = None) -> str:
+    """`/var/lib/aviato` for root, else `/var/tmp/aviato-UID`: never a home directory, where NFS would break WAL and overlay."""
+    uid = os.getuid() if uid is None else uid
+    return "/var/lib/aviato" if uid == 0 else f"/var/tmp/aviato-{uid}"
+
+
+def state_directory(configured: str | None) -> str:
+    """The state directory in use, made if it is missing.
+
+    Raises:
+        AviatoValidationError: the path is relative, a symlink, or belongs to someone else.
+    """
+    path = configured or default_state_directory()
+    if not os.path.isabs(path):
+        raise AviatoValidationError(f"state_dir must be absolute, got {path!r}", field_violations={"state_dir": "not absolute"})
+    make_directory(path)
+    return path
+
+
+def make_directory(path: str) -> None:
+    """Make a directory of the server's own, or check the one that is there.
+
+    As root its mode is 0711, since the uids of the sandboxes pass through; else 0700.
+
+    Raises:
+        AviatoValidationError: it is a symlink, not a directory, or belongs to another user.
+    """
+    mode = 0o711 if os.getuid() == 0 else 0o700
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.mkdir(path, mode)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise AviatoValidationError(f"the state directory {path!r} cannot be made: {error.strerror}") from None
+    info = os.lstat(path)
+    if stat.S_ISLNK(info.st_mode):
+        raise AviatoValidationError(f"{path!r} is a symlink; the state directory must be a real directory")
+    if not stat.S_ISDIR(info.st_mode):
+        raise AviatoValidationError(f"{path!r} is not a directory")
+    if info.st_uid != os.getuid():
+        raise AviatoValidationError(f"{path!r} belongs to uid {info.st_uid}, not to {os.getuid()}; give another --state-dir")
+    if stat.S_IMODE(info.st_mode) != mode:
+        os.chmod(path, mode)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of one server, `serve/` or `embedded/KEY/` of the state directory, and the names in it."""
+
+    path: str
+
+    @property
+    def lock(self) -> str:
+        """Held by the server for life; its content is the server's pid."""
+        return os.path.join(self.path, "lock")
+
+    @property
+    def store(self) -> str:
+        """The database."""
+        return os.path.join(self.path, "store.db")
+
+    @property
+    def sandboxes(self) -> str:
+        """One directory a sandbox, made and removed by the backend."""
+        return os.path.join(self.path, "sandboxes")
+
+    @property
+    def log(self) -> str:
+        """The server's own log."""
+        return os.path.join(self.path, "log")
+
+    @property
+    def output(self) -> str:
+        """The output of main commands."""
+        return os.path.join(self.path, "log", "main")
+
+    @property
+    def trash(self) -> str:
+        """What could not be removed and is tried again."""
+        return os.path.join(self.path, "trash")
+
+    def make(self) -> None:
+        """Make and check the folder and what belongs in it."""
+        for path in (self.path, self.sandboxes, self.log, self.output, self.trash):
+            make_directory(path)
+
+
+def take_lock(folder: Folder) -> int:
+    """Take the lock of a folder and write this process's id into it.
+
+    Returns:
+        The descriptor that holds the lock until it is closed.
+
+    Raises:
+        SandboxUnavailableError: another server holds it; the message names its pid.
+    """
+    fd = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(fd, 32).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise SandboxUnavailableError(
+            f"another server (pid {holder}) holds {folder.lock!r}; end it, or give another --state-dir",
+            reason="lock_held",
+            retryable=False,
+        ) from None
+    sign_lock(fd)
+    return fd
+
+
+def sign_lock(fd: int) -> None:
+    """Write this process's id into the lock that it holds."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

@@ -1,0 +1,128 @@
+"""Every setting of a server, each by flag, by `AVIATO_…` variable and by a settings file, in this order of precedence."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from aviato.exceptions import AviatoValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+NOT_YET = {
+    "secrets_dir": "secrets",
+    "egress_allow_cidr": "network egress",
+    "tls_cert": "TLS",
+    "tls_key": "TLS",
+    "auth": "authentication by W&B keys",
+}
+"""Settings whose feature is not there yet: refused by name, never ignored."""
+
+SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file"})
+"""Settings of `aviato serve` that say nothing to an embedded server, which lives on its own socket."""
+
+
+class ServerSettings(BaseModel):
+    """The settings of one server; the descriptions are the help of the flags."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    socket: str | None = Field(
+        None, description="Unix socket to listen on (default: serve/aviato.sock in the state directory)."
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on, with --port.")
+    port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="TCP port to listen on; needs a key (one is made and printed once if there is none)."
+    )
+    state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
+    backend: str = Field("local", description="What carries the sandboxes.")
+    api_key_file: str | None = Field(None, description="File with one API key a line.")
+    image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
+    max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
+    max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="How many sandboxes may live at once (default: by the machine's memory and limits)."
+    )
+    lease: Seconds = Field(60.0, description="Seconds without a heartbeat after which a TCP client's sandboxes end.")
+    orphan_timeout: Seconds = Field(600.0, description="Seconds without a server after which a sandbox ends itself.")
+    idle_exit: Seconds | None = Field(
+        None, description="Exit after so many seconds without sandboxes, leases and connections (embedded: 60)."
+    )
+    sandbox_uid_base: Annotated[int, Field(ge=1, lt=2**32 - 65_536)] | None = Field(
+        None, description="First host uid for sandboxes, when run by root."
+    )
+    socket_fd: Annotated[int, Field(ge=3)] | None = Field(
+        None, description="Descriptor of a listening Unix socket to use, as systemd hands it over."
+    )
+    record_retention: Seconds = Field(86_400.0, description="Seconds that ended sandboxes stay on record.")
+
+    @field_validator("image", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        """`NAME=DIR` items, as flags and the variable have them, into a table."""
+        if isinstance(value, str):
+            value = [item for item in value.split(",") if item]
+        if not isinstance(value, (list, tuple)):
+            return value
+        table: dict[str, str] = {}
+        for item in value:
+            name, equals, directory = str(item).partition("=")
+            if not equals or not name or not directory:
+                raise ValueError(f"{item!r} is not NAME=DIR")
+            table[name] = directory
+        return table
+
+    @field_validator("image")
+    @classmethod
+    def _absolute(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, directory in value.items():
+            if not os.path.isabs(directory):
+                raise ValueError(f"the directory of image {name!r} must be absolute, got {directory!r}")
+        return value
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: bool = False) -> ServerSettings:
+    """Join the sources: flag, then environment, then file, then default.
+
+    Args:
+        flags: by field name; None or an empty tuple means not given. `settings_file` names the TOML file.
+        environment: its `AVIATO_…` variables are read.
+        embedded: leave out what only `aviato serve` knows.
+
+    Raises:
+        AviatoValidationError: a setting is wrong, unknown, or not available yet; the message names it and its source.
+    """
+    flags = {name: value for name, value in flags.items() if value is not None and value != ()}
+    path = flags.pop("settings_file", None) or environment.get("AVIATO_SETTINGS_FILE")
+    names = [*ServerSettings.model_fields, *NOT_YET]
+    variables = {name: environment[key] for name in names if (key := f"AVIATO_{name.upper()}") in environment}
+    values: dict[str, Any] = {}
+    for source in (_read_file(path) if path else {}, variables, flags):
+        values.update({key: value for key, value in source.items() if not (embedded and key in SERVE_ONLY)})
+    for name in NOT_YET.keys() & values.keys():
+        raise AviatoValidationError(
+            f"--{name.replace('_', '-')} is not available yet: {NOT_YET[name]} will come with a later version",
+            field_violations={name: "not available yet"},
+        )
+    try:
+        return ServerSettings.model_validate(values)
+    except ValidationError as error:
+        violations = {".".join(map(str, item["loc"])): item["msg"] for item in error.errors()}
+        text = "; ".join(f"{name}: {message}" for name, message in violations.items())
+        raise AviatoValidationError(f"wrong server setting: {text}", field_violations=violations) from None
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise AviatoValidationError(f"the settings file {path!r} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise AviatoValidationError(f"the settings file {path!r} is not TOML: {error}") from None
+    return {key.replace("-", "_"): value for key, value in values.items()}

@@ -1,0 +1,107 @@
+"""The rows of the store as frozen dataclasses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from aviato.options import SandboxStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxRecord:
+    """A sandbox on record. Times are seconds since the epoch.
+
+    Attributes:
+        body_hash: of the create, to tell a repeat from a conflict.
+        body: the create itself as JSON, kept only until the sandbox has ended.
+        begun: whether its start was begun, so that it cannot simply be queued again.
+    """
+
+    sandbox_id: str
+    created_at: float
+    status_updated_at: float
+    body_hash: str
+    status: SandboxStatus = SandboxStatus.PENDING
+    status_reason: str | None = None
+    message: str | None = None
+    is_infrastructure: bool = False
+    started_at: float | None = None
+    ended_at: float | None = None
+    startup_seconds: float | None = None
+    returncode: int | None = None
+    detached: bool = False
+    lease_id: str | None = None
+    begun: bool = False
+    image: str | None = None
+    image_note: str | None = None
+    tags: tuple[str, ...] = ()
+    annotations: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    body: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecRecord:
+    """A command on record.
+
+    Attributes:
+        started: whether it had begun to run.
+        ended_at: None while it runs.
+    """
+
+    exec_id: str
+    sandbox_id: str
+    created_at: float
+    started: bool = False
+    ended_at: float | None = None
+    returncode: int | None = None
+    timed_out: bool = False
+    duration_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseRecord:
+    """A lease on record. `pid` and `start_ticks` name a process of the boot `boot_id`; they are None for a heartbeat."""
+
+    lease_id: str
+    kind: str
+    pid: int | None = None
+    start_ticks: int | None = None
+    boot_id: str | None = None
+
+
+SANDBOX_COLUMNS = tuple(item.name for item in fields(SandboxRecord))
+EXEC_COLUMNS = tuple(item.name for item in fields(ExecRecord))
+LEASE_COLUMNS = tuple(item.name for item in fields(LeaseRecord))
+
+
+def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
+    """The columns of a sandbox."""
+    row = {name: getattr(record, name) for name in SANDBOX_COLUMNS}
+    row.update(
+        status=str(record.status),
+        tags=json.dumps(record.tags),
+        annotations=json.dumps(record.annotations),
+        limits=json.dumps(record.limits),
+    )
+    return row
+
+
+def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
+    """The sandbox of a row."""
+    values = {name: row[name] for name in SANDBOX_COLUMNS}
+    values.update(
+        status=SandboxStatus(values["status"]),
+        is_infrastructure=bool(values["is_infrastructure"]),
+        detached=bool(values["detached"]),
+        begun=bool(values["begun"]),
+        tags=tuple(json.loads(values["tags"])),
+        annotations=json.loads(values["annotations"]),
+        limits=json.loads(values["limits"]),
+    )
+    return SandboxRecord(**values)

@@ -1,0 +1,64 @@
+"""The tables, and their version."""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE sandboxes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    sandbox_id TEXT NOT NULL UNIQUE,
+    status TEXT NOT NULL,
+    status_reason TEXT,
+    message TEXT,
+    is_infrastructure INTEGER NOT NULL,
+    status_updated_at REAL NOT NULL,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    ended_at REAL,
+    startup_seconds REAL,
+    returncode INTEGER,
+    detached INTEGER NOT NULL,
+    lease_id TEXT,
+    begun INTEGER NOT NULL,
+    image TEXT,
+    image_note TEXT,
+    tags TEXT NOT NULL,
+    annotations TEXT NOT NULL,
+    limits TEXT NOT NULL,
+    body_hash TEXT NOT NULL,
+    body TEXT
+);
+CREATE INDEX sandboxes_by_status ON sandboxes (status, number);
+CREATE INDEX sandboxes_by_lease ON sandboxes (lease_id, number);
+CREATE INDEX sandboxes_by_end ON sandboxes (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE tags (
+    tag TEXT NOT NULL,
+    number INTEGER NOT NULL REFERENCES sandboxes (number) ON DELETE CASCADE,
+    PRIMARY KEY (tag, number)
+) WITHOUT ROWID;
+CREATE INDEX tags_by_sandbox ON tags (number);
+CREATE TABLE execs (
+    exec_id TEXT PRIMARY KEY,
+    sandbox_id TEXT NOT NULL REFERENCES sandboxes (sandbox_id) ON DELETE CASCADE,
+    created_at REAL NOT NULL,
+    started INTEGER NOT NULL,
+    ended_at REAL,
+    returncode INTEGER,
+    timed_out INTEGER NOT NULL,
+    duration_seconds REAL
+) WITHOUT ROWID;
+CREATE INDEX execs_by_sandbox ON execs (sandbox_id);
+CREATE INDEX execs_by_end ON execs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TABLE leases (
+    lease_id TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    pid INTEGER,
+    start_ticks INTEGER,
+    boot_id TEXT
+) WITHOUT ROWID;
+CREATE TABLE api_keys (
+    hash TEXT PRIMARY KEY,
+    created_at REAL NOT NULL
+) WITHOUT ROWID;
+"""
