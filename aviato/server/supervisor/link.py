@@ -1,0 +1,400 @@
+"""The server's end of a supervisor connection: one object a sandbox, carrying every call into it.
+
+Errors of the sandbox's files and commands arrive as the exceptions of `aviato.exceptions`; a sandbox that ended meanwhile is
+`SandboxGone`, which the service turns into the error of that ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+
+__all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
+
+PIECE_BYTES = 64 << 10
+UPLOAD_WINDOW_BYTES = 512 << 10
+LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
+MAX_CHANNELS = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecSpec:
+    """A command to run.
+
+    Attributes:
+        exec_id: at most one run ever per id.
+        command: argv as given.
+        environment: added to the sandbox's own; wins over it.
+        working_dir: absolute, or counted from the sandbox's directory; None is the sandbox's directory.
+        stdin: False is /dev/null, True a pipe.
+        timeout_seconds: None is no limit.
+        main: its exit ends the sandbox.
+    """
+
+    exec_id: str
+    command: list[str]
+    environment: dict[str, str]
+    working_dir: str | None
+    stdin: bool
+    timeout_seconds: float | None
+    main: bool = False
+
+
+class SupervisorLink(asyncio.Protocol):
+    """A connection to one supervisor. Made by `connect`; used from one event loop."""
+
+    def __init__(self, sandbox_id: str) -> None:
+        self.sandbox_id = sandbox_id
+        self.hello: dict[str, Any] = {}
+        """What the supervisor said first: protocol, pid_namespace, boot_id, features, execs …"""
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._ended_future: asyncio.Future[Ended] = self._loop.create_future()
+        self._decoder = FrameDecoder()
+        self._channels: dict[int, Channel] = {}
+        self._last_channel = 0
+        self._subscriptions: dict[str, tuple[int, Subscription]] = {}
+        self._active: set[str] = set()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._detached = False
+        self._beat: asyncio.TimerHandle | None = None
+
+    # -- making and ending ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: dict[str, Any] | None = None) -> SupervisorLink:
+        """The link over a connected stream socket, once the supervisor has said HELLO.
+
+        Args:
+            sandbox_id: for messages.
+            sock: connected; the link owns it from now on.
+            configuration: sent first; for a supervisor that has not begun yet.
+
+        Raises:
+            AviatoError: what the other side could not do while it confined itself.
+            SandboxGone: it ended before HELLO.
+        """
+        link = cls(sandbox_id)
+        try:
+            await link._loop.create_unix_connection(lambda: link, sock=sock)
+            if configuration is not None:
+                link._send(FrameType.REQUEST, _json({"op": "configure", **configuration}))
+            await link._ready
+        except BaseException:
+            link.detach()
+            raise
+        return link
+
+    def detach(self) -> None:
+        """Close the connection; the sandbox lives on. Open subscriptions and calls end as `lost`."""
+        self._detached = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose(Ended(reason="lost", message="the server let go of the connection"))
+
+    def ended(self) -> Ended | None:
+        """How the sandbox ended, or None while it lives. A detached link does not know and says None."""
+        return self._ended_future.result() if self._ended_future.done() else None
+
+    async def wait_ended(self) -> Ended:
+        """Wait until the supervisor said that it ends, or is gone; for any number of waiters."""
+        return await asyncio.shield(self._ended_future)
+
+    # -- commands -------------------------------------------------------------------------------------------------------
+
+    def subscribe(self, spec: ExecSpec | None, exec_id: str, stdout: int = 0, stderr: int = 0) -> Subscription:
+        """Start a command unless its id is known, and stream its output from these offsets.
+
+        What is wrong arrives as an ERROR frame: the same id with another spec (`REQUEST_ID_CONFLICT`), an unknown id without a
+        spec (`EXEC_NOT_FOUND`), a missing working directory (`FILE`).
+
+        Raises:
+            SandboxGone: it has ended.
+            AviatoValidationError: the request is too large for one frame.
+        """
+        request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
+        payload = _json(request if spec is None else {**request, "spec": asdict(spec)})
+        if len(payload) > LARGEST_REQUEST_BYTES:
+            size = f"command and environment take {len(payload)} bytes; at most {LARGEST_REQUEST_BYTES} fit a request"
+            raise AviatoValidationError(size, field_violations={"command": size})
+        self._check_alive()
+        older = self._subscriptions.pop(exec_id, None)
+        if older is not None:
+            older[1].replaced = True
+            older[1]._finish(None)
+            self._give_up(older[0])
+        subscription = Subscription(exec_id, self._unsubscribed)
+        channel = self._open(SubscriptionChannel(subscription))
+        self._subscriptions[exec_id] = (channel, subscription)
+        if spec is not None:
+            self._active.add(exec_id)
+        self._send(FrameType.REQUEST, payload, channel=channel)
+        return subscription
+
+    def acknowledge(self, exec_id: str, stdout: int, stderr: int, done: bool) -> None:
+        """Say what has been received: windows move on, and at `done` the result is forgotten. Fire and forget."""
+        if done:
+            self._active.discard(exec_id)
+        self._send(FrameType.ACK, _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}))
+
+    async def write_stdin(self, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
+        """Write to a command's stdin at this offset of the stream; what it has already is skipped. Waits for room.
+
+        Raises:
+            SandboxExecutionError: reason `stdin_closed`.
+            ExecNotFoundError: the command is not known.
+            SandboxGone: the sandbox ended.
+        """
+        position = 0
+        while True:
+            piece = data[position : position + PIECE_BYTES]
+            last = position + len(piece) >= len(data)
+            request = {"op": "stdin", "exec_id": exec_id, "offset": offset + position, "eof": eof and last}
+            await self._call(request, body=piece)
+            position += len(piece)
+            if last:
+                return
+
+    async def signal(self, exec_id: str, signal: int) -> None:
+        """Send a signal to the command's process group; nothing happens if it has ended.
+
+        Raises:
+            ExecNotFoundError: the command is not known.
+        """
+        await self._call({"op": "signal", "exec_id": exec_id, "signal": signal})
+
+    async def cancel(self, exec_id: str) -> None:
+        """Kill the command's whole tree, children it left behind included; returns when it is dead."""
+        await self._call({"op": "cancel", "exec_id": exec_id})
+
+    async def stop(self, grace_seconds: float) -> Ended:
+        """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
+        if self.ended() is None and self._transport is not None and not self._detached:
+            self._send(FrameType.REQUEST, _json({"op": "stop", "grace_seconds": grace_seconds}))
+        return await self.wait_ended()
+
+    def active_execs(self) -> int:
+        """Commands that run or whose result was not acknowledged."""
+        return len(self._active)
+
+    # -- files ----------------------------------------------------------------------------------------------------------
+
+    async def stat(self, path: str) -> dict[str, Any]:
+        """What is at a path, links not followed at its end.
+
+        Raises:
+            SandboxFileError: of every file call, with the reasons that class lists.
+            SandboxGone: of every call.
+        """
+        return dict(json.loads(await self._call({"op": "stat", "path": path})))
+
+    async def list_files(self, path: str) -> list[dict[str, Any]]:
+        """The entries of a directory, sorted by name; more than 100,000 are refused (`too_large`)."""
+        return list(json.loads(await self._call({"op": "list", "path": path})))
+
+    async def make_directory(self, path: str, mode: int = 0o755) -> None:
+        """Make a directory and its parents; fine if it exists."""
+        await self._call({"op": "mkdir", "path": path, "mode": mode})
+
+    async def remove(self, path: str, recursive: bool = False) -> None:
+        """Remove a file, an empty directory, or with `recursive` a tree; never `/`."""
+        await self._call({"op": "remove", "path": path, "recursive": recursive})
+
+    def read_file(self, path: str, *, max_bytes: int | None = None) -> ReadChannel:
+        """A regular file, in pieces. `aclose()` it when leaving early.
+
+        Args:
+            path: absolute, or counted from the sandbox's directory.
+            max_bytes: refuse a longer file with reason `too_large`.
+        """
+        channel = 0
+
+        def credit(taken: int) -> None:
+            self._send(FrameType.CREDIT, channel=channel, offset=taken)
+
+        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
+        self._check_alive()
+        channel = self._open(reader)
+        request = {"op": "read", "path": path, "max_bytes": max_bytes, "window": ReadChannel.WINDOW_BYTES}
+        self._send(FrameType.REQUEST, _json(request), channel=channel)
+        return reader
+
+    async def write_file(
+        self, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """Write a file whole or not at all: into a new file beside it, then renamed over it. Parents are made.
+
+        Args:
+            path: absolute, or counted from the sandbox's directory; a link at its end is followed.
+            chunks: the contents; an exception from it leaves the old file as it was.
+            mode: None keeps the mode of a file that exists, and is 0644 for a new one.
+            size_bytes: if given, contents of another length are refused.
+        """
+        self._check_alive()
+        reply = ReplyChannel(self._loop)
+        channel = self._open(reply)
+        self._send(FrameType.REQUEST, _json({"op": "write", "path": path, "mode": mode, "size": size_bytes}), channel=channel)
+        try:
+            sent = await self._upload(reply, channel, chunks)
+            if not reply.reply.done():
+                if size_bytes is not None and sent != size_bytes:
+                    cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
+                    raise SandboxFileError(cut, filepath=path, sandbox_id=self.sandbox_id)
+                self._send(FrameType.END, channel=channel, offset=sent)
+            await reply.reply
+        except BaseException:
+            if self._channels.get(channel) is reply:
+                self._give_up(channel)
+            raise
+
+    async def ping(self) -> None:
+        """Return once the supervisor has answered."""
+        await self._call({"op": "ping"})
+
+    # -- inside ---------------------------------------------------------------------------------------------------------
+
+    async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes]) -> int:
+        sent = 0
+        async for chunk in chunks:
+            for start in range(0, len(chunk), PIECE_BYTES):
+                while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
+                    reply.moved.clear()
+                    await reply.moved.wait()
+                if reply.reply.done():
+                    return sent
+                piece = chunk[start : start + PIECE_BYTES]
+                self._send(FrameType.DATA, piece, channel=channel, offset=sent)
+                sent += len(piece)
+                await self._writable.wait()
+        return sent
+
+    async def _call(self, request: dict[str, Any], body: bytes | None = None) -> bytes:
+        self._check_alive()
+        reply = ReplyChannel(self._loop)
+        channel = self._open(reply)
+        self._send(FrameType.REQUEST, _json(request), channel=channel)
+        if body is not None:
+            self._send(FrameType.DATA, body, channel=channel)
+        try:
+            return await reply.reply
+        except asyncio.CancelledError:
+            if self._channels.get(channel) is reply:
+                self._give_up(channel)
+            raise
+
+    def _unsubscribed(self, subscription: Subscription) -> None:
+        channel, current = self._subscriptions.get(subscription.exec_id, (0, None))
+        if current is subscription:
+            del self._subscriptions[subscription.exec_id]
+            self._give_up(channel)
+
+    def _check_alive(self) -> None:
+        ended = self.ended()
+        if ended is not None:
+            raise SandboxGone(ended)
+        if self._detached or self._transport is None:
+            raise SandboxGone(Ended(reason="lost", message="the server let go of the connection"))
+
+    def _open(self, channel: Channel) -> int:
+        for _ in range(MAX_CHANNELS):
+            self._last_channel = self._last_channel % MAX_CHANNELS + 1
+            if self._last_channel not in self._channels:
+                self._channels[self._last_channel] = channel
+                return self._last_channel
+        raise AviatoValidationError(f"{self.sandbox_id} has {MAX_CHANNELS} requests open at once")
+
+    def _give_up(self, channel: int) -> None:
+        if channel in self._channels:
+            self._channels[channel] = ClosingChannel()
+            self._send(FrameType.CLOSE, channel=channel)
+
+    def _send(self, type: int, payload: bytes = b"", *, channel: int = 0, offset: int = 0) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(type, payload, channel=channel, offset=offset))
+
+    # -- asyncio.Protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ours."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        """The supervisor is slow to read."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, handed to their channels."""
+        try:
+            for frame in self._decoder.feed(data):
+                self._take(frame)
+        except (FrameError, ValueError, KeyError) as error:
+            self._lose(Ended(reason="lost", message=f"the supervisor broke the protocol: {error}"))
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The supervisor is gone, or replaced us by a newer connection."""
+        self._lose(Ended(reason="lost", message="the connection to the supervisor was lost" + (f": {exc}" if exc else "")))
+
+    def _take(self, frame: Frame) -> None:
+        channel = self._channels.get(frame.channel)
+        if channel is not None:
+            if channel.frame(frame):
+                del self._channels[frame.channel]
+                if isinstance(channel, SubscriptionChannel):
+                    self._subscriptions.pop(channel.subscription.exec_id, None)
+                    if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
+                        self._active.discard(channel.subscription.exec_id)
+        elif frame.type == FrameType.HELLO:
+            self.hello = json.loads(frame.payload)
+            self._active.update(self.hello["execs"])
+            self._keep_speaking()
+            if not self._ready.done():
+                self._ready.set_result(None)
+        elif frame.type == FrameType.ENDED:
+            self._lose(Ended(**json.loads(frame.payload)))
+        elif frame.type == FrameType.ERROR and not self._ready.done():
+            self._ready.set_exception(error_of(frame))
+
+    def _keep_speaking(self) -> None:
+        """An idle sandbox must hear from us, or it takes itself for an orphan."""
+        if self.ended() is None and not self._detached:
+            self._send(FrameType.KEEPALIVE)
+            self._beat = self._loop.call_later(min(60.0, float(self.hello["orphan_timeout_seconds"]) / 4), self._keep_speaking)
+
+    def _lose(self, ended: Ended) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        if not self._ended_future.done() and not self._detached:
+            self._ended_future.set_result(ended)
+        final = self.ended() or ended
+        if not self._ready.done():
+            self._ready.set_exception(SandboxGone(final))
+            self._ready.exception()
+        channels, self._channels = self._channels, {}
+        self._subscriptions.clear()
+        self._writable.set()
+        for channel in channels.values():
+            channel.gone(final)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,120 @@
+"""What a command's subscriber reads: its frames in order, or the news that the sandbox is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.wire.frames import Frame
+
+EndReason = Literal["exited", "stopped", "lifetime", "orphaned", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a sandbox ended.
+
+    Attributes:
+        reason: `exited` (its main command ended), `stopped`, `lifetime`, `orphaned`, or `lost` (the connection or the
+            supervisor is gone without a word).
+        returncode: of the main command, if it had one that ended.
+        message: for people.
+    """
+
+    reason: EndReason
+    returncode: int | None = None
+    message: str | None = None
+
+
+class SandboxGone(Exception):
+    """The sandbox ended before what was asked of it; `ended` says how."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(f"the sandbox is gone: {ended.reason}" + (f" ({ended.message})" if ended.message else ""))
+        self.ended = ended
+
+
+class Subscription:
+    """The frames of one command from given offsets on: ACCEPTED, STARTED, DATA, GAP, and EXIT or ERROR as the last.
+
+    An async iterator; or `wait()` and `drain()` for callers that take all that has arrived at once. If the sandbox ends first,
+    both raise `SandboxGone` after the last frame. A subscription that a newer one has replaced, or that was closed, just ends.
+    """
+
+    def __init__(self, exec_id: str, on_close: Callable[[Subscription], None]) -> None:
+        self.exec_id = exec_id
+        self.replaced = False
+        """A newer subscription to the same command took over."""
+        self._on_close = on_close
+        self._frames: deque[Frame] = deque()
+        self._over = False
+        self._gone: Ended | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether no further frame will arrive (some may wait in `drain()`)."""
+        return self._over
+
+    def drain(self) -> list[Frame]:
+        """Every frame that has arrived and was not taken yet; never waits.
+
+        Raises:
+            SandboxGone: nothing is left and the sandbox ended before the command did.
+        """
+        frames = list(self._frames)
+        self._frames.clear()
+        if not frames and self._gone is not None:
+            raise SandboxGone(self._gone)
+        return frames
+
+    async def wait(self) -> None:
+        """Wait until `drain()` has something to give, or nothing more will come."""
+        if self._frames or self._over:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Frame:
+        await self.wait()
+        if self._frames:
+            return self._frames.popleft()
+        if self._gone is not None:
+            raise SandboxGone(self._gone)
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Stop listening; the command runs on."""
+        if not self._over:
+            self._finish(None)
+            self._on_close(self)
+
+    def _push(self, frame: Frame, last: bool) -> None:
+        self._frames.append(frame)
+        self._over = self._over or last
+        self._wake()
+
+    def _finish(self, gone: Ended | None) -> None:
+        if not self._over:
+            self._over = True
+            self._gone = gone
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
