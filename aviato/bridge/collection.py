@@ -1,0 +1,69 @@
+"""What a stream keeps for the result: everything up to a cap, then head and tail."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+DEFAULT_MAX_OUTPUT_BYTES = 16 << 20
+_BLOCK_BYTES = 64 << 10
+
+
+class Collected(NamedTuple):
+    """Bytes kept of a stream.
+
+    Attributes:
+        data: all of it, or head + tail.
+        head_bytes: where the head ends if bytes were left out, else None.
+        total: how many bytes the stream had.
+    """
+
+    data: bytes
+    head_bytes: int | None
+    total: int
+
+
+class Collection:
+    """Keeps the first and the last half of `max_bytes`; all of a stream that fits."""
+
+    def __init__(self, max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> None:
+        self.total = 0
+        self._head = bytearray()
+        self._head_max = max_bytes - max_bytes // 2
+        self._tail: deque[bytearray] = deque()
+        self._tail_bytes = 0
+        self._tail_max = max_bytes // 2
+
+    @property
+    def dropped(self) -> int:
+        """How many bytes are gone."""
+        return self.total - len(self._head) - self._tail_bytes
+
+    def add(self, data: bytes) -> None:
+        """Append bytes; the oldest of the tail make room."""
+        self.total += len(data)
+        room = self._head_max - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        # Small writes share a block: an object for each would cost more than its bytes.
+        if self._tail and len(self._tail[-1]) + len(data) <= _BLOCK_BYTES:
+            self._tail[-1] += data
+        else:
+            self._tail.append(bytearray(data))
+        self._tail_bytes += len(data)
+        while (excess := self._tail_bytes - self._tail_max) > 0:
+            first = self._tail[0]
+            if len(first) <= excess:
+                self._tail.popleft()
+                self._tail_bytes -= len(first)
+            else:
+                del first[:excess]
+                self._tail_bytes -= excess
+
+    def collected(self) -> Collected:
+        """What is kept, as one piece."""
+        data = bytes(self._head) if not self._tail else b"".join((self._head, *self._tail))
+        return Collected(data, len(self._head) if self.total > len(data) else None, self.total)

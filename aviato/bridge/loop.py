@@ -1,0 +1,230 @@
+"""The loop thread: one a process, started at first use, forgotten in forked children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AsyncUsageWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger("aviato")
+
+EXIT_SECONDS = 5.0
+"""How long all exit hooks together may take."""
+
+SLICE_SECONDS = 1.0
+"""Blocking waits look up this often, to notice that the loop thread is gone."""
+
+
+class LoopThread:
+    """An event loop on a daemon thread of its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.closing = False
+        self.hooks: list[Callable[[], Awaitable[None]]] = []
+        self._started = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Free-threaded builds start threads in a copy of the caller's context; the loop must not keep a caller's values alive.
+        run = contextvars.Context().run
+        self._thread = threading.Thread(target=run, args=(self._run,), name="aviato-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and wait until its loop runs."""
+        self._thread.start()
+        self._started.wait()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def usable(self) -> bool:
+        """Whether the loop accepts work: alive, not closing, and of this process."""
+        return not self.closing and self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def is_current(self) -> bool:
+        """Whether the caller is on this thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def call(self, callback: Callable[..., object], *args: Any) -> None:
+        """Run a callback on the loop, in a copy of the caller's context.
+
+        Raises:
+            RuntimeError: the loop is closed.
+        """
+        self.loop.call_soon_threadsafe(callback, *args)
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Cancel what runs, end the loop and wait for the thread."""
+        stop = self._stop
+        if stop is not None and self._thread.is_alive():
+            try:
+                self.call(stop.set)
+            except RuntimeError:
+                return
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._started.set()
+        try:
+            await self._stop.wait()
+        finally:
+            # A dying loop must not accept work that nobody will finish.
+            self.closing = True
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+_inherited: list[LoopThread] = []
+_exit_registered = False
+
+
+def loop_thread() -> LoopThread:
+    """The live loop thread of this process; started if there is none."""
+    global _current
+    thread = _current
+    if thread is not None and thread.usable:
+        return thread
+    with _lock:
+        if _current is None or not _current.usable:
+            thread = LoopThread()
+            thread.start()
+            _current = thread
+            _register_exit()
+        return _current
+
+
+def running_loop_thread() -> LoopThread | None:
+    """The live loop thread, or None; starts nothing."""
+    return _current
+
+
+def register_exit(hook: Callable[[], Awaitable[None]]) -> None:
+    """Run an async hook on the loop thread when the interpreter ends; all hooks together have 5 s.
+
+    A forked child forgets the hooks of its parent.
+    """
+    loop_thread().hooks.append(hook)
+
+
+def _register_exit() -> None:
+    global _exit_registered
+    if _exit_registered:
+        return
+    _exit_registered = True
+    # In an atexit handler the default executor is shut down already, so aiohttp cannot resolve a host name. Callbacks of
+    # threading run before that, the last one registered first; the executor's own is registered when its module is imported.
+    import concurrent.futures.thread  # noqa: F401
+
+    register = getattr(threading, "_register_atexit", None)
+    if register is None:
+        import atexit
+
+        register = atexit.register
+    try:
+        register(_at_exit)
+    except RuntimeError:  # the interpreter is ending already
+        _exit_registered = False
+
+
+def _at_exit() -> None:
+    thread = _current
+    if thread is None or thread.pid != os.getpid() or not thread.usable:
+        return
+    done = threading.Event()
+    if thread.hooks:
+        thread.call(lambda: thread.loop.create_task(_run_hooks(thread, done)))
+        try:
+            done.wait(EXIT_SECONDS)
+        except KeyboardInterrupt:
+            return
+    thread.stop(SLICE_SECONDS)
+
+
+async def _run_hooks(thread: LoopThread, done: threading.Event) -> None:
+    async def run(hook: Callable[[], Awaitable[None]]) -> None:
+        await hook()
+
+    try:
+        async with asyncio.timeout(EXIT_SECONDS):
+            outcomes = await asyncio.gather(*(run(hook) for hook in thread.hooks), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                logger.warning("clean-up at exit failed: %s", outcome)
+    except TimeoutError:
+        logger.warning("clean-up at exit took longer than %s s and was left to the server", EXIT_SECONDS)
+    finally:
+        done.set()
+
+
+def _forget() -> None:
+    """In a forked child: a new lock, no current thread; the old one is kept so that nothing is finalised or closed."""
+    global _lock, _current
+    _lock = threading.Lock()
+    if _current is not None:
+        _inherited.append(_current)
+        _current = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+_warned: set[tuple[str, int]] = set()
+
+
+def check_blocking(what: str) -> None:
+    """Call before a blocking wait: refuses the loop thread, warns once a call site where the caller's own loop runs.
+
+    Raises:
+        RuntimeError: on the loop thread, which would wait for itself.
+    """
+    thread = _current
+    if thread is not None and thread.is_current():
+        raise RuntimeError(f"{what} would block aviato's own event loop; use `await` here")
+    if asyncio._get_running_loop() is None or _in_notebook():
+        return
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "aviato":
+        level, frame = level + 1, frame.f_back
+    site = (frame.f_code.co_filename, frame.f_lineno)
+    if site not in _warned:
+        _warned.add(site)
+        message = f"{what} blocks the event loop that runs on this thread; use `await` instead"
+        warnings.warn(message, AsyncUsageWarning, stacklevel=level + 1)
+
+
+def _in_notebook() -> bool:
+    """A notebook's cells run on a thread whose loop runs; blocking there is what the user means."""
+    module = sys.modules.get("IPython")
+    return module is not None and getattr(module, "get_ipython", lambda: None)() is not None

@@ -1,0 +1,234 @@
+"""The handle of an operation: `.result()` for blocking code, `await` for any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from aviato.bridge.loop import SLICE_SECONDS, LoopThread, loop_thread
+from aviato.bridge.loop import check_blocking as check_blocking
+from aviato.exceptions import OperationCancelledError, OperationTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+T = TypeVar("T")
+logger = logging.getLogger("aviato")
+
+INTERRUPT_SECONDS = 5.0
+"""How long a first Ctrl-C waits for the clean-up of the work that it cancels."""
+
+
+class OperationRef(Generic[T]):
+    """An operation under way. Wait with `.result()` or `await`, as often and from wherever you like; the outcome is kept."""
+
+    # Subclasses call _start() from their own __init__; before that, or without it, collection must find these.
+    _name: str = "operation"
+    _seen: bool = True
+
+    @classmethod
+    def start(cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False) -> Self:
+        """Start a coroutine on the loop thread.
+
+        Args:
+            coroutine: the work.
+            name: for messages, such as `"read_file '/tmp/x'"`.
+            shared: several callers wait for the same work, so a cancelled waiter leaves and the work goes on.
+        """
+        ref = cls.__new__(cls)
+        ref._start(coroutine, name=name, shared=shared)
+        return ref
+
+    def _start(self, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False) -> None:
+        self._name = name
+        self._shared = shared
+        self._pid = os.getpid()
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+        # Only the end of the task resolves this future. Marked as running, its own cancel() can never desync it.
+        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._future.set_running_or_notify_cancel()
+        self._seen = False
+        for _ in range(2):
+            self._thread = loop_thread()
+            try:
+                self._thread.call(self._begin, coroutine)
+                return
+            except RuntimeError:  # it was closing; a new one is started
+                continue
+        coroutine.close()
+        self._seen = True
+        raise RuntimeError(f"{name}: aviato's event loop could not be started; the interpreter is ending")
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._task = self._thread.loop.create_task(coroutine, name=self._name)
+        self._task.add_done_callback(self._finish)
+        if self._cancelled:
+            self._task.cancel()
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if task.cancelled():
+            self._seen = True
+            self._future.set_exception(OperationCancelledError(f"{self._name} was cancelled"))
+            return
+        error = task.exception()
+        if error is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(task.result())
+
+    # -- looking
+
+    def done(self) -> bool:
+        """Whether it has ended, its clean-up included."""
+        return self._future.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error it ended with, or None; waits like `result`."""
+        self._wait(timeout)
+        self._seen = True
+        return self._future.exception()
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call back with this handle when it has ended, from whichever thread ends it; at once if it has."""
+        self._future.add_done_callback(lambda _: callback(self))
+
+    # -- waiting
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the outcome.
+
+        Args:
+            timeout: seconds; None waits as long as it takes.
+
+        Raises:
+            OperationTimeoutError: the time ran out; the work goes on.
+            OperationCancelledError: it was cancelled.
+        """
+        self._wait(timeout)
+        self._seen = True
+        return self._future.result()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._wait_async().__await__()
+
+    def on_wait(self) -> None:
+        """Called before every wait, in the waiting thread or task."""
+
+    def _timeout_error(self, timeout: float) -> Exception:
+        return OperationTimeoutError(
+            f"{self._name} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
+        )
+
+    def _check_owner(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self._name} was started by process {self._pid} before the fork; only that process can wait for it"
+            )
+
+    def _wait(self, timeout: float | None) -> None:
+        self.on_wait()
+        if self._future.done():
+            return
+        self._check_owner()
+        check_blocking(f"waiting for {self._name}")
+        try:
+            if not _wait_in_slices(self._future, self._thread, self._name, timeout):
+                assert timeout is not None
+                raise self._timeout_error(timeout)
+        except KeyboardInterrupt:
+            if not self._shared:
+                self.cancel()
+                _wait_in_slices(self._future, self._thread, self._name, INTERRUPT_SECONDS)
+            self._seen = True
+            raise
+
+    async def _wait_async(self) -> T:
+        self.on_wait()
+        if not self._future.done():
+            self._check_owner()
+            try:
+                await _wake_up(self._future)
+            except asyncio.CancelledError:
+                if not self._shared:
+                    self.cancel()
+                    self._seen = True
+                    # Whoever cancelled the waiter may go on once the work is really over.
+                    await _wake_up(self._future)
+                raise
+        self._seen = True
+        return self._future.result()
+
+    # -- ending
+
+    def cancel(self) -> bool:
+        """End the work for all its waiters; `done()` is True once its clean-up is over.
+
+        Returns:
+            False if it had ended already, or if it is shared (a start, a stop) and goes on.
+        """
+        if self._future.done() or self._shared or self._pid != os.getpid():
+            return False
+        self._cancelled = True
+        try:
+            self._thread.call(self._cancel_task)
+        except RuntimeError:
+            return False
+        return True
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def __repr__(self) -> str:
+        if not self._future.done():
+            state = "running"
+        else:
+            error = self._future.exception()
+            state = "done" if error is None else type(error).__name__
+        return f"<{type(self).__name__} {self._name}: {state}>"
+
+    def __del__(self) -> None:
+        if self._seen or not self._future.done() or self._pid != os.getpid():
+            return
+        error = self._future.exception()
+        if error is not None:
+            logger.error("%s failed and nobody looked at it: %s: %s", self._name, type(error).__name__, error)
+
+
+def _wait_in_slices(future: concurrent.futures.Future[Any], thread: LoopThread, name: str, timeout: float | None) -> bool:
+    """Block until the future is done; False when the time is over first."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while not future.done():
+        remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
+        if remaining <= 0:
+            return False
+        done, _ = concurrent.futures.wait((future,), remaining)
+        if not done and not thread.alive:
+            raise RuntimeError(f"{name} will never end: aviato's event loop is gone, the interpreter is ending")
+    return True
+
+
+async def _wake_up(future: concurrent.futures.Future[Any]) -> None:
+    """Wait on the caller's own loop until the future is done."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object) -> None:
+        try:
+            loop.call_soon_threadsafe(_resolve, waiter)
+        except RuntimeError:  # the waiter's loop has closed; nobody waits any more
+            pass
+
+    future.add_done_callback(wake)
+    await waiter
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

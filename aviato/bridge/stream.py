@@ -1,0 +1,340 @@
+"""Streams: written on an event loop, read in any thread or on any loop, bounded in memory.
+
+A stream that nobody iterates feeds only its collection and never stalls the writer. A live iterator sees every byte, and
+the writer waits for it above the high mark; one that is dropped detaches, and the stream is as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from aviato.bridge.collection import DEFAULT_MAX_OUTPUT_BYTES, Collected, Collection
+from aviato.bridge.loop import SLICE_SECONDS, check_blocking
+from aviato.exceptions import SandboxExecutionError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+T = TypeVar("T", str, bytes)
+
+HIGH_MARK_BYTES = 1 << 20
+MAX_LINE = 1 << 20
+"""A longer line comes in pieces: characters of text, or bytes."""
+
+
+class StreamReader(Generic[T]):
+    """Output as it arrives: `for` in any thread, `async for` on any loop; `.lines()` line by line.
+
+    Yields what arrived, decoded incrementally if it is a text stream. One iterator at a time; a new one replays what was
+    collected and goes on live.
+    """
+
+    def __init__(self, *, name: str, text: bool, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> None:
+        self._name = name
+        self._text = text
+        self._pid = os.getpid()
+        self._condition = threading.Condition()
+        self._collection = Collection(max_output_bytes)
+        self._ended = False
+        self._error: BaseException | None = None
+        # The active iterator is held weakly: dropping it is how a reader leaves.
+        self._active: weakref.ref[StreamIterator[T]] | None = None
+        self._live: deque[bytes] = deque()
+        self._live_bytes = 0
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._room: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    # -- the writer's side, on its loop
+
+    def feed(self, data: bytes, offset: int) -> None:
+        """Append bytes that begin at `offset`; what came before is skipped.
+
+        Raises:
+            ValueError: bytes between the end so far and `offset` are missing.
+        """
+        with self._condition:
+            skip = self._collection.total - offset
+            if skip < 0:
+                raise ValueError(f"{self._name}: {-skip} bytes before offset {offset} are missing")
+            if skip:
+                data = data[skip:]
+            if not data or self._ended:
+                return
+            self._collection.add(data)
+            if self._active is not None:
+                self._live.append(data)
+                self._live_bytes += len(data)
+                self._notify()
+
+    async def ready(self) -> None:
+        """Wait until a live iterator has read enough; at once if there is none."""
+        while True:
+            with self._condition:
+                if self._active is None or self._live_bytes <= HIGH_MARK_BYTES:
+                    return
+                loop = asyncio.get_running_loop()
+                room = loop.create_future()
+                self._room = (loop, room)
+            await room
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """No more bytes; an error is raised to readers after the last of them. Only the first call counts."""
+        with self._condition:
+            if not self._ended:
+                self._ended, self._error = True, error
+                self._notify()
+                self._make_room()
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes have been fed."""
+        return self._collection.total
+
+    @property
+    def reading(self) -> bool:
+        """Whether an iterator is alive."""
+        return self._active is not None
+
+    def collected(self) -> Collected:
+        """What is kept for the result."""
+        with self._condition:
+            return self._collection.collected()
+
+    # -- the reader's side
+
+    def __iter__(self) -> StreamIterator[T]:
+        return StreamIterator(self, lines=False)
+
+    def __aiter__(self) -> StreamIterator[T]:
+        return StreamIterator(self, lines=False)
+
+    def lines(self) -> StreamIterator[T]:
+        r"""Lines without their end (`\n` or `\r\n`), for `for` and `async for`; a line over 1 MiB in pieces."""
+        return StreamIterator(self, lines=True)
+
+    def detach_own(self) -> None:
+        """Detach an iterator that this very thread or task holds half read, so that waiting here cannot wait for itself."""
+        iterator = None if self._active is None else self._active()
+        if iterator is not None and iterator.held_by(_reader_identity()):
+            self._detach(iterator)
+
+    def _attach(self, iterator: StreamIterator[T], position: int) -> None:
+        if self._pid != os.getpid() and not self._ended:
+            raise RuntimeError(f"{self._name} is written by process {self._pid}; only that process can iterate it live")
+        with self._condition:
+            active = None if self._active is None else self._active()
+            if active is iterator:
+                return
+            if active is not None:
+                raise RuntimeError(f"{self._name} is being iterated already; one iterator at a time")
+            if self._collection.dropped and position < self._collection.total:
+                missing = f"{self._collection.dropped} of {self._collection.total} bytes were left out of the collection"
+                raise SandboxExecutionError(
+                    f"{self._name} cannot be iterated from byte {position} any more: {missing}; "
+                    "iterate while the command runs, or raise max_output_bytes",
+                    reason="output_gap",
+                )
+            self._active = weakref.ref(iterator)
+            data = self._collection.collected().data[position:] if position < self._collection.total else b""
+            self._live = deque([data] if data else [])
+            self._live_bytes = len(data)
+
+    def _detach(self, iterator: StreamIterator[T]) -> None:
+        with self._condition:
+            active = None if self._active is None else self._active()
+            if active is iterator or active is None:
+                self._active = None
+                self._live.clear()
+                self._live_bytes = 0
+                self._make_room()
+
+    def _take(self) -> tuple[list[bytes], bool, BaseException | None]:
+        """Everything that has arrived, and how it ended if that was all. Call with the condition held."""
+        chunks = list(self._live)
+        self._live.clear()
+        self._live_bytes = 0
+        self._make_room()
+        return chunks, self._ended, self._error
+
+    def _notify(self) -> None:
+        self._condition.notify_all()
+        waiter, self._waiter = self._waiter, None
+        if not _resolve_on(waiter):
+            # The reader's loop has closed: it is gone, which is no error of the writer's.
+            self._active = None
+            self._live.clear()
+            self._live_bytes = 0
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        _resolve_on(room)
+
+
+class StreamIterator(Generic[T]):
+    """One reading of a stream; an iterator for both worlds."""
+
+    def __init__(self, stream: StreamReader[T], *, lines: bool) -> None:
+        self._stream: StreamReader[T] = stream
+        self._cutter: _Cutter[T] = _Cutter(text=stream._text, lines=lines)
+        self._ready: deque[T] = deque()
+        self._position = 0
+        self._over = False
+        self._error: BaseException | None = None
+        self._identity: object = None
+        stream._attach(self, 0)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._ready:
+            return self._ready.popleft()
+        self._identity = _reader_identity()
+        stream = self._stream
+        while not self._ready:
+            if self._over:
+                self._end()
+                raise StopIteration
+            stream._attach(self, self._position)
+            with stream._condition:
+                if not stream._live and not stream._ended:
+                    check_blocking(f"iterating {stream._name}")
+                    while not stream._live and not stream._ended and self._attached():
+                        stream._condition.wait(SLICE_SECONDS)
+                if self._attached():
+                    self._receive(*stream._take())
+        return self._ready.popleft()
+
+    async def __anext__(self) -> T:
+        if self._ready:
+            return self._ready.popleft()
+        self._identity = _reader_identity()
+        stream = self._stream
+        while not self._ready:
+            if self._over:
+                self._end()
+                raise StopAsyncIteration
+            stream._attach(self, self._position)
+            waiter = None
+            with stream._condition:
+                if stream._live or stream._ended:
+                    self._receive(*stream._take())
+                else:
+                    loop = asyncio.get_running_loop()
+                    waiter = loop.create_future()
+                    stream._waiter = (loop, waiter)
+            if waiter is not None:
+                await waiter
+        return self._ready.popleft()
+
+    def held_by(self, identity: object) -> bool:
+        """Whether this thread or task read last."""
+        return self._identity == identity
+
+    def close(self) -> None:
+        """Leave the stream."""
+        self._over = True
+        self._error = None
+        self._ready.clear()
+        self._stream._detach(self)
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            stream._detach(self)
+
+    def _attached(self) -> bool:
+        active = self._stream._active
+        return active is not None and active() is self
+
+    def _receive(self, chunks: list[bytes], ended: bool, error: BaseException | None) -> None:
+        for chunk in chunks:
+            self._position += len(chunk)
+            self._cutter.add(chunk, self._ready)
+        if ended:
+            self._cutter.finish(self._ready)
+            self._over, self._error = True, error
+
+    def _end(self) -> None:
+        self._stream._detach(self)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+class _Cutter(Generic[T]):
+    """Turns chunks into what an iterator yields: decoded pieces, or lines."""
+
+    def __init__(self, *, text: bool, lines: bool) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace") if text else None
+        self._lines = lines
+        self._rest: Any = "" if text else b""
+        self._newline: Any = "\n" if text else b"\n"
+        self._return: Any = "\r" if text else b"\r"
+
+    def add(self, chunk: bytes, out: deque[T]) -> None:
+        piece: Any = chunk if self._decoder is None else self._decoder.decode(chunk)
+        if self._lines:
+            self._cut(piece, out)
+        elif piece:
+            out.append(piece)
+
+    def finish(self, out: deque[T]) -> None:
+        piece: Any = b"" if self._decoder is None else self._decoder.decode(b"", final=True)
+        if self._lines:
+            self._cut(piece, out)
+            if self._rest:
+                out.append(self._rest)
+                self._rest = self._rest[:0]
+        elif piece:
+            out.append(piece)
+
+    def _cut(self, piece: Any, out: deque[T]) -> None:
+        parts = (self._rest + piece).split(self._newline)
+        self._rest = parts.pop()
+        back = self._return
+        for line in parts:
+            if line.endswith(back):
+                line = line[:-1]
+            while len(line) > MAX_LINE:
+                out.append(line[:MAX_LINE])
+                line = line[MAX_LINE:]
+            out.append(line)
+        while len(self._rest) > MAX_LINE:
+            out.append(self._rest[:MAX_LINE])
+            self._rest = self._rest[MAX_LINE:]
+
+
+def _reader_identity() -> object:
+    """Who reads: the running task, or the thread where there is none."""
+    if asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return weakref.ref(task)
+    return threading.get_ident()
+
+
+def _resolve_on(waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None) -> bool:
+    """Wake who waits; False if its loop has closed."""
+    if waiting is None:
+        return True
+    loop, future = waiting
+    try:
+        loop.call_soon_threadsafe(_set, future)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
