@@ -1,0 +1,1 @@
+"""What lies between the facade and the core: retrying, and counting."""
