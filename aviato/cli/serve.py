@@ -1,0 +1,129 @@
+"""`aviato serve`: a server for others, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aviato.exceptions import AviatoError
+from aviato.server.settings import NOT_YET, ServerSettings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.folders import Folder
+    from aviato.server.run import Listeners
+
+_METAVARS = {
+    "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
+    "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N",
+}  # fmt: skip
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    """A flag for every setting; those of later features are known only to be refused by name."""
+    for name in reversed(NOT_YET):
+        function = click.option(f"--{name.replace('_', '-')}", name, hidden=True)(function)
+    for name, field in reversed(ServerSettings.model_fields.items()):
+        help_text = f"{field.description} [AVIATO_{name.upper()}]"
+        option = click.option(
+            f"--{name.replace('_', '-')}", name, metavar=_METAVARS.get(name, "S"), multiple=name == "image", help=help_text
+        )
+        function = option(function)
+    return click.option("--settings-file", metavar="F", help="TOML file with the same names. [AVIATO_SETTINGS_FILE]")(function)
+
+
+@click.command(name="serve")
+@_options
+def command(**flags: Any) -> None:
+    """Serve sandboxes over a Unix socket, and over TCP with --port.
+
+    Each setting is taken from its flag, else its variable, else the settings file.
+    """
+    try:
+        _serve(load(flags, os.environ))
+    except AviatoError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _serve(settings: ServerSettings) -> None:
+    import logging
+
+    import uvloop
+
+    from aviato.server.backends.registry import make_backend
+    from aviato.server.folders import Folder, make_directory, state_directory, take_lock
+    from aviato.server.run import serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    state = state_directory(settings.state_dir)
+    folder = Folder(os.path.join(state, "serve"))
+    make_directory(folder.path)
+    take_lock(folder)
+    folder.make()
+    backend = make_backend(settings, folder)
+    hashes, made = _keys(settings, folder)
+    listeners, lines = _listen(settings, folder)
+    if made is not None:
+        lines.append(f"export AVIATO_API_KEY={made}")
+
+    def ready() -> None:
+        for line in lines:
+            click.echo(line)
+
+    uvloop.run(serve(settings, folder, backend, listeners, key_hashes=hashes, on_ready=ready))
+
+
+def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | None]:
+    """Hashes of the keys that are new to the store, and the key that was made, to be shown once."""
+    from aviato.server.middlewares import hash_key
+    from aviato.server.store import Store
+
+    if settings.api_key_file is not None:
+        return [hash_key(key) for key in _read_keys(settings.api_key_file)], None
+    if settings.port is None:
+        return [], None
+    store = Store(folder.store)
+    try:
+        if store.key_hashes():
+            return [], None
+    finally:
+        store.close()
+    key = f"av-{secrets.token_urlsafe(32)}"
+    return [hash_key(key)], key
+
+
+def _read_keys(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            keys = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+    except OSError as error:
+        raise click.ClickException(f"--api-key-file {path!r} cannot be read: {error.strerror}") from None
+    if not keys:
+        raise click.ClickException(f"--api-key-file {path!r} holds no key")
+    return keys
+
+
+def _listen(settings: ServerSettings, folder: Folder) -> tuple[Listeners, list[str]]:
+    """The sockets, and the lines that tell how to reach them."""
+    from aviato.server.run import Listeners, listen_tcp, listen_unix
+
+    sockets: list[socket.socket] = []
+    lines: list[str] = []
+    path: str | None = None
+    if settings.socket_fd is not None:
+        sockets.append(socket.socket(fileno=settings.socket_fd))
+        lines.append(f"export AVIATO_BASE_URL=unix://{sockets[0].getsockname()}")
+    elif settings.port is None or settings.socket is not None:
+        path = os.path.abspath(settings.socket or os.path.join(folder.path, "aviato.sock"))
+        sockets.append(listen_unix(path))
+        lines.append(f"export AVIATO_BASE_URL=unix://{path}")
+    if settings.port is not None:
+        sockets.append(listen_tcp(settings.host, settings.port))
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        lines.append(f"export AVIATO_BASE_URL=http://{host}:{sockets[-1].getsockname()[1]}")
+    return Listeners(sockets=sockets, path=path), lines

@@ -1,0 +1,68 @@
+"""The HTTP application: routes over a service."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from aviato import __version__
+from aviato.server.middlewares import Guard, add_headers, make_middleware
+from aviato.server.openapi import document
+from aviato.server.reaper import Reaper
+from aviato.server.routes import ROUTES
+from aviato.server.routes.table import LARGEST_JSON_BYTES, SERVICE, Call, Route
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.service import Service
+
+
+def make_app(service: Service, guard: Guard) -> web.Application:
+    """The application of a service.
+
+    Args:
+        service: does the work; opened and closed with the application.
+        guard: lets requests in.
+    """
+    app = web.Application(middlewares=[make_middleware(guard)], client_max_size=LARGEST_JSON_BYTES)
+    app[SERVICE] = service
+    description: list[bytes] = []
+
+    async def describe(call: Call) -> web.Response:
+        if not description:
+            import json
+
+            description.append(json.dumps(document(routes, __version__)).encode())
+        return web.Response(body=description[0], content_type="application/json")
+
+    routes = [
+        *ROUTES,
+        Route(
+            method="GET",
+            path="/v1/openapi.json",
+            handler=describe,
+            summary="This description",
+            answers={200: "application/json"},
+            waits=False,
+        ),
+    ]
+    for route in routes:
+        app.router.add_route(route.method, route.path, route.__call__)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(_running)
+    return app
+
+
+async def _running(app: web.Application) -> AsyncIterator[None]:
+    service = app[SERVICE]
+    service.open()
+    reaper = asyncio.create_task(Reaper(service).run(), name="reaper")
+    yield
+    reaper.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await reaper
+    await service.close()

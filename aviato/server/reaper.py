@@ -1,0 +1,141 @@
+"""What happens by the clock: leases, lifetimes, supervisors that fell silent, retention, places that resisted removal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import stat
+import time
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from anyio import to_thread
+
+from aviato.exceptions import AviatoError
+from aviato.server.admission import capacity
+from aviato.server.host import room
+from aviato.server.supervisor.subscription import SandboxGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.service import Service
+    from aviato.server.service.live import LiveSandbox
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+ROUND_SECONDS = 1.0
+CAPACITY_SECONDS = 5.0
+CHECKPOINT_SECONDS = 5.0
+PING_SECONDS = 30.0
+PING_ANSWER_SECONDS = 20.0
+PINGS_MISSED = 2
+TRASH_SECONDS = 30.0
+PURGE_SECONDS = 60.0
+LIFETIME_SLACK_SECONDS = 10.0
+"""A supervisor ends itself at its lifetime; one that has not so much later is ended by the server."""
+
+
+class Reaper:
+    """Rounds over a service, one a second. Only a lease, a lifetime or silence counts, never tags or pids."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._due: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        await self._service.ready()
+        period = min(ROUND_SECONDS, self._service.settings.lease / 4)
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(period)
+            now = time.monotonic()
+            # A server that stood still itself must not hold that against its clients.
+            elapsed, before = min(now - before, 2 * period), now
+            try:
+                await self._round(now, elapsed)
+            except Exception:
+                log.exception("a round of the reaper failed")
+
+    async def _round(self, now: float, elapsed: float) -> None:
+        self._service.leases.tick(elapsed)
+        self._end_expired(now)
+        if self._is_due("ping", PING_SECONDS, now):
+            for box in self._service.registry.live.values():
+                if box.runs:
+                    box.spawn(asyncio.create_task(self._ping(box)))
+        if self._is_due("capacity", CAPACITY_SECONDS, now) and self._service.settings.max_sandboxes is None:
+            admission = self._service.places.admission
+            admission.limit = capacity(await self._in_thread(lambda: room(admission.live)))
+            self._service.places.update()
+        if self._is_due("checkpoint", CHECKPOINT_SECONDS, now):
+            await self._in_thread(self._service.store.checkpoint)
+        if self._is_due("trash", TRASH_SECONDS, now):
+            for sandbox_id in list(self._service.lives.leftovers):
+                await self._service.lives.destroy(sandbox_id)
+            await self._in_thread(self._empty_trash)
+        if self._is_due("purge", PURGE_SECONDS, now):
+            await self._purge()
+
+    def _is_due(self, what: str, period: float, now: float) -> bool:
+        if now < self._due.setdefault(what, now + period):
+            return False
+        self._due[what] = now + period
+        return True
+
+    def _end_expired(self, now: float) -> None:
+        for box in list(self._service.registry.live.values()):
+            if box.expires_at is not None and now > box.expires_at + LIFETIME_SLACK_SECONDS:
+                self._service.lives.ask_to_end(box, "lifetime")
+
+    async def _ping(self, box: LiveSandbox) -> None:
+        if box.link is None:
+            return
+        try:
+            async with asyncio.timeout(PING_ANSWER_SECONDS):
+                await box.link.ping()
+            box.pings_missed = 0
+        except TimeoutError:
+            box.pings_missed += 1
+            if box.pings_missed >= PINGS_MISSED:
+                log.warning("sandbox %s does not answer any more and is given up", box.sandbox_id)
+                self._service.lives.force(box)
+        except (SandboxGone, AviatoError):
+            return
+
+    async def _purge(self) -> None:
+        before = time.time() - self._service.settings.record_retention
+        while ids := self._service.store.purge(before):
+            await self._in_thread(partial(self._service.logs.remove, ids))
+
+    def _empty_trash(self) -> None:
+        trash = self._service.folder.trash
+        for name in os.listdir(trash):
+            remove_tree(os.path.join(trash, name))
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(call, limiter=self._service.threads)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a tree as far as it goes, opening directories on the way; what resists stays for the next time."""
+
+    def open_up(call: Callable[..., object], name: str, error: BaseException) -> None:
+        parent = os.path.dirname(name)
+        try:
+            os.chmod(parent, stat.S_IRWXU)
+            if not os.path.islink(name):
+                os.chmod(name, stat.S_IRWXU)
+            call(name)
+        except OSError:
+            log.debug("%s cannot be removed yet: %s", name, error)
+
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, onerror=lambda call, name, info: open_up(call, name, info[1]))
+    else:
+        os.unlink(path)

@@ -1,0 +1,128 @@
+"""Commands: run, resume, stdin, signal, cancel, acknowledge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from aviato.server.routes.streaming import stream_exec
+from aviato.server.routes.table import OCTETS, Call, Route, done
+from aviato.wire.base import RequestModel
+from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, SignalRequest
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+Offset = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class ResumeQuery(RequestModel):
+    """Query of a resumed stream: how much of each is known."""
+
+    stdout: Offset = 0
+    stderr: Offset = 0
+
+
+class StdinQuery(RequestModel):
+    """Query of a piece of stdin."""
+
+    offset: Offset = 0
+    eof: bool = False
+
+
+async def start(call: Call) -> web.StreamResponse:
+    """Run a command or join it."""
+    return await stream_exec(call.request, call.service.execs.start(call.path("sandbox_id"), call.body))
+
+
+async def resume(call: Call) -> web.StreamResponse:
+    """Go on reading a command."""
+    query: ResumeQuery = call.query or ResumeQuery()
+    feed = call.service.execs.resume(call.path("sandbox_id"), call.path("exec_id"), query.stdout, query.stderr)
+    return await stream_exec(call.request, feed)
+
+
+async def stdin(call: Call) -> web.Response:
+    """Take a piece of stdin."""
+    query: StdinQuery = call.query or StdinQuery()
+    data = await call.request.read()
+    await call.service.execs.write_stdin(call.path("sandbox_id"), call.path("exec_id"), data, query.offset, query.eof)
+    return done()
+
+
+async def signal(call: Call) -> web.Response:
+    """Send a signal."""
+    await call.service.execs.signal(call.path("sandbox_id"), call.path("exec_id"), call.body.signal)
+    return done()
+
+
+async def cancel(call: Call) -> web.Response:
+    """Kill a command's tree."""
+    await call.service.execs.cancel(call.path("sandbox_id"), call.path("exec_id"))
+    return done()
+
+
+async def acknowledge(call: Call) -> web.Response:
+    """Take what a client has received."""
+    call.service.execs.acknowledge(call.body)
+    return done()
+
+
+_EXEC = "/v1/sandboxes/{sandbox_id}/execs/{exec_id}"
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/sandboxes/{sandbox_id}/execs",
+        handler=start,
+        summary="Run a command, or join the one with the same id, and stream it",
+        body=ExecRequest,
+        answers={200: FRAMES_CONTENT_TYPE},
+        errors=(404, 409, 422),
+    ),
+    Route(
+        method="GET",
+        path=_EXEC,
+        handler=resume,
+        summary="Stream a command from offsets on",
+        query=ResumeQuery,
+        answers={200: FRAMES_CONTENT_TYPE},
+        errors=(404, 409, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{_EXEC}/stdin",
+        handler=stdin,
+        summary="Write to a command's stdin at an offset",
+        query=StdinQuery,
+        body=OCTETS,
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Route(
+        method="POST",
+        path=f"{_EXEC}/signal",
+        handler=signal,
+        summary="Send a signal to a command's process group",
+        body=SignalRequest,
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Route(
+        method="POST",
+        path=f"{_EXEC}/cancel",
+        handler=cancel,
+        summary="Kill a command's whole tree; answers when it is dead",
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Route(
+        method="POST",
+        path="/v1/acknowledgements",
+        handler=acknowledge,
+        summary="Say what was received, and which sandboxes were let go",
+        body=Acknowledgements,
+        answers={204: None},
+    ),
+)

@@ -1,0 +1,140 @@
+"""Files in and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from aviato.server.routes.streaming import stream_octets
+from aviato.server.routes.table import OCTETS, Call, Route, answer, done
+from aviato.wire.base import RequestModel
+from aviato.wire.files import FileList, FileStat
+from aviato.wire.sandboxes import Text
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+Path = Annotated[Text, Field(min_length=1, max_length=4096)]
+
+
+class PathQuery(RequestModel):
+    """Query of most file calls."""
+
+    path: Path
+
+
+class WriteQuery(PathQuery):
+    """Query of a write."""
+
+    mode: Annotated[str, Field(pattern=r"^[0-7]{1,4}$")] | None = None
+    """Octal; None keeps the mode of a file that exists, and is 0644 for a new one."""
+
+
+class RemoveQuery(PathQuery):
+    """Query of a removal."""
+
+    recursive: bool = False
+
+
+async def read(call: Call) -> web.StreamResponse:
+    """Send a file."""
+    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (stat, pieces):
+        return await stream_octets(call.request, pieces, length=stat.get("size_bytes"))
+
+
+async def write(call: Call) -> web.Response:
+    """Take a file."""
+    query: WriteQuery = call.query
+    await call.service.files.write(
+        call.path("sandbox_id"),
+        query.path,
+        call.request.content.iter_any(),
+        mode=None if query.mode is None else int(query.mode, 8),
+        size_bytes=call.request.content_length,
+    )
+    return done()
+
+
+async def remove(call: Call) -> web.Response:
+    """Remove a file or a tree."""
+    await call.service.files.remove(call.path("sandbox_id"), call.query.path, call.query.recursive)
+    return done()
+
+
+async def stat(call: Call) -> web.Response:
+    """Describe a file."""
+    return answer(await call.service.files.stat(call.path("sandbox_id"), call.query.path))
+
+
+async def list_all(call: Call) -> web.Response:
+    """List a directory."""
+    return answer(await call.service.files.list(call.path("sandbox_id"), call.query.path))
+
+
+async def make_directory(call: Call) -> web.Response:
+    """Make a directory."""
+    await call.service.files.make_directory(call.path("sandbox_id"), call.query.path)
+    return done()
+
+
+_FILES = "/v1/sandboxes/{sandbox_id}/files"
+_ERRORS = (404, 409, 422)
+
+ROUTES = (
+    Route(
+        method="GET",
+        path=_FILES,
+        handler=read,
+        summary="Read a file",
+        query=PathQuery,
+        answers={200: OCTETS},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="PUT",
+        path=_FILES,
+        handler=write,
+        summary="Write a file, whole or not at all",
+        query=WriteQuery,
+        body=OCTETS,
+        answers={204: None},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="DELETE",
+        path=_FILES,
+        handler=remove,
+        summary="Remove a file, an empty directory, or a tree",
+        query=RemoveQuery,
+        answers={204: None},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path=f"{_FILES}/stat",
+        handler=stat,
+        summary="Describe a file",
+        query=PathQuery,
+        answers={200: FileStat},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path=f"{_FILES}/list",
+        handler=list_all,
+        summary="List a directory",
+        query=PathQuery,
+        answers={200: FileList},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path=f"{_FILES}/directory",
+        handler=make_directory,
+        summary="Make a directory and its parents",
+        query=PathQuery,
+        answers={204: None},
+        errors=_ERRORS,
+    ),
+)

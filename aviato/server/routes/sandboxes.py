@@ -1,0 +1,150 @@
+"""Sandboxes: create, look, wait, list, stop, logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from aviato.options import SandboxStatus  # noqa: TC001  pydantic looks it up
+from aviato.server.peers import peer_process
+from aviato.server.routes.streaming import stream_octets
+from aviato.server.routes.table import OCTETS, Call, Route, answer
+from aviato.wire.base import RequestModel
+from aviato.wire.sandboxes import CreateSandbox, LeaseId, SandboxInfo, SandboxPage, StopSandbox, Tag
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from aviato.server.peers import Peer
+
+DELETE_GRACE_SECONDS = 10.0
+
+
+class ListQuery(RequestModel):
+    """Query of a listing."""
+
+    tag: list[Tag] = Field(default_factory=list)
+    status: list[SandboxStatus] = Field(default_factory=list)
+    include_stopped: bool = False
+    lease_id: LeaseId | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    cursor: Annotated[str, Field(pattern=r"^[0-9]{1,18}$")] | None = None
+
+
+class WaitQuery(RequestModel):
+    """Query of a look at one sandbox."""
+
+    wait: Literal["running", "ended"] | None = None
+    timeout_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 30.0
+
+
+class LogsQuery(RequestModel):
+    """Query of the logs."""
+
+    follow: bool = False
+    tail_lines: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+
+
+async def create(call: Call) -> web.Response:
+    """Accept a sandbox."""
+    call.service.check_able()
+
+    def peer() -> Peer | None:
+        return peer_process(call.request.transport)
+
+    info, new = call.service.sandboxes.create(call.body, peer)
+    return answer(info, 201 if new else 200)
+
+
+async def list_all(call: Call) -> web.Response:
+    """Give one page."""
+    query: ListQuery = call.query or ListQuery()
+    page = await call.service.sandboxes.list(
+        tags=query.tag,
+        statuses=query.status,
+        include_stopped=query.include_stopped,
+        lease_id=query.lease_id,
+        limit=query.limit,
+        cursor=query.cursor,
+    )
+    return answer(page)
+
+
+async def get(call: Call) -> web.Response:
+    """Give one sandbox, maybe after a wait."""
+    query: WaitQuery = call.query or WaitQuery()
+    return answer(await call.service.sandboxes.get(call.path("sandbox_id"), query.wait, query.timeout_seconds))
+
+
+async def stop(call: Call) -> web.Response:
+    """End a sandbox."""
+    return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), call.body.graceful_shutdown_seconds))
+
+
+async def delete(call: Call) -> web.Response:
+    """End a sandbox with the usual grace."""
+    return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), DELETE_GRACE_SECONDS))
+
+
+async def logs(call: Call) -> web.StreamResponse:
+    """Stream the main command's output."""
+    query: LogsQuery = call.query or LogsQuery()
+    pieces = await call.service.logs.open(call.path("sandbox_id"), follow=query.follow, tail_lines=query.tail_lines)
+    return await stream_octets(call.request, pieces)
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/sandboxes",
+        handler=create,
+        summary="Accept a sandbox, or join the create with the same id",
+        body=CreateSandbox,
+        answers={201: SandboxInfo, 200: SandboxInfo},
+        errors=(409, 422, 429),
+    ),
+    Route(
+        method="GET",
+        path="/v1/sandboxes",
+        handler=list_all,
+        summary="List sandboxes, oldest first",
+        query=ListQuery,
+        answers={200: SandboxPage},
+    ),
+    Route(
+        method="GET",
+        path="/v1/sandboxes/{sandbox_id}",
+        handler=get,
+        summary="Look at a sandbox, or wait for it to run or to end",
+        query=WaitQuery,
+        answers={200: SandboxInfo},
+        errors=(404,),
+    ),
+    Route(
+        method="POST",
+        path="/v1/sandboxes/{sandbox_id}/stop",
+        handler=stop,
+        summary="End a sandbox; answers when it has ended",
+        body=StopSandbox,
+        answers={200: SandboxInfo},
+        errors=(404,),
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/sandboxes/{sandbox_id}",
+        handler=delete,
+        summary="End a sandbox with a grace of 10 s",
+        answers={200: SandboxInfo},
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/v1/sandboxes/{sandbox_id}/logs",
+        handler=logs,
+        summary="The main command's output, the last 16 MiB",
+        query=LogsQuery,
+        answers={200: OCTETS},
+        errors=(404,),
+    ),
+)

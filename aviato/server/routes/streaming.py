@@ -1,0 +1,97 @@
+"""Answers that are streams, and how they break off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from aviato.exceptions import AviatoError, SandboxUnavailableError
+from aviato.server.routes.table import OCTETS
+from aviato.server.service.feed import error_frame
+from aviato.wire.execution import FRAMES_CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.service.feed import ExecFeed
+
+log = logging.getLogger(__name__)
+
+HOLD_BACK_SECONDS = 0.010
+"""A command that ends in this time is answered by one response with its length."""
+HOLD_BACK_BYTES = 256 << 10
+KEEPALIVE_SECONDS = 15.0
+
+
+async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamResponse:
+    """Send a command's frames: at once if it ends quickly, else as they come."""
+    try:
+        held = await _hold_back(feed)
+        if feed.over:
+            return web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
+        response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
+        await response.prepare(request)
+        try:
+            await _pour(response, feed, held)
+        except Exception as error:
+            _break_off(request, error)
+        return response
+    finally:
+        feed.close()
+
+
+async def _hold_back(feed: ExecFeed) -> bytes:
+    """What arrives in the first moment. An error before anything else is raised, so that it gets a status of its own."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + HOLD_BACK_SECONDS
+    held = b""
+    while not feed.over and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
+        try:
+            held += await feed.next(left)
+        except AviatoError as error:
+            if not held or isinstance(error, SandboxUnavailableError):
+                raise
+            feed.over = True
+            return held + error_frame(error)
+    return held
+
+
+async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> None:
+    while True:
+        if data:
+            await response.write(data)
+        if feed.over:
+            break
+        try:
+            data = await feed.next(KEEPALIVE_SECONDS) or feed.keepalive()
+        except SandboxUnavailableError:
+            raise
+        except AviatoError as error:
+            feed.over = True
+            data = error_frame(error)
+    await response.write_eof()
+
+
+async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes], *, length: int | None = None) -> web.StreamResponse:
+    """Send bytes as they come. What fails after the head breaks the connection, so that nobody takes a part for the whole."""
+    response = web.StreamResponse(headers={"Content-Type": OCTETS})
+    response.content_length = length
+    await response.prepare(request)
+    try:
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except Exception as error:
+        _break_off(request, error)
+    return response
+
+
+def _break_off(request: web.Request, error: Exception) -> None:
+    """Cut the connection: the client sees a break and resumes, or fails, by itself."""
+    if not isinstance(error, (ConnectionError, AviatoError)):
+        log.error("a stream broke off", exc_info=error)
+    if request.transport is not None:
+        request.transport.abort()

@@ -1,0 +1,126 @@
+"""What a route is, and how a request becomes a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_origin
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from aviato.exceptions import AviatoValidationError
+from aviato.server.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SERVICE = web.AppKey("service", Service)
+OCTETS = "application/octet-stream"
+LARGEST_JSON_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request whose parts have been checked."""
+
+    request: web.Request
+    service: Service
+    query: Any = None
+    body: Any = None
+
+    def path(self, name: str) -> str:
+        """A variable of the path."""
+        return self.request.match_info[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One route.
+
+    Attributes:
+        method, path: as in HTTP; `{name}` is a variable of the path.
+        handler: answers a checked call.
+        summary: one line for the description.
+        answers: status → model of a JSON body, content type of another body, or None for an empty one.
+        errors: statuses that it can fail with, beside those that every route has.
+        query: model of the query; None: there is none.
+        body: model of a JSON body, or a content type; None: there is none.
+        waits: whether the service must be ready first.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[web.StreamResponse]]
+    summary: str
+    answers: dict[int, type[BaseModel] | str | None]
+    errors: tuple[int, ...] = ()
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | str | None = None
+    waits: bool = True
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        """Check the parts of a request and answer it."""
+        service = request.app[SERVICE]
+        query = parse_query(self.query, request) if self.query is not None or request.query_string else None
+        body = None
+        if isinstance(self.body, type):
+            body = parse_body(self.body, await request.read())
+        if self.waits:
+            await service.ready()
+        return await self.handler(Call(request=request, service=service, query=query, body=body))
+
+
+def parse_body(model: type[BaseModel], data: bytes) -> BaseModel:
+    """A JSON body.
+
+    Raises:
+        AviatoValidationError: it is not what the model says; each field that is wrong is named.
+    """
+    try:
+        return model.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        raise _wrong("body", error) from None
+
+
+def parse_query(model: type[BaseModel] | None, request: web.Request) -> BaseModel | None:
+    """The query; a list field may be given several times, any other once.
+
+    Raises:
+        AviatoValidationError: it is not what the model says, or there should be none.
+    """
+    fields = model.model_fields if model is not None else {}
+    values: dict[str, Any] = {}
+    for name in request.query:
+        found = request.query.getall(name)
+        field = fields.get(name)
+        if field is not None and get_origin(field.annotation) is list:
+            values[name] = found
+        elif len(found) > 1:
+            raise AviatoValidationError(f"query: {name} is given {len(found)} times", field_violations={name: "given twice"})
+        else:
+            values[name] = found[0]
+    if model is None:
+        names = ", ".join(sorted(values))
+        raise AviatoValidationError(
+            f"query: there is none here, got {names}", field_violations=dict.fromkeys(values, "unknown")
+        )
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _wrong("query", error) from None
+
+
+def answer(model: BaseModel, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=model.model_dump_json().encode(), status=status, content_type="application/json")
+
+
+def done() -> web.Response:
+    """An empty answer."""
+    return web.Response(status=204)
+
+
+def _wrong(what: str, error: ValidationError) -> AviatoValidationError:
+    violations = {".".join(map(str, item["loc"])) or what: item["msg"] for item in error.errors(include_input=False)[:20]}
+    text = "; ".join(f"{name}: {message}" for name, message in violations.items())
+    return AviatoValidationError(f"{what}: {text}", field_violations=violations)

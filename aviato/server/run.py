@@ -1,0 +1,167 @@
+"""A server process: its sockets, its signals, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from aviato.server.app import make_app
+from aviato.server.host import raise_open_files
+from aviato.server.middlewares import Guard
+from aviato.server.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.folders import Folder
+    from aviato.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+IDLE_CHECK_SECONDS = 0.5
+CONNECTION_SECONDS = 0.5
+"""How long a handler may take to end itself when the server goes."""
+KEEPALIVE_SECONDS = 3600.0
+"""Idle connections are kept: a client's open connection is how it notices that its server is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Where a server listens.
+
+    Attributes:
+        sockets: bound and listening.
+        path: of the Unix socket, unlinked when the server goes; None if it is someone else's.
+    """
+
+    sockets: Sequence[socket.socket]
+    path: str | None = None
+
+
+async def serve(
+    settings: ServerSettings,
+    folder: Folder,
+    backend: Backend,
+    listeners: Listeners,
+    *,
+    key_hashes: Sequence[str] = (),
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal or idleness ends it.
+
+    SIGINT ends every sandbox (a second one hands over at once); SIGTERM hands over: sandboxes live on.
+    """
+    raise_open_files()
+    service = Service(settings, folder, backend)
+    for key_hash in key_hashes:
+        service.store.add_key_hash(key_hash)
+    guard = Guard(service.store.key_hashes(), hosts=[settings.host])
+    runner = web.AppRunner(
+        make_app(service, guard),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=CONNECTION_SECONDS,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+    )
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    await runner.setup()
+    try:
+        for listener in listeners.sockets:
+            await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        on_ready()
+        await _until_over(service, runner, signals, settings.idle_exit)
+        _unlink(listeners.path)
+        await _close_listeners(runner)
+        log.info("the server goes")
+    finally:
+        service.stop_waiting()
+        await runner.cleanup()
+
+
+async def _until_over(service: Service, runner: web.AppRunner, signals: asyncio.Queue[int], idle_exit: float | None) -> None:
+    waiting = asyncio.create_task(signals.get())
+    idle = asyncio.create_task(_until_idle(service, runner, idle_exit))
+    try:
+        await asyncio.wait({waiting, idle}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done() and waiting.result() == signal.SIGINT:
+            log.info("interrupted: every sandbox ends")
+            service.polls.closing = True
+            waiting = asyncio.create_task(signals.get())
+            ending = asyncio.create_task(service.end_all())
+            await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+    finally:
+        for task in (waiting, idle):
+            task.cancel()
+        await asyncio.gather(waiting, idle, return_exceptions=True)
+
+
+async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float | None) -> None:
+    """Return after so many seconds without sandboxes, leases and connections; never if there is no such limit."""
+    if idle_exit is None:
+        await asyncio.Event().wait()
+        return
+    with suppress(Exception):
+        await service.ready()
+    since = time.monotonic()
+    while True:
+        server = runner.server
+        if not service.idle or (server is not None and server.connections):
+            since = time.monotonic()
+        elif time.monotonic() - since >= idle_exit:
+            log.info("idle for %g s", idle_exit)
+            return
+        await asyncio.sleep(min(IDLE_CHECK_SECONDS, idle_exit / 4))
+
+
+async def _close_listeners(runner: web.AppRunner) -> None:
+    for site in list(runner.sites):
+        await site.stop()
+
+
+def _unlink(path: str | None) -> None:
+    if path is not None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def listen_unix(path: str) -> socket.socket:
+    """A listening Unix socket with mode 0600, whatever the length of its path.
+
+    A socket that a dead server left there is replaced: the caller holds the lock.
+    """
+    directory, name = os.path.split(path)
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory_fd)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        mask = os.umask(0o177)
+        try:
+            listener.bind(f"/proc/self/fd/{directory_fd}/{name}")
+        finally:
+            os.umask(mask)
+        listener.listen(BACKLOG)
+        return listener
+    finally:
+        os.close(directory_fd)
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening TCP socket."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)

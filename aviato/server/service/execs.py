@@ -1,0 +1,228 @@
+"""Commands: accept or join, stream, feed, signal, cancel, acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.server.service.exec_state import ExecState
+from aviato.server.service.feed import ExecFeed
+from aviato.server.service.registry import error_of_gone, running
+from aviato.server.supervisor.link import ExecSpec
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.errors import ExecNotFoundError, RequestConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.places import Places
+    from aviato.server.service.registry import Registry
+    from aviato.server.store import ExecRecord, Store
+    from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.subscription import Subscription
+    from aviato.wire.execution import Acknowledgements, ExecRequest
+
+log = logging.getLogger(__name__)
+
+ABANDONED_SECONDS = 60.0
+"""How long a command of a detached sandbox lives on when nobody reads it."""
+RECORD_DELAY_SECONDS = 0.2
+
+
+class Execs:
+    """The commands of living sandboxes.
+
+    Args:
+        store: for their records, written in batches after the reply.
+        registry: finds the sandboxes.
+        places: tells where a sandbox waits.
+    """
+
+    def __init__(self, store: Store, registry: Registry, places: Places) -> None:
+        self._store = store
+        self._registry = registry
+        self._places = places
+        self._unsaved: dict[str, ExecRecord] = {}
+        self._save_timer: asyncio.TimerHandle | None = None
+        self.feeds: set[ExecFeed] = set()
+
+    def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed:
+        """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
+
+        Raises:
+            RequestConflictError: the id was used with another body.
+            SandboxError: the sandbox is not known, or the error of its ending.
+        """
+        box = self._registry.find(sandbox_id, exec_id=request.exec_id)
+        if request.exec_id == box.main_exec_id:
+            raise RequestConflictError(f"{request.exec_id} is the main command of {sandbox_id}")
+        if request.working_dir is not None and not request.working_dir.startswith("/"):
+            problem = f"working_dir must be absolute, got {request.working_dir!r}"
+            raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
+        state = box.execs.get(request.exec_id)
+        if state is None:
+            state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
+            box.execs[request.exec_id] = state
+        elif state.request is None:
+            state.request = request
+        elif state.request != request:
+            raise RequestConflictError(f"{request.exec_id} was used before with another body")
+        return self._feed(box, state, (0, 0))
+
+    def resume(self, sandbox_id: str, exec_id: str, stdout: int, stderr: int) -> ExecFeed:
+        """Read a command again from these offsets.
+
+        Raises:
+            ExecNotFoundError: the sandbox knows no such command.
+            SandboxError: the sandbox is not known, or the error of its ending.
+        """
+        box = self._registry.find(sandbox_id, exec_id=exec_id)
+        self._refuse_main(box, exec_id)
+        state = box.execs.get(exec_id)
+        if state is None:
+            if not box.runs:
+                raise ExecNotFoundError(f"{sandbox_id} knows no command {exec_id!r}", sandbox_id=sandbox_id)
+            state = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+        return self._feed(box, state, (stdout, stderr))
+
+    async def write_stdin(self, sandbox_id: str, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
+        """Write to a command's stdin at an offset; a repeat is harmless.
+
+        Raises:
+            SandboxExecutionError: stdin is closed, or is no pipe.
+            ExecNotFoundError: the sandbox knows no such command.
+        """
+        await self._on_link(sandbox_id, exec_id, lambda link: link.write_stdin(exec_id, data, offset, eof))
+
+    async def signal(self, sandbox_id: str, exec_id: str, signal: int) -> None:
+        """Send a signal to a command's process group.
+
+        Raises:
+            ExecNotFoundError: the sandbox knows no such command.
+        """
+        await self._on_link(sandbox_id, exec_id, lambda link: link.signal(exec_id, signal))
+
+    async def cancel(self, sandbox_id: str, exec_id: str) -> None:
+        """Kill a command's whole tree, and return when it is dead; one that waits for its sandbox never starts.
+
+        Raises:
+            ExecNotFoundError: the sandbox knows no such command.
+        """
+        box = self._registry.find(sandbox_id, exec_id=exec_id)
+        state = box.execs.get(exec_id)
+        if state is not None and not box.ready.is_set():
+            state.cancelled = True
+            if state.feed is not None:
+                state.feed.fail_cancelled()
+            return
+        await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
+
+    def acknowledge(self, request: Acknowledgements) -> None:
+        """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored."""
+        freed = False
+        for ack in request.execs:
+            box = self._registry.live.get(ack.sandbox_id)
+            if box is None or box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
+                continue
+            box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
+            if ack.done:
+                state = box.execs.pop(ack.exec_id, None)
+                if state is not None:
+                    state.keep()
+                freed = freed or box.let_go
+        for sandbox_id in request.let_go:
+            box = self._registry.live.get(sandbox_id)
+            if box is not None and box.request.releasable and not box.record.detached:
+                box.let_go = freed = True
+                self._registry.let_go[sandbox_id] = box
+        if freed:
+            self._places.update()
+
+    def flush(self) -> None:
+        """Put what is not on record yet there."""
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        if self._unsaved:
+            records, self._unsaved = list(self._unsaved.values()), {}
+            self._store.save_execs(records)
+
+    def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int]) -> ExecFeed:
+        state.keep()
+        box.calls += 1
+        feed = ExecFeed(box, state, offsets, self._subscribe, self._places, self._closed)
+        state.feed = feed
+        self.feeds.add(feed)
+        return feed
+
+    def _subscribe(self, feed: ExecFeed) -> Subscription:
+        state, request = feed.state, feed.state.request
+        link = feed.box.link
+        assert link is not None
+        spec = None
+        if request is not None:
+            spec = ExecSpec(
+                exec_id=request.exec_id,
+                command=request.command,
+                environment=request.environment_variables,
+                working_dir=request.working_dir,
+                stdin=request.stdin,
+                timeout_seconds=request.timeout_seconds,
+            )
+        return link.subscribe(spec, state.exec_id, *feed.offsets)
+
+    def _closed(self, feed: ExecFeed) -> None:
+        box, state = feed.box, feed.state
+        self.feeds.discard(feed)
+        box.calls -= 1
+        if state.feed is feed:
+            state.feed = None
+            if state.started or state.exit is not None:
+                self._record(state)
+            if state.exit is None and not feed.over and box.record.detached and box.runs:
+                loop = asyncio.get_running_loop()
+                state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
+            elif feed.over and state.exit is None and not state.started:
+                box.execs.pop(state.exec_id, None)
+        if box.let_go and box.calls == 0:
+            self._places.update()
+
+    def _kill_abandoned(self, box: LiveSandbox, state: ExecState) -> None:
+        if box.runs and box.link is not None and state.feed is None:
+            box.spawn(asyncio.create_task(_cancel(box.link, state.exec_id)))
+
+    def _record(self, state: ExecState) -> None:
+        self._unsaved[state.exec_id] = state.record()
+        if self._save_timer is None:
+            self._save_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_SECONDS, self._flush_on_time)
+
+    def _flush_on_time(self) -> None:
+        self._save_timer = None
+        try:
+            self.flush()
+        except Exception as error:
+            log.error("commands could not be put on record: %s", error)
+
+    def _refuse_main(self, box: LiveSandbox, exec_id: str) -> None:
+        if exec_id == box.main_exec_id:
+            raise ExecNotFoundError(f"{exec_id} is the main command; read its logs", sandbox_id=box.sandbox_id)
+
+    async def _on_link(self, sandbox_id: str, exec_id: str, call: Callable[[SupervisorLink], Awaitable[None]]) -> None:
+        box = self._registry.find(sandbox_id, exec_id=exec_id)
+        self._refuse_main(box, exec_id)
+        with self._registry.call(box):
+            link = await running(box)
+            try:
+                await call(link)
+            except SandboxGone as gone:
+                state = box.execs.get(exec_id)
+                raise await error_of_gone(box, gone, started=state is not None and state.started) from None
+
+
+async def _cancel(link: SupervisorLink, exec_id: str) -> None:
+    with suppress(AviatoError, SandboxGone):
+        await link.cancel(exec_id)

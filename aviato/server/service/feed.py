@@ -1,0 +1,176 @@
+"""What one exec request sends: the frames of a command as bytes, coalesced as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
+from aviato.server.service.registry import error_of_gone
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.errors import ErrorBody, from_wire, to_wire
+from aviato.wire.execution import Accepted, ExecExit, KeepAlive, Started
+from aviato.wire.frames import HEAD, Frame, FrameType, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.service.exec_state import ExecState
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.places import Places
+    from aviato.server.supervisor.subscription import Subscription
+
+
+class ExecFeed:
+    """The stream of one request. `next()` until `over`, then `close()`; closing lets the command run on.
+
+    Args:
+        box: its sandbox; it may still wait for its place.
+        state: the command.
+        offsets: of stdout and stderr, from which to send.
+        subscribe: makes the subscription once the sandbox runs.
+        places: tells where the sandbox waits.
+        on_close: called once with this feed.
+    """
+
+    def __init__(
+        self,
+        box: LiveSandbox,
+        state: ExecState,
+        offsets: tuple[int, int],
+        subscribe: Callable[[ExecFeed], Subscription],
+        places: Places,
+        on_close: Callable[[ExecFeed], None],
+    ) -> None:
+        self.box = box
+        self.state = state
+        self.offsets = offsets
+        self.over = False
+        self._subscribe = subscribe
+        self._places = places
+        self._on_close = on_close
+        self._subscription: Subscription | None = None
+        self._failure: BaseException | None = None
+        self._accepted = False
+        self._changed = asyncio.Event()
+        self._closed = False
+        if box.runs:
+            self._attach()
+        else:
+            box.on_run.append(self._attach)
+
+    async def next(self, timeout_seconds: float) -> bytes:
+        """Bytes that are ready to be sent; empty when nothing came in `timeout_seconds`.
+
+        Raises:
+            AviatoError: how the command came to no end; nothing more will come.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._next()
+        except TimeoutError:
+            if self._subscription is None and not self._accepted:
+                self._accepted = True
+                return encode(FrameType.ACCEPTED, Accepted(exec_id=self.state.exec_id).model_dump_json().encode())
+            return b""
+
+    def keepalive(self) -> bytes:
+        """A frame for times of silence; says where the sandbox waits."""
+        body = KeepAlive(queue=self._places.queue_of(self.box))
+        return encode(FrameType.KEEPALIVE, body.model_dump_json(exclude_none=True).encode())
+
+    def fail_cancelled(self) -> None:
+        """The command was cancelled before its sandbox ran."""
+        self.fail(cancelled_error(self.state.exec_id))
+
+    def fail(self, error: AviatoError) -> None:
+        """End it with an error."""
+        self._failure = error
+        self._changed.set()
+        if self._subscription is not None:
+            self._subscription.close()
+
+    def close(self) -> None:
+        """Stop reading; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._attach in self.box.on_run:
+            self.box.on_run.remove(self._attach)
+        if self._subscription is not None:
+            self._subscription.close()
+        self._on_close(self)
+
+    def _attach(self) -> None:
+        if not self.box.runs:
+            self._failure = self.box.error(started=False)
+        elif self.state.cancelled:
+            self._failure = cancelled_error(self.state.exec_id)
+        else:
+            try:
+                self._subscription = self._subscribe(self)
+            except (AviatoError, SandboxGone) as error:
+                self._failure = error
+        self._changed.set()
+
+    async def _next(self) -> bytes:
+        if self._subscription is None and self._failure is None:
+            await self._changed.wait()
+        if self._failure is not None:
+            await self._raise(self._failure)
+        subscription = self._subscription
+        assert subscription is not None
+        try:
+            await subscription.wait()
+            frames = subscription.drain()
+        except SandboxGone as gone:
+            await self._raise(gone)
+        if self._failure is not None:
+            await self._raise(self._failure)
+        if not frames:
+            raise SandboxUnavailableError(f"another request reads {self.state.exec_id} now", reason="replaced")
+        return self._encode(frames)
+
+    async def _raise(self, failure: BaseException) -> None:
+        self.over = True
+        if isinstance(failure, SandboxGone):
+            failure = await error_of_gone(self.box, failure, started=self.state.started)
+        raise failure
+
+    def _encode(self, frames: list[Frame]) -> bytes:
+        parts: list[bytes] = []
+        for frame in frames:
+            kind = frame.type
+            payload = frame.payload
+            if kind == FrameType.ACCEPTED:
+                if self._accepted:
+                    continue
+                self._accepted = True
+            elif kind == FrameType.STARTED:
+                self.state.started = True
+                payload = self._started(payload)
+            elif kind == FrameType.EXIT:
+                self.over = True
+                self.state.exit = ExecExit.model_validate_json(payload)
+            elif kind == FrameType.ERROR:
+                self.over = True
+                if not self._accepted:
+                    raise from_wire(ErrorBody.model_validate_json(payload))
+            parts.append(HEAD.pack(kind, frame.stream, 0, len(payload), frame.offset))
+            parts.append(payload)
+        return b"".join(parts)
+
+    def _started(self, payload: bytes) -> bytes:
+        record = self.box.record
+        known = Started(started_at=record.started_at, startup_seconds=record.startup_seconds, status=record.status)
+        return known.model_dump_json().encode()
+
+
+def error_frame(error: AviatoError) -> bytes:
+    """The last frame of a stream that came to no result."""
+    return encode(FrameType.ERROR, to_wire(error).model_dump_json().encode())
+
+
+def cancelled_error(exec_id: str) -> AviatoError:
+    """What a command that was cancelled before its sandbox ran ends with."""
+    return OperationCancelledError(f"{exec_id} was cancelled before it started")

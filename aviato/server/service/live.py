@@ -1,0 +1,142 @@
+"""A sandbox that has not ended, as the server holds it in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.states import Ending, check_transition, error_of, terminated
+from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.exceptions import SandboxError
+    from aviato.options import SandboxStatus
+    from aviato.server.backends.base import ResolvedImage
+    from aviato.server.service.exec_state import ExecState
+    from aviato.server.service.output import MainOutput
+    from aviato.server.store import SandboxRecord
+    from aviato.server.supervisor.link import SupervisorLink
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class LiveSandbox:
+    """One living sandbox.
+
+    Attributes:
+        record: what the store knows of it.
+        image: None for one found again after a restart.
+        accepted_at: by the monotonic clock.
+        place: resolves when it may start.
+        link: to its supervisor, from the moment that it has one.
+        asked: the reason for which this server wants it to end.
+        entered: its task has taken its first step.
+        forced: its supervisor did not end when it was told to.
+        ending: how it ended, once that is known.
+        ready: it runs, or never will.
+        settled: `ending` is known.
+        gone: its place is taken away and the end is on record.
+        calls: requests that use it now.
+        let_go: nobody will begin a request on it any more.
+        on_run: called in order when it runs, before any waiter of `ready`.
+    """
+
+    record: SandboxRecord
+    request: CreateSandbox
+    holder: str
+    image: ResolvedImage | None = None
+    accepted_at: float = field(default_factory=time.monotonic)
+    place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    link: SupervisorLink | None = None
+    asked: str | None = None
+    entered: bool = False
+    forced: bool = False
+    ending: Ending | None = None
+    output: MainOutput | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    execs: dict[str, ExecState] = field(default_factory=dict)
+    calls: int = 0
+    let_go: bool = False
+    pings_missed: int = 0
+    expires_at: float | None = None
+    on_run: list[Callable[[], None]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    helpers: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def sandbox_id(self) -> str:
+        """Its id."""
+        return self.record.sandbox_id
+
+    @property
+    def main_exec_id(self) -> str:
+        """Id of its main command: the same at every start, so that it runs at most once."""
+        return "ex-" + self.sandbox_id[3:]
+
+    @property
+    def runs(self) -> bool:
+        """Whether commands can be sent to it."""
+        return self.link is not None and self.ready.is_set() and self.asked is None and self.ending is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs in it, no result waits to be fetched and no request uses it."""
+        return self.calls == 0 and self.link is not None and self.request.command is None and self.link.active_execs() == 0
+
+    @property
+    def releasable(self) -> bool:
+        """Whether it may end so that another can start."""
+        return self.let_go and self.request.releasable and not self.record.detached and self.runs and self.idle
+
+    def move(self, status: SandboxStatus, **changes: Any) -> SandboxRecord:
+        """Go to another status; the new record is returned, and is not in the store yet."""
+        check_transition(self.record.status, status)
+        self.record = replace(self.record, status=status, status_updated_at=time.time(), **changes)
+        return self.record
+
+    def settle(self, ending: Ending) -> None:
+        """Its end is known: wake everybody who waits for it to run, or for its end."""
+        self.ending = ending
+        self.settled.set()
+        self.ready.set()
+
+    def error(self, *, started: bool | None = None) -> SandboxError:
+        """The error that calls raise now that it is ending."""
+        ending = self.ending or terminated(self.asked or "stopped")
+        return error_of(self.sandbox_id, ending, started=started)
+
+    def spawn(self, task: asyncio.Task[None]) -> None:
+        """Keep a helper task alive until it is done."""
+        self.helpers.add(task)
+        task.add_done_callback(self.helpers.discard)
+
+
+def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInfo:
+    """A sandbox as clients see it."""
+    return SandboxInfo(
+        sandbox_id=record.sandbox_id,
+        status=record.status,
+        status_reason=record.status_reason,
+        message=record.message,
+        is_infrastructure=record.is_infrastructure,
+        status_updated_at=record.status_updated_at,
+        created_at=record.created_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        startup_seconds=record.startup_seconds,
+        returncode=record.returncode,
+        detached=record.detached,
+        tags=list(record.tags),
+        annotations=record.annotations,
+        image=record.image,
+        image_note=record.image_note,
+        limits={name: LimitInfo.model_validate(limit) for name, limit in record.limits.items()},
+        queue=queue,
+        runway_id="local",
+        tower_id="local",
+    )

@@ -1,0 +1,236 @@
+"""The life of a sandbox: one task from its place in the queue to the removal of its place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from aviato.exceptions import AviatoError
+from aviato.options import SandboxStatus
+from aviato.server.backends.base import SandboxSpec
+from aviato.server.states import Ending, ending_of, lost, start_failed
+from aviato.server.supervisor.subscription import Ended, SandboxGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio import CapacityLimiter
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.main_command import MainCommand
+    from aviato.server.service.places import Places
+    from aviato.server.service.registry import Registry
+    from aviato.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+STOP_SLACK_SECONDS = 5.0
+DESTROY_SECONDS = 20.0
+OUTPUT_SECONDS = 2.0
+
+
+class Lives:
+    """Starts, watches and ends sandboxes.
+
+    Args:
+        settings: of the server.
+        backend: where they run.
+        registry: where they are found.
+        main: reads the output of main commands.
+        threads: bounds the threads for blocking calls.
+    """
+
+    places: Places
+
+    def __init__(
+        self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand, threads: CapacityLimiter
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._registry = registry
+        self._main = main
+        self._threads = threads
+        self.on_gone: list[Callable[[LiveSandbox], None]] = []
+        self.leftovers: set[str] = set()
+        """Ids whose place could not be taken away yet."""
+
+    def begin(self, box: LiveSandbox) -> None:
+        """Let it live: a new one from the queue on, one with a link from there on."""
+        box.task = asyncio.create_task(self._live(box), name=f"life of {box.sandbox_id}")
+
+    def ask_to_end(self, box: LiveSandbox, reason: str, grace_seconds: float = 0.0) -> None:
+        """End it, whatever it does now; the first reason holds, a repeat is harmless."""
+        if box.asked is not None or box.ending is not None or (box.link is not None and box.link.ended() is not None):
+            return
+        box.asked = reason
+        self.places.leaving(box)
+        if box.record.status is not SandboxStatus.TERMINATING:
+            self._registry.store.save_sandbox(box.move(SandboxStatus.TERMINATING, status_reason=reason))
+        if box.ready.is_set():
+            box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
+        elif box.entered and box.task is not None:
+            # A task that is cancelled before its first step never runs at all; that one looks at `asked` itself.
+            box.task.cancel()
+
+    async def _live(self, box: LiveSandbox) -> None:
+        box.entered = True
+        try:
+            ending = await self._until_ended(box)
+        except asyncio.CancelledError:
+            if box.link is not None:
+                box.link.detach()
+            raise
+        except Exception as error:
+            log.exception("sandbox %s: its life broke off", box.sandbox_id)
+            ending = lost(f"the server failed: {type(error).__name__}")
+        box.settle(ending)
+        await self.conclude(box)
+
+    async def _until_ended(self, box: LiveSandbox) -> Ending:
+        if box.asked is not None and not box.ready.is_set():
+            return ending_of("stopped", asked=box.asked)
+        if not box.ready.is_set():
+            try:
+                await self._start(box)
+            except asyncio.CancelledError:
+                if box.asked is None:
+                    raise
+                _uncancel()
+                return ending_of("stopped", asked=box.asked)
+            except TimeoutError:
+                return start_failed(f"its start took longer than {START_SECONDS:g} s")
+            except AviatoError as error:
+                return start_failed(str(error), is_infrastructure=error.is_infrastructure)
+        return await self._watch(box)
+
+    async def _start(self, box: LiveSandbox) -> None:
+        await box.place
+        box.record = replace(box.record, begun=True)
+        self._registry.store.save_sandbox(box.record)
+        async with asyncio.timeout(START_SECONDS):
+            assert box.image is not None
+            box.link = await self._backend.create(self.spec(box))
+            await self.run(box)
+
+    async def run(self, box: LiveSandbox) -> None:
+        """Start its main command, if it has one, and say that it runs."""
+        link = box.link
+        assert link is not None
+        if box.request.command is not None:
+            with suppress(SandboxGone):
+                await self._main.start(box, link)
+        now = time.time()
+        if box.record.status is SandboxStatus.PENDING:
+            seconds = time.monotonic() - box.accepted_at
+            record = box.move(SandboxStatus.RUNNING, started_at=now, startup_seconds=seconds)
+            self._registry.store.save_sandbox(record)
+        lifetime = self.lifetime(box)
+        box.expires_at = None if lifetime is None else time.monotonic() + lifetime
+        self.places.started(box)
+        box.ready.set()
+        for begin in box.on_run:
+            begin()
+        box.on_run.clear()
+
+    def lifetime(self, box: LiveSandbox) -> float | None:
+        """Its lifetime in seconds; None for a leased one that asked for none."""
+        if box.request.max_lifetime_seconds is not None or not box.record.detached:
+            return box.request.max_lifetime_seconds
+        return self._settings.max_detached_lifetime
+
+    def spec(self, box: LiveSandbox) -> SandboxSpec:
+        """What the backend is asked for."""
+        assert box.image is not None
+        return SandboxSpec(
+            sandbox_id=box.sandbox_id,
+            image=box.image,
+            environment=box.request.environment_variables,
+            working_dir=box.request.working_dir,
+            max_lifetime_seconds=self.lifetime(box),
+            orphan_timeout_seconds=self._settings.orphan_timeout,
+        )
+
+    async def _watch(self, box: LiveSandbox) -> Ending:
+        assert box.link is not None
+        try:
+            ended = await box.link.wait_ended()
+        except asyncio.CancelledError:
+            if not box.forced:
+                raise
+            _uncancel()
+            ended = Ended(reason="lost")
+        left = None
+        if ended.reason == "lost" and box.asked is None:
+            left = await to_thread.run_sync(self._backend.how_ended, box.sandbox_id, limiter=self._threads)
+        await self._main.drained(box, OUTPUT_SECONDS)
+        return ending_of(ended.reason, asked=box.asked, left=left, returncode=ended.returncode, message=ended.message)
+
+    async def _stop(self, box: LiveSandbox, grace_seconds: float) -> None:
+        assert box.link is not None
+        try:
+            async with asyncio.timeout(grace_seconds + STOP_SLACK_SECONDS):
+                await box.link.stop(grace_seconds)
+                return
+        except SandboxGone:
+            return
+        except (TimeoutError, AviatoError) as error:
+            log.warning("sandbox %s did not stop when it was told to (%r); its place is taken away", box.sandbox_id, error)
+        self.force(box)
+
+    def force(self, box: LiveSandbox) -> None:
+        """Its supervisor is of no use any more: go on to the removal of its place."""
+        if box.ending is None and box.task is not None:
+            box.forced = True
+            box.task.cancel()
+
+    async def conclude(self, box: LiveSandbox) -> None:
+        """Its end is known: take its place away and put the end on record."""
+        if box.record.begun:
+            await self.destroy(box.sandbox_id)
+        if box.link is not None:
+            box.link.detach()
+        ending = box.ending
+        assert ending is not None
+        record = box.move(
+            ending.status,
+            status_reason=ending.reason,
+            message=ending.message,
+            returncode=ending.returncode,
+            is_infrastructure=ending.is_infrastructure,
+            ended_at=time.time(),
+            body=None,
+        )
+        for begin in box.on_run:
+            begin()
+        box.on_run.clear()
+        self._registry.store.save_sandbox(record)
+        del self._registry.live[box.sandbox_id]
+        self._registry.let_go.pop(box.sandbox_id, None)
+        self.places.gone(box)
+        for callback in self.on_gone:
+            callback(box)
+        box.gone.set()
+
+    async def destroy(self, sandbox_id: str) -> None:
+        """Take a place away; what resists is tried again by the reaper."""
+        try:
+            async with asyncio.timeout(DESTROY_SECONDS):
+                await self._backend.destroy(sandbox_id)
+            self.leftovers.discard(sandbox_id)
+        except Exception as error:
+            self.leftovers.add(sandbox_id)
+            log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

@@ -1,0 +1,47 @@
+"""The main command's output, for those who ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from aviato.server.service.main_command import MainCommand
+    from aviato.server.service.output import MainOutput
+    from aviato.server.service.registry import Registry
+
+
+class Logs:
+    """The output of main commands, of living sandboxes and of those on record."""
+
+    def __init__(self, registry: Registry, main: MainCommand) -> None:
+        self._registry = registry
+        self._main = main
+
+    async def open(self, sandbox_id: str, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
+        """The last 16 MiB, or the last `tail_lines` lines; with `follow` also what comes until the sandbox ends.
+
+        Raises:
+            SandboxNotFoundError: the sandbox is not known.
+        """
+        box = self._registry.live.get(sandbox_id)
+        if box is None:
+            self._registry.record(sandbox_id)
+        elif follow and box.request.command is not None:
+            await box.ready.wait()
+        output = box.output if box is not None else None
+        if output is None:
+            output = await self._kept(sandbox_id)
+        return output.read(follow=follow, tail_lines=tail_lines)
+
+    def remove(self, sandbox_ids: Iterable[str]) -> None:
+        """Take away what is kept of sandboxes; for a worker thread."""
+        for sandbox_id in sandbox_ids:
+            self._main.output(sandbox_id).remove()
+
+    async def _kept(self, sandbox_id: str) -> MainOutput:
+        output = self._main.output(sandbox_id)
+        await output.open()
+        output.ended = True
+        return output

@@ -1,0 +1,122 @@
+"""The main command of a sandbox: started through the link, its output read and kept by the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aviato.server.service.output import MainOutput
+from aviato.server.supervisor.link import ExecSpec
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.subscription import Subscription
+    from aviato.wire.frames import Frame
+
+log = logging.getLogger(__name__)
+
+
+class MainCommand:
+    """Starts main commands and moves their output to disk.
+
+    Args:
+        directory: where the output is kept.
+        threads: bounds the threads that touch the disk.
+    """
+
+    def __init__(self, directory: str, threads: CapacityLimiter) -> None:
+        self._directory = directory
+        self._threads = threads
+
+    def output(self, sandbox_id: str) -> MainOutput:
+        """The output of a sandbox, not opened yet."""
+        return MainOutput(self._directory, sandbox_id, self._threads)
+
+    async def start(self, box: LiveSandbox, link: SupervisorLink) -> None:
+        """Start it, or join it if an earlier server did, and return when it has begun to run.
+
+        Raises:
+            AviatoError: it cannot be started.
+            SandboxGone: the sandbox ended first.
+        """
+        if box.output is None:
+            box.output = self.output(box.sandbox_id)
+            if box.image is None:
+                await box.output.open()
+        spec = ExecSpec(
+            exec_id=box.main_exec_id,
+            command=[str(box.request.command), *box.request.args],
+            environment={},
+            working_dir=None,
+            stdin=False,
+            timeout_seconds=None,
+            main=True,
+        )
+        offsets = box.output.offsets
+        subscription = link.subscribe(spec, spec.exec_id, offsets[1], offsets[2])
+        begun = asyncio.get_running_loop().create_future()
+        box.spawn(asyncio.create_task(self._pump(box, link, subscription, begun), name=f"output of {box.sandbox_id}"))
+        await begun
+
+    async def drained(self, box: LiveSandbox, seconds: float) -> None:
+        """Wait until all output of an ended sandbox is kept, `seconds` at most."""
+        if box.output is not None and not box.output.ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    async for _ in box.output.read(follow=True, tail_lines=0):
+                        pass
+
+    async def _pump(
+        self, box: LiveSandbox, link: SupervisorLink, subscription: Subscription, begun: asyncio.Future[None]
+    ) -> None:
+        output = box.output
+        assert output is not None
+        try:
+            while True:
+                await subscription.wait()
+                frames = subscription.drain()
+                if not frames and subscription.over:
+                    return
+                await self._keep(link, output, frames)
+                _tell(begun, frames)
+        except SandboxGone as gone:
+            if not begun.done():
+                begun.set_exception(gone)
+        except OSError as error:
+            log.error("the output of sandbox %s cannot be kept: %s", box.sandbox_id, error)
+        finally:
+            subscription.close()
+            output.finish()
+            if not begun.done():
+                begun.cancel()
+
+    async def _keep(self, link: SupervisorLink, output: MainOutput, frames: list[Frame]) -> None:
+        pieces = [(frame.stream, frame.payload) for frame in frames if frame.type == FrameType.DATA]
+        for frame in frames:
+            if frame.type == FrameType.GAP:
+                output.offsets[frame.stream] = json.loads(frame.payload)["to_offset"]
+        if pieces:
+            await output.append(pieces)
+        done = any(frame.type in (FrameType.EXIT, FrameType.ERROR) for frame in frames)
+        if pieces or done:
+            exec_id = "ex-" + link.sandbox_id[3:]
+            link.acknowledge(exec_id, output.offsets[1], output.offsets[2], done)
+
+
+def _tell(begun: asyncio.Future[None], frames: list[Frame]) -> None:
+    for frame in frames:
+        if begun.done():
+            return
+        if frame.type in (FrameType.STARTED, FrameType.EXIT):
+            begun.set_result(None)
+        elif frame.type == FrameType.ERROR:
+            begun.set_exception(from_wire(ErrorBody.model_validate_json(frame.payload)))

@@ -1,0 +1,87 @@
+"""Who may start now, kept up to date by events, and whom to release so that others may."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aviato.server.admission import Admission, to_release
+from aviato.wire.sandboxes import QueueInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.registry import Registry
+
+
+class Places:
+    """The admission of living sandboxes.
+
+    Args:
+        admission: the queue and the limits.
+        registry: the living sandboxes.
+        release: ends a sandbox that was let go.
+    """
+
+    def __init__(self, admission: Admission, registry: Registry, release: Callable[[LiveSandbox], None]) -> None:
+        self.admission = admission
+        self._registry = registry
+        self._release = release
+        self._holders: Counter[str] = Counter()
+        self._leaving: set[str] = set()
+        registry.on_idle = self.update
+
+    def join(self, box: LiveSandbox) -> None:
+        """Wait for a place; `box.place` resolves when it is there."""
+        self.admission.enqueue(box.sandbox_id)
+        self.update()
+
+    def hold(self, box: LiveSandbox) -> None:
+        """Take a place at once: it was found alive."""
+        self.admission.hold(box.sandbox_id)
+        self._holders[box.holder] += 1
+
+    def started(self, box: LiveSandbox) -> None:
+        """It runs: another may begin to start."""
+        self.admission.started(box.sandbox_id)
+        self.update()
+
+    def leaving(self, box: LiveSandbox) -> None:
+        """It was told to end, so its place will be free without releasing another."""
+        if self.admission.holds(box.sandbox_id):
+            self._leaving.add(box.sandbox_id)
+
+    def gone(self, box: LiveSandbox) -> None:
+        """It has ended."""
+        self._leaving.discard(box.sandbox_id)
+        if self.admission.holds(box.sandbox_id):
+            self._holders[box.holder] -= 1
+            if self._holders[box.holder] <= 0:
+                del self._holders[box.holder]
+        self.admission.gone(box.sandbox_id)
+        self.update()
+
+    def update(self) -> None:
+        """Give out what is free; release let-go sandboxes where that is not enough."""
+        for sandbox_id in self.admission.admit():
+            box = self._registry.live[sandbox_id]
+            self._holders[box.holder] += 1
+            if not box.place.done():
+                box.place.set_result(None)
+        wanted = self.admission.missing() - len(self._leaving)
+        if wanted > 0 and self._registry.let_go:
+            self._release_oldest(wanted)
+
+    def queue_of(self, box: LiveSandbox) -> QueueInfo | None:
+        """Where a sandbox waits; None if it does not."""
+        position = self.admission.position(box.sandbox_id)
+        if position is None:
+            return None
+        return QueueInfo(position=position, live=self.admission.live, limit=self.admission.limit, holders=dict(self._holders))
+
+    def _release_oldest(self, wanted: int) -> None:
+        let_go = self._registry.let_go
+        candidates = [(box.record.created_at, sandbox_id) for sandbox_id, box in let_go.items() if box.releasable]
+        for sandbox_id in to_release(candidates, wanted):
+            self._release(let_go[sandbox_id])

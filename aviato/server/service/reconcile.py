@@ -1,0 +1,122 @@
+"""What a starting server finds of an earlier one, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from aviato.exceptions import AviatoError
+from aviato.options import SandboxStatus
+from aviato.server.service.live import LiveSandbox
+from aviato.server.states import ending_of, start_failed
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.sandboxes import CreateSandbox
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.service.leases import Leases
+    from aviato.server.service.lives import Lives
+    from aviato.server.service.places import Places
+    from aviato.server.service.registry import Registry
+    from aviato.server.store import SandboxRecord
+    from aviato.server.supervisor.link import SupervisorLink
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 10.0
+
+
+class Reconciliation:
+    """Makes the store and the machine agree.
+
+    Sandboxes whose supervisor answers run again; those whose start was never begun are queued again; the others have ended,
+    by the reason that their supervisor left behind or `lost`. Places without a record are taken away.
+    """
+
+    def __init__(
+        self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases, threads: CapacityLimiter
+    ) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._lives = lives
+        self._places = places
+        self._leases = leases
+        self._threads = threads
+
+    async def run(self) -> None:
+        """Do it, before the first request is answered."""
+        self._leases.restore()
+        records = self._registry.store.living()
+        await asyncio.gather(*(self._take_up(record) for record in records))
+        known = {record.sandbox_id for record in records}
+        for sandbox_id in await self._backend.place_ids():
+            if sandbox_id not in known:
+                await self._lives.destroy(sandbox_id)
+
+    async def _take_up(self, record: SandboxRecord) -> None:
+        box = self._box(record)
+        if not record.begun and box.asked is None:
+            try:
+                box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
+            except AviatoError as error:
+                box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            else:
+                self._enter(box)
+                self._lives.begin(box)
+                self._places.join(box)
+                return
+        link = await self._reconnect(record.sandbox_id) if box.ending is None else None
+        self._enter(box)
+        self._places.hold(box)
+        if link is None:
+            if box.ending is None:
+                left = await to_thread.run_sync(self._backend.how_ended, record.sandbox_id, limiter=self._threads)
+                box.settle(ending_of("lost", asked=box.asked, left=left, message="its supervisor was gone after a restart"))
+            box.task = asyncio.create_task(self._lives.conclude(box))
+            return
+        box.link = link
+        asked, box.asked = box.asked, None
+        try:
+            await self._lives.run(box)
+        except AviatoError as error:
+            box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            box.task = asyncio.create_task(self._lives.conclude(box))
+            return
+        self._lives.begin(box)
+        if asked is not None:
+            self._lives.ask_to_end(box, asked)
+
+    def _box(self, record: SandboxRecord) -> LiveSandbox:
+        request = CreateSandbox.model_validate_json(record.body or "{}")
+        lease = self._leases.held.get(record.lease_id or "")
+        waited = max(0.0, time.time() - record.created_at)
+        return LiveSandbox(
+            record=record,
+            request=request,
+            holder="detached" if lease is None else lease.holder,
+            accepted_at=time.monotonic() - waited,
+            asked=record.status_reason if record.status is SandboxStatus.TERMINATING else None,
+        )
+
+    def _enter(self, box: LiveSandbox) -> None:
+        self._registry.live[box.sandbox_id] = box
+        if box.record.lease_id is not None:
+            lease = self._leases.held.get(box.record.lease_id)
+            if lease is None:
+                # Its lease ended while nobody was there to end it: it gets a period like any other.
+                lease = self._leases.renew(box.record.lease_id, lambda: None)
+            self._leases.attach(lease, box)
+
+    async def _reconnect(self, sandbox_id: str) -> SupervisorLink | None:
+        try:
+            async with asyncio.timeout(RECONNECT_SECONDS):
+                return await self._backend.reconnect(sandbox_id)
+        except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
+            log.warning("sandbox %s does not answer: %r", sandbox_id, error)
+            return None

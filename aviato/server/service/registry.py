@@ -1,0 +1,108 @@
+"""Which sandboxes live, and what to say of those that do not."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxNotFoundError, SandboxUnavailableError
+from aviato.server.states import Ending, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aviato.exceptions import SandboxError
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.store import SandboxRecord, Store
+    from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.subscription import SandboxGone
+
+
+class Registry:
+    """The living sandboxes, by id, over the store's records of all."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.live: dict[str, LiveSandbox] = {}
+        self.let_go: dict[str, LiveSandbox] = {}
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when a sandbox that was let go may have become releasable."""
+
+    def find(self, sandbox_id: str, *, exec_id: str | None = None) -> LiveSandbox:
+        """A sandbox that has not ended and was not told to.
+
+        Args:
+            sandbox_id: which.
+            exec_id: the command that is asked for, so that the error can say whether it had started.
+
+        Raises:
+            SandboxNotFoundError: it is not on record.
+            SandboxError: the error of its ending.
+        """
+        box = self.live.get(sandbox_id)
+        if box is None:
+            raise self.error_of_record(self.record(sandbox_id), exec_id=exec_id)
+        if box.asked is not None or box.ending is not None:
+            state = box.execs.get(exec_id) if exec_id is not None else None
+            raise box.error(started=None if exec_id is None else state is not None and state.started)
+        return box
+
+    def record(self, sandbox_id: str) -> SandboxRecord:
+        """What is on record of a sandbox.
+
+        Raises:
+            SandboxNotFoundError: nothing is.
+        """
+        box = self.live.get(sandbox_id)
+        record = box.record if box is not None else self.store.sandbox(sandbox_id)
+        if record is None:
+            raise SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
+        return record
+
+    def error_of_record(self, record: SandboxRecord, *, exec_id: str | None = None) -> SandboxError:
+        """The error of an ending that is on record."""
+        started = None
+        if exec_id is not None:
+            found = self.store.exec(exec_id)
+            started = found is not None and found.started
+        ending = Ending(
+            status=record.status,
+            reason=record.status_reason or "lost",
+            returncode=record.returncode,
+            message=record.message,
+            is_infrastructure=record.is_infrastructure,
+        )
+        return error_of(record.sandbox_id, ending, started=started)
+
+    @contextmanager
+    def call(self, box: LiveSandbox) -> Iterator[None]:
+        """Count a request that uses a sandbox: it is not released meanwhile."""
+        box.calls += 1
+        try:
+            yield
+        finally:
+            box.calls -= 1
+            if box.let_go and box.calls == 0:
+                self.on_idle()
+
+
+async def running(box: LiveSandbox) -> SupervisorLink:
+    """Its link, once it runs.
+
+    Raises:
+        SandboxError: it ended first.
+    """
+    if not box.ready.is_set():
+        await box.ready.wait()
+    if not box.runs or box.link is None:
+        raise box.error(started=False)
+    return box.link
+
+
+async def error_of_gone(box: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
+    """The error of the ending of a sandbox that went away under a request."""
+    task = box.task
+    if task is None or task.done():
+        return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)
+    await box.settled.wait()
+    return box.error(started=started)

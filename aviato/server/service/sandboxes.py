@@ -1,0 +1,203 @@
+"""Sandboxes: create or join, look, wait, list, stop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from anyio import to_thread
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.service.live import LiveSandbox, info_of
+from aviato.server.store import SandboxRecord
+from aviato.server.store.listing import Query
+from aviato.wire.errors import RequestConflictError
+from aviato.wire.sandboxes import SandboxInfo, SandboxPage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from anyio import CapacityLimiter
+
+    from aviato.options import SandboxStatus
+    from aviato.server.backends.base import Backend
+    from aviato.server.peers import Peer
+    from aviato.server.service.leases import Lease, Leases
+    from aviato.server.service.lives import Lives
+    from aviato.server.service.places import Places
+    from aviato.server.service.polls import Polls
+    from aviato.server.service.registry import Registry
+    from aviato.server.settings import ServerSettings
+    from aviato.wire.sandboxes import CreateSandbox
+
+
+class Sandboxes:
+    """Every sandbox of this server, living or on record."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        backend: Backend,
+        registry: Registry,
+        lives: Lives,
+        places: Places,
+        leases: Leases,
+        polls: Polls,
+        threads: CapacityLimiter,
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._registry = registry
+        self._lives = lives
+        self._places = places
+        self._leases = leases
+        self._polls = polls
+        self._threads = threads
+
+    def create(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
+        """Accept a sandbox: it is on record when this returns, and starts by itself.
+
+        Args:
+            request: what is wanted.
+            peer: tells the process that asks.
+
+        Returns:
+            The sandbox, and whether it is new: a repeat joins the first.
+
+        Raises:
+            RequestConflictError: the id was used with another body.
+            AviatoValidationError: something in the request cannot be honoured.
+            SandboxImageError: the image is unknown.
+            SandboxResourceExhaustedError: the queue is full.
+        """
+        body_hash = _hash(request)
+        known = self._registry.live.get(request.sandbox_id)
+        record = known.record if known is not None else self._registry.store.sandbox(request.sandbox_id)
+        if record is not None:
+            if record.body_hash != body_hash:
+                raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
+            if record.ended_at is None and request.lease_id is not None and not request.detached:
+                self._leases.renew(request.lease_id, peer)
+            return self._info(known, record), False
+        self._check(request)
+        image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
+        self._places.admission.check_room()
+        lease = None
+        if not request.detached and request.lease_id is not None:
+            lease = self._leases.renew(request.lease_id, peer)
+        now = time.time()
+        record = SandboxRecord(
+            sandbox_id=request.sandbox_id,
+            created_at=now,
+            status_updated_at=now,
+            body_hash=body_hash,
+            detached=request.detached,
+            lease_id=None if lease is None else lease.lease_id,
+            image=image.reference,
+            image_note=image.note,
+            tags=tuple(dict.fromkeys(request.tags)),
+            annotations=request.annotations,
+            body=request.model_dump_json(),
+        )
+        box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image)
+        limits = {name: asdict(limit) for name, limit in self._backend.limits(self._lives.spec(box)).items()}
+        box.record = record = replace(record, limits=limits)
+        try:
+            self._registry.store.add_sandbox(record)
+        except sqlite3.Error as error:
+            raise SandboxUnavailableError(f"the server's store cannot be written: {error}", reason="store") from error
+        self._registry.live[box.sandbox_id] = box
+        if lease is not None:
+            self._leases.attach(lease, box)
+        self._lives.begin(box)
+        self._places.join(box)
+        return self._info(box, record), True
+
+    async def get(
+        self, sandbox_id: str, wait: Literal["running", "ended"] | None = None, timeout_seconds: float = 0.0
+    ) -> SandboxInfo:
+        """A sandbox as it is; with `wait`, when it runs (or has ended) or has ended, at the latest after the timeout.
+
+        Raises:
+            SandboxNotFoundError: it is not known.
+        """
+        box = self._registry.live.get(sandbox_id)
+        if box is not None and wait is not None:
+            await self._polls.wait(box.ready if wait == "running" else box.gone, timeout_seconds)
+            if box.ending is not None:
+                # Its place is being taken away: that is bounded, and the answer then is its end.
+                await self._polls.wait(box.gone, max(timeout_seconds, 1.0))
+            return self._info(box, box.record)
+        return self._info(box, self._registry.record(sandbox_id))
+
+    async def list(
+        self,
+        *,
+        tags: Iterable[str] = (),
+        statuses: Iterable[SandboxStatus] = (),
+        include_stopped: bool = False,
+        lease_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> SandboxPage:
+        """One page of a listing, oldest first: sandboxes that have all `tags` and one of `statuses`.
+
+        Without statuses those that have not ended, or all with `include_stopped`; a terminal status implies it.
+        """
+        query = Query(
+            tags=tuple(tags),
+            statuses=tuple(statuses),
+            include_stopped=include_stopped,
+            lease_id=lease_id,
+            limit=limit,
+            cursor=cursor,
+        )
+        records, cursor = await to_thread.run_sync(self._registry.store.list_sandboxes, query, limiter=self._threads)
+        live = self._registry.live
+        return SandboxPage(
+            sandboxes=[self._info(live.get(record.sandbox_id), record) for record in records], next_cursor=cursor
+        )
+
+    async def stop(self, sandbox_id: str, grace_seconds: float) -> SandboxInfo:
+        """End a sandbox by its caller's wish; returns when it has ended. One that has ended already is fine.
+
+        Raises:
+            SandboxNotFoundError: it is not known.
+        """
+        box = self._registry.live.get(sandbox_id)
+        if box is None:
+            return self._info(None, self._registry.record(sandbox_id))
+        self._lives.ask_to_end(box, "stopped", grace_seconds)
+        await self._polls.wait(box.gone, None)
+        return self._info(box, box.record)
+
+    def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
+        return info_of(record, None if box is None else self._places.queue_of(box))
+
+    def _check(self, request: CreateSandbox) -> None:
+        violations: dict[str, str] = {}
+        if not request.detached and request.lease_id is None:
+            violations["lease_id"] = "required unless detached"
+        if request.working_dir is not None and not request.working_dir.startswith("/"):
+            violations["working_dir"] = f"must be absolute, got {request.working_dir!r}"
+        if request.args and request.command is None:
+            violations["args"] = "there is no command that they belong to"
+        longest = self._settings.max_detached_lifetime
+        if request.detached and (request.max_lifetime_seconds or 0.0) > longest:
+            violations["max_lifetime_seconds"] = f"at most {longest:g} for a detached sandbox on this server"
+        if violations:
+            text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
+            raise AviatoValidationError(text, field_violations=violations)
+
+
+def _hash(request: CreateSandbox) -> str:
+    body: dict[str, Any] = request.model_dump(mode="json", exclude={"lease_id"})
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _holder(lease: Lease | None) -> str:
+    return "detached" if lease is None else lease.holder

@@ -1,0 +1,179 @@
+"""The service: its parts, put together, and its life from open to close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from anyio import CapacityLimiter, to_thread
+
+from aviato.exceptions import AviatoError, SandboxUnavailableError
+from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
+from aviato.server.host import room
+from aviato.server.service.execs import Execs
+from aviato.server.service.files import Files
+from aviato.server.service.leases import Leases
+from aviato.server.service.lives import Lives
+from aviato.server.service.logs import Logs
+from aviato.server.service.main_command import MainCommand
+from aviato.server.service.places import Places
+from aviato.server.service.polls import Polls, stopping_error
+from aviato.server.service.reconcile import Reconciliation
+from aviato.server.service.registry import Registry
+from aviato.server.service.sandboxes import Sandboxes
+from aviato.server.store import Store
+from aviato.wire.sandboxes import Health
+from aviato.wire.version import WIRE_VERSION
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend
+    from aviato.server.folders import Folder
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+HAND_OVER_SECONDS = 1.0
+SHUTDOWN_GRACE_SECONDS = 2.0
+
+
+class Service:
+    """Everything a server does, without HTTP.
+
+    Args:
+        settings: of the server.
+        folder: its state.
+        backend: carries the sandboxes.
+    """
+
+    def __init__(self, settings: ServerSettings, folder: Folder, backend: Backend) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.backend = backend
+        self.threads = CapacityLimiter(THREADS)
+        self.store = Store(folder.store)
+        self.registry = Registry(self.store)
+        self.polls = Polls()
+        main = MainCommand(folder.output, self.threads)
+        self.lives = Lives(settings, backend, self.registry, main, self.threads)
+        limit = settings.max_sandboxes or capacity(room(0))
+        admission = Admission(limit=limit, in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1))
+        self.places = Places(admission, self.registry, self._release)
+        self.lives.places = self.places
+        self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
+        self.lives.on_gone.append(self.leases.forget)
+        self.execs = Execs(self.store, self.registry, self.places)
+        self.files = Files(self.registry)
+        self.logs = Logs(self.registry, main)
+        self.sandboxes = Sandboxes(
+            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.threads
+        )
+        self._opened: asyncio.Task[None] | None = None
+        self._unable: AviatoError | None = None
+
+    def open(self) -> None:
+        """Begin to get ready; `ready()` waits for it."""
+        self._opened = asyncio.create_task(self._open(), name="open the backend")
+
+    async def ready(self) -> None:
+        """Wait until requests about sandboxes can be answered.
+
+        Raises:
+            SandboxUnavailableError: the server goes.
+        """
+        self.polls.check()
+        if self._opened is not None and not self._opened.done():
+            await asyncio.shield(self._opened)
+
+    def check_able(self) -> None:
+        """See whether sandboxes can run here.
+
+        Raises:
+            SandboxUnavailableError: they cannot; the message holds the remedy.
+        """
+        if self._unable is not None:
+            raise self._unable
+
+    def health(self) -> Health:
+        """What the health route says."""
+        from aviato import __version__
+
+        return Health(
+            version=__version__,
+            wire_version=WIRE_VERSION,
+            pid=os.getpid(),
+            backend=self.backend.name,
+            live_sandboxes=self.places.admission.live,
+            pending_sandboxes=self.places.admission.waiting,
+            max_sandboxes=self.places.admission.limit,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing that a server is needed for, connections aside."""
+        return not self.registry.live and not self.leases.held and not self.lives.leftovers
+
+    async def end_all(self) -> None:
+        """End every sandbox with reason `shutdown`."""
+        boxes = list(self.registry.live.values())
+        for box in boxes:
+            self.lives.ask_to_end(box, "shutdown", SHUTDOWN_GRACE_SECONDS)
+        for box in boxes:
+            await box.gone.wait()
+
+    def stop_waiting(self) -> None:
+        """End long polls and streams with an error that makes clients come back to the next server."""
+        self.polls.close()
+        for feed in list(self.execs.feeds):
+            feed.fail(stopping_error())
+
+    async def close(self) -> None:
+        """Hand over: starts under way get a moment, links are closed, sandboxes live on."""
+        self.stop_waiting()
+        if self._opened is not None:
+            self._opened.cancel()
+        await self._finish_starts()
+        boxes = list(self.registry.live.values())
+        tasks = [task for box in boxes for task in (box.task, *box.helpers) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.execs.flush()
+        self.leases.shut()
+        try:
+            await self.backend.close()
+        finally:
+            await to_thread.run_sync(self.store.close, limiter=self.threads)
+
+    async def _finish_starts(self) -> None:
+        starting = [box for box in self.registry.live.values() if box.place.done() and not box.ready.is_set()]
+        ending = [box for box in self.registry.live.values() if box.ending is not None]
+        waits = [*(box.ready.wait() for box in starting), *(box.gone.wait() for box in ending)]
+        if waits:
+            tasks = [asyncio.ensure_future(wait) for wait in waits]
+            await asyncio.wait(tasks, timeout=HAND_OVER_SECONDS)
+            for task in tasks:
+                task.cancel()
+
+    async def _open(self) -> None:
+        try:
+            await self.backend.open()
+        except AviatoError as error:
+            log.error("sandboxes cannot run here: %s", error)
+            self._unable = error
+            return
+        except Exception as error:
+            log.exception("the backend cannot be opened")
+            self._unable = SandboxUnavailableError(
+                f"the backend {self.backend.name!r} cannot be opened: {error}", reason="backend"
+            )
+            return
+        reconciliation = Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.threads)
+        await reconciliation.run()
+
+    def _release(self, box: LiveSandbox) -> None:
+        log.info("sandbox %s is released: it was let go and its place is needed", box.sandbox_id)
+        self.lives.ask_to_end(box, "released")
