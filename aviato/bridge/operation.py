@@ -7,9 +7,10 @@ import concurrent.futures
 import logging
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from aviato.bridge.loop import SLICE_SECONDS, LoopThread, loop_thread
+from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.exceptions import OperationCancelledError, OperationTimeoutError
 
@@ -96,7 +97,15 @@ class OperationRef(Generic[T]):
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call back with this handle when it has ended, from whichever thread ends it; at once if it has."""
-        self._future.add_done_callback(lambda _: callback(self))
+        # The future keeps its callbacks for good: holding the handle, they would keep a forgotten failure from being logged.
+        weak = weakref.ref(self)
+
+        def call(_: object) -> None:
+            ref = weak()
+            if ref is not None:
+                callback(ref)
+
+        self._future.add_done_callback(call)
 
     # -- waiting
 
@@ -125,44 +134,95 @@ class OperationRef(Generic[T]):
             f"{self._name} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
         )
 
-    def _check_owner(self) -> None:
+    def check_can_end(self) -> None:
+        """Refuse to wait for what never ends here; called before a wait, and about once a second during it.
+
+        Raises:
+            RuntimeError: it was started before a fork by the parent, or the loop thread is gone.
+        """
+        if self._future.done():
+            return
         if self._pid != os.getpid():
             raise RuntimeError(
                 f"{self._name} was started by process {self._pid} before the fork; only that process can wait for it"
             )
+        if not self._thread.alive and not self._future.done():
+            raise RuntimeError(f"{self._name} will never end: aviato's event loop is gone, the interpreter is ending")
 
     def _wait(self, timeout: float | None) -> None:
         self.on_wait()
         if self._future.done():
             return
-        self._check_owner()
+        self.check_can_end()
         check_blocking(f"waiting for {self._name}")
         try:
-            if not _wait_in_slices(self._future, self._thread, self._name, timeout):
+            if not self._wait_in_slices(timeout):
                 assert timeout is not None
                 raise self._timeout_error(timeout)
         except KeyboardInterrupt:
             if not self._shared:
                 self.cancel()
-                _wait_in_slices(self._future, self._thread, self._name, INTERRUPT_SECONDS)
+                self._wait_in_slices(INTERRUPT_SECONDS)
             self._seen = True
             raise
 
     async def _wait_async(self) -> T:
         self.on_wait()
         if not self._future.done():
-            self._check_owner()
             try:
-                await _wake_up(self._future)
+                await self._wake_up()
             except asyncio.CancelledError:
                 if not self._shared:
                     self.cancel()
                     self._seen = True
                     # Whoever cancelled the waiter may go on once the work is really over.
-                    await _wake_up(self._future)
+                    await self._wake_up()
                 raise
         self._seen = True
         return self._future.result()
+
+    def _wait_in_slices(self, timeout: float | None) -> bool:
+        """Block until it has ended; False when the time is over first."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._future.done():
+            remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
+            if remaining <= 0:
+                return False
+            done, _ = concurrent.futures.wait((self._future,), remaining)
+            if not done:
+                self.check_can_end()
+        return True
+
+    async def _wake_up(self) -> None:
+        """Wait on the caller's own loop until it has ended."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: object) -> None:
+            try:
+                loop.call_soon_threadsafe(_resolve, waiter)
+            except RuntimeError:  # the waiter's loop has closed; nobody waits any more
+                pass
+
+        timer: asyncio.TimerHandle
+
+        def look_up() -> None:
+            nonlocal timer
+            try:
+                self.check_can_end()
+            except RuntimeError as error:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            else:
+                timer = loop.call_later(SLICE_SECONDS, look_up)
+
+        self.check_can_end()
+        self._future.add_done_callback(wake)
+        timer = loop.call_later(SLICE_SECONDS, look_up)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
 
     # -- ending
 
@@ -182,7 +242,8 @@ class OperationRef(Generic[T]):
         return True
 
     def _cancel_task(self) -> None:
-        if self._task is not None:
+        # Once: waiters that are cancelled together must not cancel the clean-up that each of them waits for.
+        if self._task is not None and not self._task.cancelling():
             self._task.cancel()
 
     def __repr__(self) -> str:
@@ -199,34 +260,6 @@ class OperationRef(Generic[T]):
         error = self._future.exception()
         if error is not None:
             logger.error("%s failed and nobody looked at it: %s: %s", self._name, type(error).__name__, error)
-
-
-def _wait_in_slices(future: concurrent.futures.Future[Any], thread: LoopThread, name: str, timeout: float | None) -> bool:
-    """Block until the future is done; False when the time is over first."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while not future.done():
-        remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
-        if remaining <= 0:
-            return False
-        done, _ = concurrent.futures.wait((future,), remaining)
-        if not done and not thread.alive:
-            raise RuntimeError(f"{name} will never end: aviato's event loop is gone, the interpreter is ending")
-    return True
-
-
-async def _wake_up(future: concurrent.futures.Future[Any]) -> None:
-    """Wait on the caller's own loop until the future is done."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object) -> None:
-        try:
-            loop.call_soon_threadsafe(_resolve, waiter)
-        except RuntimeError:  # the waiter's loop has closed; nobody waits any more
-            pass
-
-    future.add_done_callback(wake)
-    await waiter
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
