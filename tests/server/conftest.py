@@ -1,0 +1,124 @@
+"""A real HTTP server over a fake or a real backend, in the test's own loop."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from aviato.server.app import make_app
+from aviato.server.folders import Folder
+from aviato.server.middlewares import Guard
+from aviato.server.run import listen_unix
+from aviato.server.service import Service
+from aviato.server.settings import ServerSettings
+from aviato.wire.frames import FrameDecoder, FrameType
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+
+
+def _load_fakes():
+    spec = importlib.util.spec_from_file_location("aviato_server_fakes", Path(__file__).parent / "fakes.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fakes = _load_fakes()
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Client:
+    """The HTTP API by hand."""
+
+    def __init__(self, http, base="http://server"):
+        self.http = http
+        self.base = base
+        self.lease_id = new_lease_id()
+
+    async def call(self, method, path, *, body=None, expect=None, **kwargs):
+        data = io.BytesIO(json.dumps(body).encode()) if body is not None else None
+        async with self.http.request(method, self.base + path, data=data, **kwargs) as response:
+            raw = await response.read()
+            answer = json.loads(raw) if response.content_type == "application/json" else raw
+            if expect is not None:
+                assert response.status == expect, (response.status, answer)
+            return answer
+
+    async def create(self, *, expect=201, **fields):
+        body = {"sandbox_id": new_sandbox_id(), **fields}
+        if not fields.get("detached"):
+            body.setdefault("lease_id", self.lease_id)
+        return await self.call("POST", "/v1/sandboxes", body=body, expect=expect)
+
+    async def running(self, **fields):
+        created = await self.create(**fields)
+        return await self.wait(created["sandbox_id"], "running")
+
+    async def wait(self, sandbox_id, what, timeout=20):
+        return await self.call("GET", f"/v1/sandboxes/{sandbox_id}?wait={what}&timeout_seconds={timeout}", expect=200)
+
+    async def exec(self, sandbox_id, *command, exec_id=None, expect=200, **fields):
+        body = {"exec_id": exec_id or new_exec_id(), "command": list(command), **fields}
+        answer = await self.call("POST", f"/v1/sandboxes/{sandbox_id}/execs", body=body, expect=expect)
+        return decode(answer) if isinstance(answer, bytes) else answer["error"]
+
+
+def decode(data):
+    """Frames as `(type name, payload)`, JSON decoded."""
+    decoder = FrameDecoder()
+    frames = decoder.feed(data)
+    assert decoder.pending_bytes == 0
+    return [
+        (FrameType(f.type).name, f.payload if f.type == FrameType.DATA else json.loads(f.payload or b"{}")) for f in frames
+    ]
+
+
+def output_of(frames):
+    return b"".join(payload for kind, payload in frames if kind == "DATA")
+
+
+@asynccontextmanager
+async def serving(folder, backend, **settings):
+    """A server on a Unix socket; yields `(service, client, socket path)`."""
+    folder.make()
+    service = Service(ServerSettings(**settings), folder, backend)
+    runner = web.AppRunner(make_app(service, Guard()), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    path = os.path.join(folder.path, "sock")
+    await web.SockSite(runner, listen_unix(path)).start()
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0)) as http:
+            yield service, Client(http), path
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(str(tmp_path / "server"))
+
+
+@pytest.fixture
+def backend():
+    return fakes.FakeBackend()
+
+
+@pytest.fixture
+async def server(folder, backend):
+    async with serving(folder, backend) as (service, client, _):
+        service.backend = backend
+        client.service, client.backend = service, backend
+        yield client

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.folders import Folder, default_state_directory, state_directory, take_lock
+from aviato.server.settings import NOT_YET, ServerSettings, load
+
+EXAMPLES = {
+    "socket": ("/run/a.sock", "/run/a.sock"),
+    "host": ("0.0.0.0", "0.0.0.0"),
+    "port": ("8080", 8080),
+    "state_dir": ("/tmp/x", "/tmp/x"),
+    "backend": ("docker", "docker"),
+    "api_key_file": ("/k", "/k"),
+    "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
+    "max_detached_lifetime": ("60", 60.0),
+    "max_sandboxes": ("8", 8),
+    "lease": ("10", 10.0),
+    "orphan_timeout": ("20", 20.0),
+    "idle_exit": ("30", 30.0),
+    "sandbox_uid_base": ("1900000000", 1_900_000_000),
+    "socket_fd": ("3", 3),
+    "record_retention": ("5", 5.0),
+}
+
+
+def test_every_setting_has_an_example():
+    assert EXAMPLES.keys() == ServerSettings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_precedence_is_flag_environment_file_default(name, tmp_path):
+    given, value = EXAMPLES[name]
+    default = getattr(ServerSettings(), name)
+    file = tmp_path / "settings.toml"
+    literal = "{a = '/x', b = '/y'}" if name == "image" else repr(value).replace("'", '"')
+    file.write_text(f"{name.replace('_', '-')} = {literal}\n")
+    other = {"image": "z=/z"}.get(name, "7")
+    assert getattr(load({}, {}), name) == default
+    assert getattr(load({"settings_file": str(file)}, {}), name) == value
+    assert getattr(load({}, {"AVIATO_SETTINGS_FILE": str(file)}), name) == value
+    variables = {f"AVIATO_{name.upper()}": given}
+    assert getattr(load({}, variables), name) == value
+    assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
+    flag = ("a=/x", "b=/y") if name == "image" else given
+    assert getattr(load({name: flag}, {f"AVIATO_{name.upper()}": other}), name) == value
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_settings_of_later_features_are_refused_by_name(name):
+    flag = "--" + name.replace("_", "-")
+    for flags, variables in [({name: "x"}, {}), ({}, {f"AVIATO_{name.upper()}": "x"})]:
+        with pytest.raises(AviatoValidationError, match=f"{flag} is not available yet"):
+            load(flags, variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
+        ("image", "noequals"), ("image", "a=relative"), ("socket_fd", "1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_names_its_setting(name, value):
+    with pytest.raises(AviatoValidationError, match=name):
+        load({}, {f"AVIATO_{name.upper()}": value})
+
+
+def test_a_wrong_file_is_named(tmp_path):
+    for text in ["nonsense", "unknown-thing = 1"]:
+        file = tmp_path / "s.toml"
+        file.write_text(text)
+        with pytest.raises(AviatoValidationError, match=r"s\.toml|unknown_thing"):
+            load({"settings_file": str(file)}, {})
+    with pytest.raises(AviatoValidationError, match="cannot be read"):
+        load({"settings_file": str(tmp_path / "absent")}, {})
+
+
+def test_an_embedded_server_leaves_out_what_only_serve_knows():
+    settings = load({}, {"AVIATO_PORT": "80", "AVIATO_SOCKET": "/x", "AVIATO_MAX_SANDBOXES": "3"}, embedded=True)
+    assert (settings.port, settings.socket, settings.max_sandboxes) == (None, None, 3)
+
+
+def test_the_default_state_directory_is_never_a_home():
+    assert default_state_directory(0) == "/var/lib/aviato"
+    assert default_state_directory(1000) == "/var/tmp/aviato-1000"
+
+
+def test_a_state_directory_is_made_and_checked(tmp_path):
+    path = tmp_path / "a" / "state"
+    assert state_directory(str(path)) == str(path)
+    assert path.stat().st_mode & 0o777 == (0o711 if os.getuid() == 0 else 0o700)
+    path.chmod(0o777)
+    state_directory(str(path))
+    assert path.stat().st_mode & 0o777 == (0o711 if os.getuid() == 0 else 0o700)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(AviatoValidationError, match="symlink"):
+        state_directory(str(link))
+    with pytest.raises(AviatoValidationError, match="absolute"):
+        state_directory("relative")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(AviatoValidationError, match="not a directory"):
+        state_directory(str(file))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_state_directory_of_another_user_is_refused(tmp_path):
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(AviatoValidationError, match="belongs to uid 12345"):
+        state_directory(str(tmp_path))
+
+
+def test_a_second_server_on_a_held_lock_is_refused_and_named(tmp_path):
+    folder = Folder(str(tmp_path))
+    fd = take_lock(folder)
+    try:
+        with pytest.raises(SandboxUnavailableError, match=f"pid {os.getpid()}"):
+            take_lock(folder)
+    finally:
+        os.close(fd)
+    os.close(take_lock(folder))
