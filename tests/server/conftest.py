@@ -81,9 +81,7 @@ def decode(data):
     decoder = FrameDecoder()
     frames = decoder.feed(data)
     assert decoder.pending_bytes == 0
-    return [
-        (FrameType(f.type).name, f.payload if f.type == FrameType.DATA else json.loads(f.payload or b"{}")) for f in frames
-    ]
+    return [(FrameType(f.type).name, f.payload if f.type == FrameType.DATA else json.loads(f.payload or b"{}")) for f in frames]
 
 
 def output_of(frames):
@@ -91,7 +89,7 @@ def output_of(frames):
 
 
 @asynccontextmanager
-async def serving(folder, backend, **settings):
+async def _serving(folder, backend, **settings):
     """A server on a Unix socket; yields `(service, client, socket path)`."""
     folder.make()
     service = Service(ServerSettings(**settings), folder, backend)
@@ -107,6 +105,12 @@ async def serving(folder, backend, **settings):
 
 
 @pytest.fixture
+def serving():
+    """The context manager that serves: a module under importlib mode has no name to import it by."""
+    return _serving
+
+
+@pytest.fixture
 def folder(tmp_path):
     return Folder(str(tmp_path / "server"))
 
@@ -118,7 +122,7 @@ def backend():
 
 @pytest.fixture
 async def server(folder, backend):
-    async with serving(folder, backend) as (service, client, _):
+    async with _serving(folder, backend) as (service, client, _):
         service.backend = backend
         client.service, client.backend = service, backend
         yield client

@@ -32,7 +32,9 @@ class FakeExec:
         self.written += len(data)
 
     def exit(self, returncode, **more):
-        body = ExecExit(returncode=returncode, duration_seconds=0.0, stdout_bytes_total=self.written, stderr_bytes_total=0, **more)
+        body = ExecExit(
+            returncode=returncode, duration_seconds=0.0, stdout_bytes_total=self.written, stderr_bytes_total=0, **more
+        )
         self.push(Frame(FrameType.EXIT, 0, 0, 0, body.model_dump_json().encode()))
 
     @property
