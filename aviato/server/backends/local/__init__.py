@@ -1,0 +1,1 @@
+"""Sandboxes out of Linux namespaces: no root, no daemon, no image needed."""

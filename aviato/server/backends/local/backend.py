@@ -1,0 +1,260 @@
+"""The local backend: sandboxes on this machine, out of namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.local import facts, plan, syscalls
+from aviato.server.backends.local.control import TemplateControl
+from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.uids import UidPool, available
+from aviato.server.images.interpreters import find_interpreters
+from aviato.server.images.resolve import LocalImages
+from aviato.server.supervisor.link import SandboxGone, SupervisorLink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DEFAULT_WORKING_DIR = "/workspace"
+NICE = 10
+"""Commands' niceness while no control group shares the processors out, so that the server answers."""
+DEATH_SECONDS = 15.0
+RECONNECT_SECONDS = 5.0
+
+
+@dataclass
+class _Held:
+    """What the backend holds of one sandbox."""
+
+    uid: int
+    asked: asyncio.Future[tuple[int, int]] | None = None
+    pidfd: int | None = None
+    link: SupervisorLink | None = None
+
+
+class LocalBackend(Backend):
+    """Sandboxes on this machine.
+
+    Args:
+        directory: holds `sandboxes/` and `trash/`.
+        uid_base: first host uid for sandboxes, where the server is root.
+        images: registered names → root directories.
+        allow_any_directory: whether a caller may name any `dir:/absolute/path`.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        uid_base: int = 1_900_000_000,
+        images: Mapping[str, Path] | None = None,
+        allow_any_directory: bool = False,
+    ) -> None:
+        self._places = Places(directory)
+        self._uid_base = uid_base
+        self._registered = dict(images or {})
+        self._allow_any_directory = allow_any_directory
+        self._root = os.geteuid() == 0
+        self._modern = facts.kernel() >= (5, 12)
+        self._template: TemplateControl | None = None
+        self._starting = asyncio.Lock()
+        self._held: dict[str, _Held] = {}
+        self._destroying: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def open(self) -> None:
+        """See `Backend`."""
+        await asyncio.to_thread(self._look)
+        self._template = await TemplateControl.start()
+
+    def _look(self) -> None:
+        self._places.make()
+        self._places.empty_trash()
+        self._facts = facts.gather()
+        self._images = LocalImages(find_interpreters(), self._registered, self._allow_any_directory)
+        choices = None
+        if self._root:
+            with open("/proc/self/uid_map") as file:
+                choices = available(self._uid_base, file.read())
+        self._uids = UidPool(choices)
+        for uid in self._places.uids():
+            self._uids.keep(uid)
+        self._upper_in_memory = facts.file_system(str(self._places.sandboxes)) in ("overlay", "nfs", "nfs4", "fuse")
+
+    async def close(self) -> None:
+        """See `Backend`."""
+        self._closed = True
+        for held in self._held.values():
+            if held.link is not None:
+                held.link.detach()
+            if held.pidfd is not None:
+                os.close(held.pidfd)
+        self._held.clear()
+        if self._template is not None:
+            await self._template.close()
+
+    def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
+        """See `Backend`."""
+        return self._images.resolve(reference, fallback)
+
+    def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
+        """See `Backend`. Memory, CPU and disk are not limited yet, and said to be so."""
+        processes = Limit(value=plan.LIMIT_PROCESSES, strength="hard")
+        return {
+            "processes": processes if self._facts.limit_processes else Limit(value=None, strength="none"),
+            "open_files": Limit(value=self._facts.open_files, strength="hard"),
+            "file_size": Limit(value=plan.LIMIT_FILE_BYTES, strength="hard"),
+            "memory": Limit(value=None, strength="none"),
+            "cpu": Limit(value=None, strength="none"),
+            "disk": Limit(value=None, strength="none"),
+        }
+
+    async def create(self, spec: SandboxSpec) -> SupervisorLink:
+        """See `Backend`."""
+        template = await self._live_template()
+        held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        try:
+            with theirs:
+                held.asked = asyncio.ensure_future(template.create(self._request(spec, held.uid), theirs))
+                _, held.pidfd = await asyncio.shield(held.asked)
+            held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configuration(spec))
+        except SandboxGone as gone:
+            message = f"the supervisor of {spec.sandbox_id} ended while it started: {gone}"
+            raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from gone
+        except BaseException:
+            ours.close()
+            raise
+        return held.link
+
+    async def reconnect(self, sandbox_id: str) -> SupervisorLink | None:
+        """See `Backend`."""
+        sock = await asyncio.to_thread(self._places.connect, sandbox_id)
+        if sock is None:
+            return None
+        sock.setblocking(False)
+        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._uid_of, sandbox_id)))
+        try:
+            held.link = await asyncio.wait_for(SupervisorLink.connect(sandbox_id, sock), RECONNECT_SECONDS)
+        except (SandboxGone, TimeoutError):
+            return None
+        return held.link
+
+    def how_ended(self, sandbox_id: str) -> str | None:
+        """See `Backend`."""
+        note = self._places.note(sandbox_id)
+        return str(note["reason"]) if note is not None else None
+
+    async def destroy(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        task = self._destroying.get(sandbox_id)
+        if task is None:
+            task = self._destroying[sandbox_id] = asyncio.create_task(self._destroy(sandbox_id))
+            task.add_done_callback(lambda _: self._destroying.pop(sandbox_id, None))
+        await asyncio.shield(task)
+
+    async def place_ids(self) -> list[str]:
+        """See `Backend`."""
+        return await asyncio.to_thread(self._places.ids)
+
+    async def probe(self) -> list[Check]:
+        """See `Backend`."""
+        return []
+
+    # -- inside ---------------------------------------------------------------------------------------------------------
+
+    async def _live_template(self) -> TemplateControl:
+        """The template; a new one if it has died."""
+        if self._template is not None and self._template.alive:
+            return self._template
+        async with self._starting:
+            if self._closed:
+                raise SandboxUnavailableError("the backend is closed")
+            if self._template is None or not self._template.alive:
+                self._template = await TemplateControl.start()
+            return self._template
+
+    def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
+        interpreter = self._images.interpreter_at(spec.image.interpreter)
+        return plan.PlanOptions(
+            sandbox_id=spec.sandbox_id,
+            place=self._places.path(spec.sandbox_id),
+            facts=self._facts,
+            interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
+            lower=spec.image.root,
+            upper_in_memory=self._upper_in_memory,
+            root=self._root,
+        )
+
+    def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
+        options = self._options(spec)
+        trees = []
+        if self._root and self._modern and options.interpreter is not None and plan.own_prefix(options.interpreter[0]):
+            # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
+            trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6))
+        return {
+            "place": options.place,
+            "owned": plan.owned_directories(options),
+            "uid": uid,
+            "gid": uid if self._root else os.getegid(),
+            "plan": plan.make_plan(options),
+            "trees": trees,
+            "lower": options.lower if self._root else None,
+            "modern": self._modern,
+        }
+
+    def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
+        return {
+            "environment": {**plan.environment(spec.image.interpreter is not None), **spec.environment},
+            "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
+            "nice": NICE,
+            "orphan_timeout_seconds": spec.orphan_timeout_seconds,
+            "max_lifetime_seconds": spec.max_lifetime_seconds,
+        }
+
+    def _uid_of(self, sandbox_id: str) -> int:
+        try:
+            return os.stat(f"{self._places.path(sandbox_id)}/root").st_uid
+        except OSError:
+            return -1
+
+    async def _destroy(self, sandbox_id: str) -> None:
+        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._uid_of, sandbox_id))
+        if held.asked is not None:
+            with contextlib.suppress(Exception):
+                _, held.pidfd = await held.asked
+        if held.pidfd is None:
+            held.pidfd = await asyncio.to_thread(self._places.find, sandbox_id)
+        if held.link is not None and held.link.ended() is None:
+            held.link.detach()
+        if held.pidfd is not None:
+            await self._kill(held.pidfd)
+            os.close(held.pidfd)
+            held.pidfd = None
+        await asyncio.to_thread(self._places.remove, sandbox_id)
+        self._held.pop(sandbox_id, None)
+        self._uids.give_back(held.uid)
+
+    async def _kill(self, pidfd: int) -> None:
+        """Kill process 1, and with it everything in its namespaces; returns when they are gone."""
+        loop = asyncio.get_running_loop()
+        dead = asyncio.Event()
+        loop.add_reader(pidfd, dead.set)
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            await asyncio.wait_for(dead.wait(), DEATH_SECONDS)
+        finally:
+            loop.remove_reader(pidfd)

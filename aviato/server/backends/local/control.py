@@ -1,0 +1,128 @@
+"""The server's end of the template: starts it, asks it for sandboxes, notices its death."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from aviato.exceptions import SandboxUnavailableError
+
+START_SECONDS = 20.0
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
+
+
+class TemplateDied(SandboxUnavailableError):
+    """The template ended while it was asked for a sandbox."""
+
+
+class TemplateControl:
+    """One template process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, sock: socket.socket) -> None:
+        self._process = process
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._number = 0
+        self.alive = True
+        self._loop.add_reader(sock, self._readable)
+
+    @classmethod
+    async def start(cls) -> TemplateControl:
+        """Run a template from the interpreter below any virtual environment, with a clean environment."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        executable: str = getattr(sys, "_base_executable", sys.executable)
+        path = str(Path(__file__).with_name("template.py"))
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(executable, "-I", "-S", "-B", path, str(theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                start_new_session=True,
+            )
+        return cls(process, ours)
+
+    async def create(self, request: dict[str, Any], connection: socket.socket) -> tuple[int, int]:
+        """Ask for a sandbox.
+
+        Returns:
+            Its pid and a pidfd, which the caller owns.
+
+        Raises:
+            SandboxUnavailableError: what the template could not do.
+        """
+        if not self.alive:
+            raise TemplateDied("the template process has ended", reason="start_failed")
+        self._number += 1
+        answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        self._asked[self._number] = answer
+        message = json.dumps({**request, "n": self._number}).encode()
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+        while self.alive:
+            try:
+                self._sock.sendmsg([message], ancillary)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.002)  # Many creates at once: the template takes them one after another.
+            except OSError:
+                self._died()
+        return await answer
+
+    async def close(self) -> None:
+        """Let it end; its sandboxes live on."""
+        self._died()
+        try:
+            await asyncio.wait_for(self._process.wait(), 5)
+        except TimeoutError:
+            self._process.send_signal(signal.SIGKILL)
+            await self._process.wait()
+
+    def _readable(self) -> None:
+        while self.alive:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._died()
+                return
+            self._answered(json.loads(data), fds)
+
+    def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
+        answer = self._asked.pop(message.get("n", 0), None)
+        if answer is None or answer.done():
+            for fd in fds:
+                os.close(fd)
+        elif "error" in message:
+            answer.set_exception(
+                SandboxUnavailableError(f"a sandbox could not be made: {message['error']}", reason="start_failed")
+            )
+        else:
+            answer.set_result((message["pid"], fds[0]))
+
+    def _died(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(TemplateDied("the template process ended while it made a sandbox", reason="start_failed"))
+        self._asked.clear()

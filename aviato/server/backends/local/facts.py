@@ -1,0 +1,53 @@
+"""What plans have to know of this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+
+from aviato.server.backends.local.plan import ETC_SHARED, LIMIT_OPEN_FILES, HostFacts
+
+MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+OVERLAYFS_MAGIC = "overlay"
+
+
+def kernel() -> tuple[int, int]:
+    """Major and minor version of the running kernel."""
+    match = re.match(r"(\d+)\.(\d+)", platform.release())
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def gather() -> HostFacts:
+    """Look at the machine."""
+    links = tuple((name, os.readlink(f"/{name}").removeprefix("/")) for name in MERGED if os.path.islink(f"/{name}"))
+    directories = tuple(name for name in MERGED if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"))
+    shared = tuple((name, os.path.isdir(f"/etc/{name}")) for name in ETC_SHARED if os.path.exists(f"/etc/{name}"))
+    zones = (f"/usr/share/zoneinfo/{name}" for name in ("Etc/UTC", "UTC"))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return HostFacts(
+        links=links,
+        directories=directories,
+        etc_shared=shared,
+        proc=frozenset(name for name in os.listdir("/proc") if not name.isdecimal()),
+        utc=next((zone for zone in zones if os.path.isfile(zone)), None),
+        open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard),
+        limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
+    )
+
+
+def file_system(path: str) -> str:
+    """The type of the file system that a path lies on (`ext4`, `overlay`, `nfs4` …)."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    best = ("", "")
+    real = os.path.realpath(path)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields, _, rest = line.partition(" - ")
+            _, _, device_number, _, point, *_ = fields.split()
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best[0]) and (device_number == number or not best[0]):
+                best = (point, rest.split()[0])
+    return best[1]

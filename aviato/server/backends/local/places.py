@@ -1,0 +1,174 @@
+"""The directories of sandboxes: finding who lives there, and taking them away. Blocking: call it in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.backends.local import syscalls
+from aviato.server.supervisor.removal import remove_tree
+from aviato.wire.ids import SANDBOX_ID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SO_PEERPIDFD = 77
+STARTING_SECONDS = 5.0
+
+
+class Places:
+    """`sandboxes/` and `trash/` below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.sandboxes = directory / "sandboxes"
+        self.trash = directory / "trash"
+
+    def make(self) -> None:
+        """Make both; sandboxes' own ids pass through."""
+        self.sandboxes.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.trash.mkdir(mode=0o700, exist_ok=True)
+
+    def path(self, sandbox_id: str) -> str:
+        """The directory of one sandbox."""
+        if not SANDBOX_ID.fullmatch(sandbox_id):
+            raise ValueError(f"{sandbox_id!r} is not a sandbox id")
+        return f"{self.sandboxes}/{sandbox_id}"
+
+    def ids(self) -> list[str]:
+        """All sandboxes that have a directory."""
+        try:
+            return sorted(name for name in os.listdir(self.sandboxes) if SANDBOX_ID.fullmatch(name))
+        except FileNotFoundError:
+            return []
+
+    def uids(self) -> list[int]:
+        """The host uids that sandboxes have."""
+        found = []
+        for name in self.ids():
+            with contextlib.suppress(OSError):
+                found.append(os.stat(f"{self.sandboxes}/{name}/root").st_uid)
+        return found
+
+    def connect(self, sandbox_id: str) -> socket.socket | None:
+        """A connection to the sandbox's supervisor; None if there is none any more."""
+        deadline = time.monotonic() + STARTING_SECONDS
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                directory = os.open(self.path(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    sock.connect(f"/proc/self/fd/{directory}/s")
+                finally:
+                    os.close(directory)
+                return sock
+            except OSError as error:
+                sock.close()
+                if error.errno not in (errno.ECONNREFUSED, errno.ENOENT) or not self._is_held(sandbox_id):
+                    return None
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)  # A process holds the note: it is on its way to listening, or on its way out.
+
+    def find(self, sandbox_id: str) -> int | None:
+        """A pidfd of the sandbox's supervisor, by the credentials of its listening socket; None if there is none."""
+        sock = self.connect(sandbox_id)
+        if sock is None:
+            return None
+        with sock:
+            pidfd = peer_pidfd(sock)
+            if pidfd is not None:
+                return pidfd
+            pid = peer_pid(sock)
+        try:
+            pidfd = syscalls.pidfd_open(pid)
+        except OSError:
+            return None
+        # The same process still listens, so the number was not used again in between.
+        again = self.connect(sandbox_id)
+        if again is not None:
+            with again:
+                if peer_pid(again) == pid:
+                    return pidfd
+        os.close(pidfd)
+        return None
+
+    def note(self, sandbox_id: str) -> dict[str, Any] | None:
+        """The reason that a supervisor left behind."""
+        try:
+            fd = os.open(f"{self.path(sandbox_id)}/note", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return None
+        try:
+            lines = os.read(fd, 1 << 16).splitlines()
+        finally:
+            os.close(fd)
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict) and "reason" in value:
+                    return value
+        return None
+
+    def remove(self, sandbox_id: str) -> None:
+        """Take the directory away; what resists goes to the trash."""
+        name = os.path.basename(self.path(sandbox_id))
+        parent = os.open(self.sandboxes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for _ in remove_tree(parent, name):
+                pass
+        except FileNotFoundError:
+            return
+        except OSError:
+            os.rename(f"{self.sandboxes}/{name}", f"{self.trash}/{name}.{time.time_ns()}")
+        finally:
+            os.close(parent)
+
+    def empty_trash(self) -> list[str]:
+        """Try again what resisted; returns what still does."""
+        left = []
+        parent = os.open(self.trash, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(parent):
+                try:
+                    for _ in remove_tree(parent, name):
+                        pass
+                except OSError:
+                    left.append(name)
+        finally:
+            os.close(parent)
+        return left
+
+    def _is_held(self, sandbox_id: str) -> bool:
+        """Whether any process holds the sandbox's note, which its supervisor locks for life."""
+        try:
+            fd = os.open(f"{self.path(sandbox_id)}/note", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process that last called listen() on the other end."""
+    pid: int = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
+
+
+def peer_pidfd(sock: socket.socket) -> int | None:
+    """A pidfd of it, on kernels that have that (6.5)."""
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        return None

@@ -1,0 +1,280 @@
+"""What confines a sandbox, as data: a pure function from options to an ordered list of steps.
+
+`confine` executes the steps, `aviato doctor --plan` prints them, tables test them. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
+RO = ("rdonly", "nosuid", "nodev")
+SAFE = ("nosuid", "nodev")
+
+CAPABILITIES = {"SYS_ADMIN": 21, "SYS_PTRACE": 19, "KILL": 5, "SETPCAP": 8}
+"""What process 1 keeps, in its own user namespace: to mark commands with UTS namespaces, to read the marks, to kill."""
+
+BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/root/.local/bin"
+LINKS_DIRECTORY = "/.aviato/bin"
+"""Holds `python`, `python3` and `python3.N`. A directory of its own, first on PATH, because those of PATH are the machine's:
+/usr is read only, and a link in it would be the machine's too."""
+
+BASE_ENVIRONMENT = {
+    "PATH": BASE_PATH,
+    "HOME": "/root",
+    "USER": "root",
+    "LOGNAME": "root",
+    "LANG": "C.UTF-8",
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "TAR_OPTIONS": "--no-same-owner",
+}
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+ETC_SHARED = (
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "mime.types",
+    "ssl/certs",
+)
+PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list")
+PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
+
+LIMIT_PROCESSES = 512
+LIMIT_OPEN_FILES = 4096
+LIMIT_FILE_BYTES = 4 << 30
+SHM_BYTES = 64 << 20
+RUN_BYTES = 16 << 20
+MEMORY_UPPER_BYTES = 1 << 30
+"""Size of the writable layer where it has to be in memory."""
+
+
+class Step(NamedTuple):
+    """One step: what `confine` calls, with which arguments, and why."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """What a plan has to know of the machine; gathered by `probe`.
+
+    Attributes:
+        links: names in / that are links there, with their targets (`bin` → `usr/bin`).
+        directories: directories in / beside /usr that programs of /usr need, on machines without a merged /usr.
+        etc_shared: which of `ETC_SHARED` exist, and whether each is a directory.
+        proc: names in /proc.
+        utc: the time zone file that /etc/localtime will mean, or None.
+        open_files: the hard limit of open files.
+        limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
+    """
+
+    links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
+    directories: tuple[str, ...] = ()
+    etc_shared: tuple[tuple[str, bool], ...] = ()
+    proc: frozenset[str] = frozenset()
+    utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
+    open_files: int = LIMIT_OPEN_FILES
+    limit_processes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What one sandbox is to be.
+
+    Attributes:
+        sandbox_id: also its host name.
+        place: its directory on the machine.
+        facts: of the machine.
+        interpreter: prefix, executable and minor version of the Python that `python` means; `host` images only.
+        lower: root directory of a `dir` image; None is `host`.
+        upper_in_memory: the place cannot carry an overlay's writable layer.
+        root: whether the server is the real root; then `lower` arrives idmapped.
+    """
+
+    sandbox_id: str
+    place: str
+    facts: HostFacts = field(default_factory=HostFacts)
+    interpreter: tuple[str, str, int] | None = None
+    lower: str | None = None
+    upper_in_memory: bool = False
+    root: bool = False
+
+
+def make_plan(options: PlanOptions) -> tuple[Step, ...]:
+    """The steps that the child takes, in order, from its clone into new namespaces to being the supervisor."""
+    return (
+        *_sources(options),
+        Step("identity", (), "wait until the template has mapped one unprivileged id, then be 0 inside"),
+        Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
+        *(_host_root() if options.lower is None else _image_root(options)),
+        Step("pivot", ("root",), "the sandbox's root is / now; the machine's waits at the current directory to be let go"),
+        *(_host_tree(options) if options.lower is None else _image_tree()),
+        *_kernel_trees(options),
+        *_shared_parts(options),
+        Step("leave_old_root", (), "the machine's files are gone from here on"),
+        *_closing(options),
+    )
+
+
+def owned_directories(options: PlanOptions) -> list[str]:
+    """What the template makes in the place and hands to the sandbox's id."""
+    if options.lower is None:
+        return ["root"]
+    return ["root", *(["lower"] if options.root else []), *(["layers"] if options.upper_in_memory else ["upper", "work"])]
+
+
+def environment(interpreter: bool) -> dict[str, str]:
+    """What every command finds set, before what the sandbox and the command add."""
+    path = f"{LINKS_DIRECTORY}:{BASE_PATH}" if interpreter else BASE_PATH
+    return {**BASE_ENVIRONMENT, "PATH": path}
+
+
+def describe(steps: tuple[Step, ...]) -> list[str]:
+    """A line a step, for people."""
+    return [f"{step.operation} {' '.join(_short(argument) for argument in step.arguments)}".rstrip() for step in steps]
+
+
+def _short(argument: Any) -> str:
+    text = (
+        ",".join(str(item[0] if isinstance(item, tuple) else item) for item in argument) if _many(argument) else str(argument)
+    )
+    return text if len(text) <= 100 else text[:97] + "…"
+
+
+def _many(argument: Any) -> bool:
+    return isinstance(argument, tuple)
+
+
+def _sources(options: PlanOptions) -> list[Step]:
+    steps = [Step("place", (options.place,), "go to the sandbox's directory; paths of the machine are counted from it")]
+    take: list[tuple[str, str, tuple[str, ...]]] = [(f"/dev/{name}", f"device {name}", ()) for name in DEVICES]
+    if options.lower is None:
+        take += [("/usr", "usr", RO)]
+        take += [(f"/{name}", name, RO) for name in options.facts.directories]
+        take += [(f"/etc/{name}", f"etc {name}", RO) for name, _ in options.facts.etc_shared]
+        if options.interpreter is not None and own_prefix(options.interpreter[0]):
+            take += [(options.interpreter[0], "interpreter", RO)]
+    return [*steps, Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen")]
+
+
+def own_prefix(prefix: str) -> bool:
+    """Whether an interpreter lies outside /usr and has to be brought in."""
+    return prefix != "/usr" and not prefix.startswith("/usr/")
+
+
+def _host_root() -> list[Step]:
+    return [Step("bind_self", ("root", SAFE), "a directory of the sandbox's own is its writable /, on disk")]
+
+
+def _image_root(options: PlanOptions) -> list[Step]:
+    steps = []
+    if options.root:
+        steps.append(Step("put_lower", ("lower",), "the image, its owner mapped to the sandbox's id; made by the template"))
+    layers = "."
+    if options.upper_in_memory:
+        layers = "layers"
+        steps.append(
+            Step("tmpfs", ("layers", MEMORY_UPPER_BYTES, 0o700), "the place's file system cannot carry an upper layer")
+        )
+    lower = "lower" if options.root else str(options.lower)
+    return [*steps, Step("overlay", (lower, layers, "root"), "the image below, a writable layer of the sandbox's own above")]
+
+
+def _host_tree(options: PlanOptions) -> list[Step]:
+    facts = options.facts
+    directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
+    directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
+    directories += [("/home", 0o755), ("/mnt", 0o755), ("/opt", 0o755), ("/srv", 0o755)]
+    directories += [(f"/{name}", 0o755) for name in facts.directories]
+    links = [(f"/{name}", target) for name, target in facts.links]
+    if facts.utc is not None:
+        links.append(("/etc/localtime", facts.utc))
+    if options.interpreter is not None:
+        executable, minor = options.interpreter[1:]
+        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
+        links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
+    return [
+        Step("directories", (tuple(directories),), "the top of the tree"),
+        Step("links", (tuple(links),), "the machine's own links, and those of the interpreter"),
+        Step(
+            "files",
+            (tuple(_etc_files(options.sandbox_id)),),
+            "what programs look up in /etc, with nothing of the machine in it",
+        ),
+    ]
+
+
+def _etc_files(hostname: str) -> list[tuple[str, str]]:
+    return [
+        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+        ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
+        ("/etc/hosts", f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        ("/etc/resolv.conf", ""),
+    ]
+
+
+def _image_tree() -> list[Step]:
+    directories = [
+        ("/proc", 0o755),
+        ("/dev", 0o755),
+        ("/run", 0o755),
+        ("/tmp", 0o1777),
+        ("/root", 0o700),
+        ("/workspace", 0o755),
+    ]
+    return [Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it")]
+
+
+def _kernel_trees(options: PlanOptions) -> list[Step]:
+    facts = options.facts
+    return [
+        Step("proc", (), "the processes of this sandbox"),
+        Step("devices", (DEVICES,), "a minimal /dev: harmless devices, its own terminals, read only"),
+        Step("tmpfs", ("/dev/shm", SHM_BYTES, 0o1777), "shared memory"),
+        Step("tmpfs", ("/run", RUN_BYTES, 0o755), "run time files"),
+        Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
+        Step("cover_read_only", (_in_proc(facts, PROC_READ_ONLY),), "kernel settings"),
+        Step("cover_file", (_in_proc(facts, PROC_HIDDEN_FILES),), "kernel memory, keys and addresses"),
+        Step("cover_directory", (_in_proc(facts, PROC_HIDDEN_DIRECTORIES),), "hardware"),
+    ]
+
+
+def _in_proc(facts: HostFacts, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"/proc/{name}" for name in names if name in facts.proc)
+
+
+def _shared_parts(options: PlanOptions) -> list[Step]:
+    if options.lower is not None:
+        return []
+    put = [("usr", "/usr", True)]
+    put += [(name, f"/{name}", True) for name in options.facts.directories]
+    put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in options.facts.etc_shared]
+    if options.interpreter is not None and own_prefix(options.interpreter[0]):
+        put += [("interpreter", options.interpreter[0], True)]
+    return [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
+
+
+def _closing(options: PlanOptions) -> list[Step]:
+    limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
+    if options.facts.limit_processes:
+        limits["nproc"] = LIMIT_PROCESSES + 1
+    return [
+        Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
+        Step("hostname", (options.sandbox_id,), "its own name"),
+        Step("last_user_namespace", (), "the mounts belong to the outer namespace now: nobody inside can change them"),
+        Step(
+            "limits", (tuple(limits.items()),), "after the namespaces, so that processes count per sandbox; one for process 1"
+        ),
+        Step("capabilities", (tuple(sorted(CAPABILITIES.values())),), "process 1 keeps these, commands none, nobody gains any"),
+        Step("settle", (0o022,), "no new privileges, umask, undumpable"),
+    ]

@@ -1,0 +1,150 @@
+"""The system calls that Python lacks, through ctypes. Standard library only: the template loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_PIDFD = 0x00001000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MS_NOATIME, MS_NODIRATIME, MS_RELATIME = 1024, 2048, 1 << 21
+MNT_DETACH = 2
+
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 1, 2, 4, 0x00100000
+AT_FDCWD = -100
+AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 4
+
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 4, 24, 28
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+CAPABILITY_VERSION_3 = 0x20080522
+
+_NUMBERS = {
+    "x86_64": {"clone": 56, "pivot_root": 155},
+    "aarch64": {"clone": 220, "pivot_root": 41},
+}.get(platform.machine(), {"clone": -1, "pivot_root": -1})
+# From here on every architecture has the same numbers.
+_OPEN_TREE, _MOVE_MOUNT, _PIDFD_OPEN, _MOUNT_SETATTR = 428, 429, 434, 442
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# A call that must not give up the interpreter's lock: its child has no other thread to get it back from.
+_held = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = _held.syscall.restype = ctypes.c_long
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _path(path: str | None) -> ctypes.c_char_p:
+    return ctypes.c_char_p(None if path is None else os.fsencode(path))
+
+
+def clone(flags: int) -> tuple[int, int]:
+    """Fork into new namespaces; (0, -1) in the child, (pid, pidfd) in the parent."""
+    pidfd = ctypes.c_int(-1)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _held.syscall(
+        ctypes.c_long(_NUMBERS["clone"]), ctypes.c_ulong(flags | CLONE_PIDFD | 17), None, ctypes.byref(pidfd), None, None
+    )
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0, -1
+    number = ctypes.get_errno()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    ctypes.set_errno(number)
+    return _check(pid, "clone"), pidfd.value
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces for new ones."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str | None, target: str, type: str | None, flags: int, options: str | None = None) -> None:
+    """Mount, bind or remount."""
+    result = _libc.mount(_path(source), _path(target), _path(type), ctypes.c_ulong(flags), _path(options))
+    _check(result, f"mount {type or source or ''} on {target}")
+
+
+def unmount(target: str, flags: int = MNT_DETACH) -> None:
+    """Take a mount away, by default as soon as nobody uses it."""
+    _check(_libc.umount2(_path(target), ctypes.c_int(flags)), f"umount {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Change the root of this mount namespace."""
+    _check(_libc.syscall(ctypes.c_long(_NUMBERS["pivot_root"]), _path(new), _path(old)), "pivot_root")
+
+
+def open_tree(path: str, *, directory: int = AT_FDCWD, recursive: bool = True) -> int:
+    """A detached copy of a mount, as a descriptor."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
+    result = _libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(directory), _path(path), ctypes.c_uint(flags))
+    return _check(result, f"open_tree {path}")
+
+
+def mount_setattr(fd: int, attributes: int, *, recursive: bool = True, user_namespace: int = 0) -> None:
+    """Add attributes to a mount."""
+    what = struct.pack("QQQQ", attributes, 0, 0, user_namespace)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    size = ctypes.c_size_t(len(what))
+    number = ctypes.c_long(_MOUNT_SETATTR)
+    result = _libc.syscall(number, ctypes.c_int(fd), _path(""), ctypes.c_uint(flags), ctypes.c_char_p(what), size)
+    _check(result, "mount_setattr")
+
+
+def move_mount(fd: int, target: str) -> None:
+    """Attach a detached mount."""
+    result = _libc.syscall(
+        ctypes.c_long(_MOVE_MOUNT),
+        ctypes.c_int(fd),
+        _path(""),
+        ctypes.c_int(AT_FDCWD),
+        _path(target),
+        ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH),
+    )
+    _check(result, f"move_mount on {target}")
+
+
+def pidfd_open(pid: int) -> int:
+    """Get a handle of a process that its number's reuse cannot confuse."""
+    return _check(_libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_int(pid), ctypes.c_uint(0)), "pidfd_open")
+
+
+def prctl(option: int, value: int = 0, *, optional: bool = False) -> None:
+    """Change an attribute of this process; with `optional`, a kernel that does not know it is fine."""
+    zero = ctypes.c_ulong(0)
+    result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
+    if not optional:
+        _check(result, f"prctl {option}")
+
+
+def set_capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
+    """capset(2) for this thread; bits are numbers of capabilities."""
+    head = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    low = (effective & 0xFFFFFFFF, permitted & 0xFFFFFFFF, inheritable & 0xFFFFFFFF)
+    data = struct.pack("6I", *low, effective >> 32, permitted >> 32, inheritable >> 32)
+    _check(_libc.capset(ctypes.c_char_p(head), ctypes.c_char_p(data)), "capset")
+
+
+def set_hostname(name: str) -> None:
+    """Name this UTS namespace."""
+    encoded = name.encode()
+    _check(_libc.sethostname(ctypes.c_char_p(encoded), ctypes.c_size_t(len(encoded))), "sethostname")

@@ -1,0 +1,230 @@
+"""The template: a small process with the supervisor loaded, which forks sandboxes. Standard library only; started by path.
+
+Its one descriptor is a SEQPACKET socket to the server. A message asks for a sandbox and carries the first connection to it; the
+answer carries a pidfd. When the socket closes the template ends, and its sandboxes live on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+PACKAGES = ("aviato", "aviato.wire", "aviato.server", "aviato.server.supervisor", "aviato.server.backends")
+
+
+def _bare_packages(root: str) -> None:
+    """Make the packages known without running their `__init__`: what those import is not for here."""
+    for name in (*PACKAGES, "aviato.server.backends.local"):
+        package = types.ModuleType(name)
+        package.__path__ = [os.path.join(root, *name.split("."))]
+        sys.modules[name] = package
+
+
+if __name__ == "__main__":
+    _bare_packages(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
+
+import array  # noqa: E402
+import errno  # noqa: E402
+import fcntl  # noqa: E402
+import gc  # noqa: E402
+import json  # noqa: E402
+import select  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+from typing import Any  # noqa: E402
+
+from aviato.server.backends.local import syscalls  # noqa: E402
+from aviato.server.backends.local.confine import Confinement, StepError, given  # noqa: E402
+from aviato.server.supervisor import program  # noqa: E402
+from aviato.wire.frames import FrameType, encode  # noqa: E402
+
+LARGEST_MESSAGE = 1 << 18
+ALL_NAMESPACES = (
+    syscalls.CLONE_NEWUSER
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWCGROUP
+)
+CONNECTION, LISTENER, NOTE = 3, 4, 5
+_ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
+
+
+def make_place(place: str, owned: list[str], uid: int, gid: int) -> tuple[int, int]:
+    """A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns."""
+    os.mkdir(place, 0o711)
+    for name in owned:
+        os.mkdir(f"{place}/{name}", 0o755)
+        os.chown(f"{place}/{name}", uid, gid)
+    note = os.open(f"{place}/note", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    os.chdir(place)  # A path of one letter is never too long for a socket.
+    listener.bind("s")
+    os.chdir("/")
+    return listener.detach(), note
+
+
+class Template:
+    """One server's forker of sandboxes."""
+
+    def __init__(self, control: int) -> None:
+        self._control = socket.socket(fileno=control)
+        if os.geteuid() == 0:
+            os.setgroups([])
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
+        # As process 1 a child is safe from signals of its inside only where no handler is set.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._children = program._child_signals()
+
+    def run(self) -> None:
+        """Serve until the server is gone."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._children, select.POLLIN)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._children:
+                    self._reap()
+                elif not self._serve():
+                    return
+
+    def _reap(self) -> None:
+        os.read(self._children, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._tell({"exit": pid, "status": status})
+
+    def _serve(self) -> bool:
+        data, ancillary, _, _ = self._control.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for _, _, payload in ancillary:
+            fds.frombytes(payload)
+        if not data:
+            return False
+        request = json.loads(data)
+        kept: list[int] = list(fds)
+        try:
+            pid, pidfd = self._create(request, kept)
+            kept.append(pidfd)
+            self._tell({"n": request["n"], "pid": pid}, [pidfd])
+        except OSError as error:
+            self._tell({"n": request["n"], "errno": error.errno, "error": str(error)})
+        finally:
+            for fd in kept:
+                os.close(fd)
+        return True
+
+    def _tell(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self._control.sendmsg([json.dumps(message).encode()], ancillary)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise
+
+    def _create(self, request: dict[str, Any], kept: list[int]) -> tuple[int, int]:
+        """Make the place, clone, map the ids; `kept` collects what this process has to close."""
+        listener, note = make_place(request["place"], request["owned"], request["uid"], request["gid"])
+        kept += [listener, note]
+        trees: dict[str, int] = {}
+        for name, path, attributes in request["trees"]:
+            tree = syscalls.open_tree(path)
+            kept.append(tree)
+            syscalls.mount_setattr(tree, attributes)
+            trees[name] = tree
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            pid, pidfd = syscalls.clone(ALL_NAMESPACES)
+            if pid == 0:
+                ours.close()
+                self._be_a_sandbox(request, theirs, (kept[0], listener, note), trees)
+            try:
+                self._map(pid, request, ours)
+            except OSError:
+                os.kill(pid, signal.SIGKILL)
+                os.close(pidfd)
+                raise
+        return pid, pidfd
+
+    def _map(self, pid: int, request: dict[str, Any], sync: socket.socket) -> None:
+        for name, content in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {request['uid']} 1"),
+            ("gid_map", f"0 {request['gid']} 1"),
+        ):
+            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, content.encode())
+            finally:
+                os.close(fd)
+        if request["lower"] is None:
+            sync.send(b"m")
+            return
+        tree = syscalls.open_tree(request["lower"], recursive=False)
+        namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            syscalls.mount_setattr(tree, syscalls.MOUNT_ATTR_IDMAP, recursive=False, user_namespace=namespace)
+            socket.send_fds(sync, [b"m"], [tree])
+        finally:
+            os.close(namespace)
+            os.close(tree)
+
+    def _be_a_sandbox(
+        self, request: dict[str, Any], sync: socket.socket, fds: tuple[int, int, int], trees: dict[str, int]
+    ) -> None:
+        """In the child: confine, become the supervisor. Never returns."""
+        try:
+            self._control.close()
+            os.close(self._children)
+            confinement = Confinement(lambda: _wait_for_maps(sync), modern=request["modern"])
+            for name, tree in trees.items():
+                given(confinement, name, tree)
+            confinement.execute(request["plan"])
+            _arrange(fds)
+            program.run(CONNECTION, LISTENER, NOTE)
+        except BaseException as error:
+            message = str(error) if isinstance(error, StepError) else program._where(error)
+            _report(fds[0], f"the sandbox could not be confined: {message}")
+        finally:
+            os._exit(1)
+
+
+def _wait_for_maps(sync: socket.socket) -> int | None:
+    data, fds, _, _ = socket.recv_fds(sync, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    sync.close()
+    if not data:
+        raise StepError("the template died while it made this sandbox")
+    return fds[0] if fds else None
+
+
+def _arrange(fds: tuple[int, int, int]) -> None:
+    """Bring the three descriptors of a supervisor to their places, and close all others."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in fds]
+    os.closerange(3, 64)
+    for target, fd in zip((CONNECTION, LISTENER, NOTE), high, strict=True):
+        os.dup2(fd, target, inheritable=False)
+    os.closerange(NOTE + 1, 1 << 20)
+
+
+def _report(fd: int, message: str) -> None:
+    try:
+        os.write(fd, encode(FrameType.ERROR, json.dumps({**_ERROR, "message": message}).encode()))
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    Template(int(sys.argv[1])).run()

@@ -1,0 +1,42 @@
+"""Backends by name; each is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AviatoValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.backends.base import Backend
+
+
+def _local(**settings: Any) -> Backend:
+    from aviato.server.backends.local.backend import LocalBackend
+
+    return LocalBackend(settings.pop("directory"), **settings)
+
+
+BACKENDS: dict[str, Callable[..., Backend]] = {"local": _local}
+EXTRAS = {"docker": "docker", "kubernetes": "kubernetes"}
+"""Known names whose backend this version, or this installation, does not have."""
+
+
+def make_backend(name: str, **settings: Any) -> Backend:
+    """A backend by its name.
+
+    Args:
+        name: one of `BACKENDS`.
+        settings: its constructor's; `directory` and, for `local`, `uid_base`, `images`, `allow_any_directory`.
+
+    Raises:
+        AviatoValidationError: there is no such backend; the message names those there are, and the extra to install.
+    """
+    make = BACKENDS.get(name)
+    if make is None:
+        known = ", ".join(repr(one) for one in sorted(BACKENDS))
+        hint = f"; it comes with the extra: pip install 'aviato[{EXTRAS[name]}]'" if name in EXTRAS else ""
+        message = f"backend {name!r} is not available; there is {known}{hint}"
+        raise AviatoValidationError(message, field_violations={"backend": message})
+    return make(**settings)

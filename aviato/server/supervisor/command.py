@@ -1,0 +1,219 @@
+"""One command: from its start to its result, and what subscribers see of it. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.supervisor import usage
+from aviato.server.supervisor.streams import Drain, Input, Output
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable
+
+    from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.loop import Loop, Timer
+    from aviato.server.supervisor.spawn import Failure, Spawned
+
+LINGER_SECONDS = 0.1
+"""How long after its exit a command's pipes may stay open before the result comes without their end."""
+SAMPLE_SECONDS = 0.1
+
+
+class Command:
+    """A command on record. `result` is set once it is over."""
+
+    def __init__(self, loop: Loop, proc: int, spec: dict[str, Any], mark: int, changed: Callable[[Command], None]) -> None:
+        self.exec_id: str = spec["exec_id"]
+        self.main: bool = spec["main"]
+        self.fingerprint = fingerprint(spec)
+        self.mark = mark
+        self.pid: int | None = None
+        self.status: int | None = None
+        self.result: dict[str, Any] | None = None
+        self.silenced = False
+        """Ended by the sandbox's own end: it gets no result."""
+        self.timed_out = False
+        self.cancelled = False
+        self.subscriber: Subscriber | None = None
+        self.outputs: tuple[Output, Output]
+        self.stdin: Input
+        self._loop = loop
+        self._proc = proc
+        self._changed = changed
+        self._started = loop.now()
+        self._ended = 0.0
+        self._lingered = False
+        self._timers: list[Timer] = []
+        self._own_peak = 0
+        self._peak: int | None = None
+        self._usage: dict[str, Any] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether its own process has not been reaped yet."""
+        return self.pid is not None and self.status is None
+
+    def failed(self, failure: Failure) -> None:
+        """It could not be started: say so on stderr, as a shell would."""
+        self.outputs = (Output(self._loop, None, _nothing), Output(self._loop, None, _nothing))
+        self.stdin = Input(self._loop, None)
+        self.outputs[1].put(f"{failure.message}\n".encode(errors="surrogateescape"))
+        self.status = failure.returncode << 8
+        self._ended = self._started
+        self._finish()
+
+    def started(self, spawned: Spawned, drains: set[Drain], own_peak: int) -> None:
+        """It runs."""
+        self.pid = spawned.pid
+        self._own_peak = own_peak
+        self._drains = drains
+        self.outputs = tuple(Output(self._loop, fd, self._moved) for fd in (spawned.stdout, spawned.stderr))  # type: ignore[assignment]
+        self.stdin = Input(self._loop, spawned.stdin)
+        self._sample()
+
+    def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
+        """Start the clock of its time limit."""
+        if seconds is not None:
+            self._timers.append(self._loop.after(seconds, lambda: too_late(self)))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group, while its own process keeps the number of the group from being used again."""
+        if self.running and self.pid is not None:
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def reaped(self, status: int, used: resource.struct_rusage) -> None:
+        """Its own process is gone; the result comes when its pipes are empty."""
+        self._ended = self._loop.now()
+        self.status = status
+        for timer in self._timers:
+            timer.cancel()
+        self._usage = {
+            "cpu_seconds": round(used.ru_utime + used.ru_stime, 6),
+            "max_rss_bytes": usage.peak_bytes(self._own_peak, self._peak, used.ru_maxrss << 10),
+        }
+        self.stdin.close()
+        for output in self.outputs:
+            output.mark_exit()
+        self._lingered = False
+        self._moved()
+        if self.result is None:
+            self._loop.after(LINGER_SECONDS, self._linger_over)
+
+    def acknowledge(self, stdout: int, stderr: int) -> None:
+        """The server has these bytes for good."""
+        for output, offset in zip(self.outputs, (stdout, stderr), strict=True):
+            output.acknowledge(offset)
+        self._moved()
+
+    def _linger_over(self) -> None:
+        self._lingered = True
+        self._moved()
+
+    def _moved(self) -> None:
+        """Something was read or may be over."""
+        if self.status is not None and self.result is None and all(self._is_drained(output) for output in self.outputs):
+            self._finish()
+        if self.subscriber is not None:
+            self.subscriber.notify()
+
+    def _is_drained(self, output: Output) -> bool:
+        return output.at_end or (self._lingered and output.target is not None and output.end >= output.target)
+
+    def _finish(self) -> None:
+        assert self.status is not None
+        for output in self.outputs:
+            fd = output.release()
+            if fd is not None:
+                Drain(self._loop, fd, self._drains)
+        by_signal = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+        killed = self.timed_out or self.cancelled
+        self.result = {
+            "returncode": 137 if killed else 128 + by_signal if by_signal else os.WEXITSTATUS(self.status),
+            "signal": int(signal.SIGKILL) if killed else by_signal,
+            "timed_out": self.timed_out,
+            "cancelled": self.cancelled,
+            "duration_seconds": round(self._ended - self._started, 6),
+            "stdout_bytes_total": self.outputs[0].end,
+            "stderr_bytes_total": self.outputs[1].end,
+            **self._usage,
+        }
+        self._changed(self)
+
+    def _sample(self) -> None:
+        """Look at its memory for as long as rusage might not tell."""
+        if not self.running or self.pid is None:
+            return
+        peak = usage.peak_sample(self._proc, self.pid)
+        if peak is not None:
+            self._peak = max(peak, self._peak or 0)
+        if self._peak is None or self._peak <= self._own_peak + usage.SLACK_BYTES:
+            self._timers = [timer for timer in self._timers if timer.callback is not None]
+            self._timers.append(self._loop.after(SAMPLE_SECONDS, self._sample))
+
+
+class Subscriber:
+    """The one listener of a command: sends what its offsets lack, then the result."""
+
+    def __init__(self, command: Command, connection: Connection, channel: int, stdout: int, stderr: int) -> None:
+        self.queued = False
+        self.over = False
+        self._command = command
+        self._connection = connection
+        self._channel = channel
+        self._sent = [stdout, stderr]
+        self._turn = 0
+        for index, output in enumerate(command.outputs):
+            if self._sent[index] < output.base:
+                gap = {"from_offset": self._sent[index], "to_offset": output.base}
+                self._frame(FrameType.GAP, gap, stream=index + 1)
+                self._sent[index] = output.base
+        self.notify()
+
+    def is_on(self, connection: Connection, channel: int | None) -> bool:
+        """Whether it sends on this channel (None: any) of this connection."""
+        return self._connection is connection and channel in (None, self._channel)
+
+    def notify(self) -> None:
+        """There may be something to send."""
+        if not self.over:
+            self._connection.feed_from(self)
+
+    def pump(self, connection: Connection) -> bool:
+        """See `connection.Source`."""
+        if self.over or self._command.subscriber is not self:
+            return False
+        for index in (self._turn, 1 - self._turn):
+            output = self._command.outputs[index]
+            # An acknowledgement may have run ahead of what this connection has sent.
+            self._sent[index] = max(self._sent[index], output.base)
+            if self._sent[index] < output.end:
+                piece = output.peek(self._sent[index])
+                connection.send(FrameType.DATA, piece, stream=index + 1, channel=self._channel, offset=self._sent[index])
+                self._sent[index] += len(piece)
+                self._turn = 1 - index
+                return True
+        if self._command.result is not None and not self._command.silenced:
+            self.over = True
+            self._frame(FrameType.EXIT, self._command.result)
+        return False
+
+    def _frame(self, type: int, value: dict[str, Any], stream: int = 0) -> None:
+        offset = value["from_offset"] if stream else 0
+        self._connection.send(type, json.dumps(value).encode(), stream=stream, channel=self._channel, offset=offset)
+
+
+def fingerprint(spec: dict[str, Any]) -> int:
+    """What tells a repeated request from another one under the same id."""
+    return hash(json.dumps(spec, sort_keys=True))
+
+
+def _nothing() -> None:
+    """A command without pipes has nothing to notice."""

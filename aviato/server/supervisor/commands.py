@@ -1,0 +1,200 @@
+"""The table of commands. It owns "at most once": an id that ran is never run again. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.supervisor import spawn, tree, usage
+from aviato.server.supervisor.command import Command, Subscriber, fingerprint
+from aviato.server.supervisor.errors import Refused, unknown_exec
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.loop import Loop
+    from aviato.server.supervisor.streams import Drain
+
+REMEMBERED = 16384
+"""Ids of finished and acknowledged commands that are still refused a second run, the newest of them."""
+REAP_A_TURN = 256
+HELLO_EXECS = 4096
+
+
+class Commands:
+    """Every command that runs or whose result is not acknowledged."""
+
+    def __init__(self, loop: Loop, proc: int, null: int) -> None:
+        self.environment: dict[str, str] = {}
+        self.working_dir = "/workspace"
+        self.nice = 0
+        self.on_main_exit: Callable[[Command], None] = _ignore
+        self.on_reaped: Callable[[], None] = _nothing
+        self.ending = False
+        """No command starts any more, and one that a signal ends gets no result: the sandbox ended it."""
+        self._loop = loop
+        self._proc = proc
+        self._null = null
+        self._by_id: dict[str, Command] = {}
+        self._by_pid: dict[int, Command] = {}
+        self._by_mark: dict[int, str] = {}
+        self._past: dict[str, int | None] = {}
+        self._drains: set[Drain] = set()
+
+    def __iter__(self) -> Iterator[Command]:
+        return iter(list(self._by_id.values()))
+
+    def summary(self) -> dict[str, Any]:
+        """What HELLO says of them."""
+        newest = list(self._by_id.values())[-HELLO_EXECS:]
+        return {
+            command.exec_id: {
+                "state": "running" if command.result is None else "ended",
+                "stdout": command.outputs[0].end,
+                "stderr": command.outputs[1].end,
+                "main": command.main,
+            }
+            for command in newest
+        }
+
+    def subscribe(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        """Start the command if it is new, and stream it to this channel.
+
+        Raises:
+            Refused: unknown, in conflict, or its directory is missing.
+        """
+        if self.ending:
+            return  # ENDED is on its way and answers every channel.
+        exec_id, spec = request["exec_id"], request.get("spec")
+        command = self._by_id.get(exec_id)
+        if command is None:
+            if spec is None or exec_id in self._past:
+                raise unknown_exec(exec_id)
+            command = self._start(spec)
+        elif spec is not None and fingerprint(spec) != command.fingerprint:
+            message = f"{exec_id!r} was used before for another command"
+            raise Refused("REQUEST_ID_CONFLICT", message, reason="request_id_conflict")
+        connection.send_json(FrameType.ACCEPTED, {"exec_id": exec_id}, channel=channel)
+        connection.send_json(FrameType.STARTED, {}, channel=channel)
+        command.subscriber = Subscriber(command, connection, channel, request["stdout"], request["stderr"])
+
+    def unsubscribe(self, connection: Connection, channel: int | None) -> None:
+        """The channel, or the whole connection, listens no more."""
+        for command in self._by_id.values():
+            if command.subscriber is not None and command.subscriber.is_on(connection, channel):
+                command.subscriber = None
+
+    def find(self, exec_id: str) -> Command:
+        """A command on record.
+
+        Raises:
+            Refused: there is none.
+        """
+        command = self._by_id.get(exec_id)
+        if command is None:
+            raise unknown_exec(exec_id)
+        return command
+
+    def acknowledge(self, exec_id: str, stdout: int, stderr: int, done: bool) -> None:
+        """Bytes, or with `done` the whole result, have arrived for good."""
+        command = self._by_id.get(exec_id)
+        if command is None:
+            return
+        command.acknowledge(stdout, stderr)
+        if done and command.result is not None:
+            del self._by_id[exec_id]
+            self._past[exec_id] = command.mark
+            while len(self._past) > REMEMBERED:
+                del self._past[next(iter(self._past))]
+
+    def cancelled(self, exec_id: str) -> None:
+        """The caller gives a command up: if it runs, that is how it ended."""
+        command = self._by_id.get(exec_id)
+        if command is not None and command.running:
+            command.cancelled = True
+
+    def all_sent(self) -> bool:
+        """Whether the output of all commands is read and what subscribers lack is sent."""
+        for command in self._by_id.values():
+            if command.pid is not None and command.result is None:
+                return False
+            if command.subscriber is not None and command.subscriber.queued:
+                return False
+        return True
+
+    def kill(self, exec_id: str) -> Iterator[bool]:
+        """A job that kills everything that a command started and that still lives, also long after its own exit."""
+        command = self._by_id.get(exec_id)
+        mark = command.mark if command is not None else self._past.get(exec_id)
+        if mark is not None:
+            yield from tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id)
+
+    def reap(self) -> None:
+        """Collect the dead, the orphans included, and a bounded number a turn."""
+        for _ in range(REAP_A_TURN):
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            command = self._by_pid.pop(pid, None)
+            if command is not None:
+                command.silenced = self.ending and os.WIFSIGNALED(status)
+                command.reaped(status, used)
+            self.on_reaped()
+        self._loop.soon(self.reap)
+
+    def _start(self, spec: dict[str, Any]) -> Command:
+        spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+        try:
+            own_peak = usage.own_peak_bytes()
+            spawned: spawn.Spawned | spawn.Failure
+            try:
+                mark = tree.new_mark(self._proc)
+            except OSError as error:
+                mark, spawned = -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
+            else:
+                environment = {**self.environment, **spec["environment"]}
+                spawned = spawn.spawn(spec["command"], environment, spec["stdin"], self._null)
+        finally:
+            os.chdir("/")
+        command = Command(self._loop, self._proc, spec, mark, self._over)
+        self._by_id[command.exec_id] = command
+        if isinstance(spawned, spawn.Failure):
+            command.failed(spawned)
+            return command
+        # A number comes back only when its namespace is gone: whoever had it before has no process left.
+        self._by_mark[mark] = command.exec_id
+        self._by_pid[spawned.pid] = command
+        command.started(spawned, self._drains, own_peak)
+        command.limit(spec["timeout_seconds"], self._too_late)
+        if self.nice:
+            _lower(spawned.pid, self.nice)
+        return command
+
+    def _too_late(self, command: Command) -> None:
+        if command.running:
+            command.timed_out = True
+            self._loop.start(self.kill(command.exec_id))
+
+    def _over(self, command: Command) -> None:
+        if command.main:
+            self.on_main_exit(command)
+
+
+def _lower(pid: int, nice: int) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    except OSError:
+        pass
+
+
+def _ignore(command: Command) -> None:
+    """Until someone cares."""
+
+
+def _nothing() -> None:
+    """Until someone cares."""

@@ -1,0 +1,162 @@
+"""The supervisor's connection to its server: frames in, frames out, with bounded memory both ways. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aviato.server.supervisor.loop import HANGUP, READ, WRITE
+from aviato.wire.frames import HEAD, Frame, FrameDecoder, FrameError, FrameType
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from aviato.server.supervisor.loop import Loop
+
+READ_BYTES = 256 << 10
+HIGH_BYTES = 256 << 10
+"""Sources are asked for more only while less than this waits to be sent, so a slow server holds back the writers."""
+TURN_BYTES = 1 << 20
+"""At most about this much is sent in one turn of the loop: a fast reader must not keep the others waiting."""
+MAX_IOVECS = 64
+
+
+class Source(Protocol):
+    """Something with bytes to send when there is room."""
+
+    queued: bool
+
+    def pump(self, connection: Connection) -> bool:
+        """Send one bounded piece; True to be asked again."""
+
+
+class Connection:
+    """One connected server."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        on_frame: Callable[[Connection, Frame], None],
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self.last_heard = loop.now()
+        self.open = True
+        self._loop = loop
+        self._sock = sock
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._decoder = FrameDecoder()
+        self._out: deque[bytes | memoryview] = deque()
+        self._out_bytes = 0
+        self._sources: deque[Source] = deque()
+        self._blocked = False
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), READ, self._ready)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything has been handed to the kernel."""
+        return not self._out and not self._sources
+
+    def send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None:
+        """Queue a frame; it goes out at the end of the turn."""
+        if not self.open:
+            return
+        self._out.append(HEAD.pack(type, stream, channel, len(payload), offset) + payload)
+        self._out_bytes += HEAD.size + len(payload)
+
+    def send_json(self, type: int, value: dict[str, Any], *, channel: int = 0) -> None:
+        """Queue a frame with a JSON payload."""
+        self.send(type, json.dumps(value, separators=(",", ":")).encode(), channel=channel)
+
+    def feed_from(self, source: Source) -> None:
+        """Ask a source for bytes as soon as there is room, in turn with the others."""
+        if not source.queued:
+            source.queued = True
+            self._sources.append(source)
+
+    def flush(self) -> None:
+        """Send what there is, as far as the socket takes it."""
+        if not self.open or self._blocked:
+            return
+        budget = TURN_BYTES
+        try:
+            self._fill()
+            while self._out and budget > 0:
+                count = self._sock.sendmsg([self._out[i] for i in range(min(len(self._out), MAX_IOVECS))])
+                budget -= count
+                self._sent(count)
+                self._fill()
+        except BlockingIOError:
+            self._blocked = True
+            self._loop.change(self._sock.fileno(), READ | WRITE)
+        except OSError:
+            self.close()
+        else:
+            if self._out or self._sources:
+                self._loop.soon(_next_turn)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self.open:
+            self.open = False
+            self._loop.forget(self._sock.fileno())
+            self._sock.close()
+            self._out.clear()
+            self._sources.clear()
+            self._on_close(self)
+
+    def _fill(self) -> None:
+        # One pass: a source that never runs dry gets its next piece in a later turn of the loop, after the others.
+        for _ in range(len(self._sources)):
+            if self._out_bytes >= HIGH_BYTES:
+                return
+            source = self._sources.popleft()
+            source.queued = False
+            if source.pump(self):
+                self.feed_from(source)
+
+    def _sent(self, count: int) -> None:
+        self._out_bytes -= count
+        while count:
+            first = self._out[0]
+            if len(first) > count:
+                self._out[0] = memoryview(first)[count:]
+                return
+            count -= len(first)
+            self._out.popleft()
+
+    def _ready(self, events: int) -> None:
+        if events & WRITE:
+            self._blocked = False
+            self._loop.change(self._sock.fileno(), READ)
+            self.flush()
+        if self.open and events & (READ | HANGUP):
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self.last_heard = self._loop.now()
+        try:
+            frames = self._decoder.feed(data)
+        except FrameError:
+            self.close()
+            return
+        for frame in frames:
+            if frame.type != FrameType.KEEPALIVE:
+                self._on_frame(self, frame)
+
+
+def _next_turn() -> None:
+    """Nothing: its being queued keeps the loop from sleeping before the next flush."""

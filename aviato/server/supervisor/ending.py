@@ -1,0 +1,141 @@
+"""How a sandbox ends: ask, kill, drain, say why, leave. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.supervisor import tree
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.supervisor.commands import Commands
+    from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.loop import Loop
+
+STEP_SECONDS = 0.005
+KILL_SECONDS = 5.0
+DRAIN_SECONDS = 1.0
+
+
+class Ending:
+    """One way from living to gone; a second reason that comes meanwhile changes nothing but may shorten the grace."""
+
+    def __init__(
+        self, loop: Loop, commands: Commands, proc: int, note: int, connection: Callable[[], Connection | None]
+    ) -> None:
+        self.reason: str | None = None
+        self.over = False
+        self._loop = loop
+        self._commands = commands
+        self._proc = proc
+        self._note = note
+        self._connection = connection
+        self._returncode: int | None = None
+        self._deadline = 0.0
+        self._step: Callable[[], bool] = self._ask
+        self._patient = False
+
+    def begin(self, reason: str, grace_seconds: float, returncode: int | None = None) -> None:
+        """End the sandbox: SIGTERM, after the grace SIGKILL, output drained, ENDED.
+
+        Args:
+            reason: `exited`, `stopped`, `lifetime` or `orphaned`.
+            grace_seconds: 0 kills at once.
+            returncode: of the main command.
+        """
+        now = self._loop.now()
+        if self.reason is not None:
+            if self._step == self._ask:
+                self._deadline = min(self._deadline, now + grace_seconds)
+            return
+        self.reason = reason
+        self._returncode = returncode
+        self._patient = reason == "exited"
+        self._deadline = now + grace_seconds
+        self._commands.ending = True
+        if grace_seconds > 0:
+            for command in self._commands:
+                command.signal(signal.SIGTERM)
+        self._go_on()
+
+    def main_exited(self, returncode: int) -> None:
+        """The main command is over, be it by our own signals."""
+        self._returncode = returncode
+        if self.reason is None:
+            self.begin("exited", 0, returncode)
+
+    def go_on(self) -> None:
+        """Something happened that may bring the end nearer."""
+        if self.reason is not None and not self.over:
+            while self._step():
+                pass
+
+    def _go_on(self) -> None:
+        self.go_on()
+        if not self.over:
+            self._loop.after(STEP_SECONDS, self._go_on)
+
+    def _ask(self) -> bool:
+        if self._loop.now() < self._deadline and tree.pids(self._proc):
+            return False
+        self._deadline = self._loop.now() + KILL_SECONDS
+        self._step = self._kill
+        return True
+
+    def _kill(self) -> bool:
+        tree.kill_all(self._proc)
+        self._commands.reap()
+        if tree.pids(self._proc) and self._loop.now() < self._deadline:
+            return False
+        self._deadline = self._loop.now() + DRAIN_SECONDS
+        self._step = self._drain
+        return True
+
+    def _drain(self) -> bool:
+        connection = self._connection()
+        if connection is None:
+            # A main command's output and exit code wait for the next server; the orphan timeout ends that.
+            if self._patient:
+                self._deadline = self._loop.now() + DRAIN_SECONDS
+                return False
+        elif self._loop.now() < self._deadline and not (self._commands.all_sent() and connection.idle):
+            return False
+        self._say()
+        return False
+
+    def _say(self) -> None:
+        self.over = True
+        ended: dict[str, Any] = {"reason": self.reason, "returncode": self._returncode}
+        leave_note(self._note, ended)
+        connection = self._connection()
+        if connection is not None:
+            connection.send_json(FrameType.ENDED, ended)
+            connection.flush()
+            if not connection.idle:
+                self._deadline = self._loop.now() + DRAIN_SECONDS
+                self._leave_when_sent()
+                return
+        os._exit(0)
+
+    def _leave_when_sent(self) -> None:
+        connection = self._connection()
+        if connection is None or connection.idle or self._loop.now() >= self._deadline:
+            os._exit(0)
+        self._loop.after(STEP_SECONDS, self._leave_when_sent)
+
+    def give_up(self) -> None:
+        """No server came for what was left to say."""
+        self._patient = False
+
+
+def leave_note(note: int, value: dict[str, Any]) -> None:
+    """Write a line where a later server looks for the reason."""
+    try:
+        os.write(note, json.dumps(value).encode() + b"\n")
+    except OSError:
+        pass

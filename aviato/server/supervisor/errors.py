@@ -1,0 +1,51 @@
+"""Errors of the supervisor, in the form of `wire.errors.ErrorBody`. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+FILE_REASONS = {
+    errno.ENOENT: "no_such_file",
+    errno.EISDIR: "is_a_directory",
+    errno.ENOTDIR: "not_a_directory",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EEXIST: "file_exists",
+    errno.ENOTEMPTY: "directory_not_empty",
+    errno.EFBIG: "too_large",
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.EROFS: "read_only",
+    errno.ENXIO: "not_a_regular_file",
+}
+
+
+class Refused(Exception):
+    """What a request gets instead of a reply."""
+
+    def __init__(self, code: str, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.body: dict[str, Any] = {"code": code, "message": message, **fields}
+
+
+def file_error(path: str, reason: str, message: str) -> Refused:
+    """A `SandboxFileError`."""
+    return Refused("FILE", f"{path!r}: {message}", reason=reason, filepath=path)
+
+
+def os_file_error(path: str, error: OSError) -> Refused:
+    """The `SandboxFileError` of an operating system error."""
+    number = error.errno or 0
+    return file_error(path, FILE_REASONS.get(number, "file"), os.strerror(number) if number else str(error))
+
+
+def invalid(message: str) -> Refused:
+    """An `AviatoValidationError`."""
+    return Refused("VALIDATION", message, reason="invalid")
+
+
+def unknown_exec(exec_id: str) -> Refused:
+    """An `ExecNotFoundError`."""
+    return Refused("EXEC_NOT_FOUND", f"the sandbox knows no command {exec_id!r}", reason="exec_not_found")

@@ -1,0 +1,151 @@
+"""The supervisor's event loop: descriptors, timers, and jobs that share turns fairly. Standard library only."""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
+HANGUP = select.EPOLLHUP | select.EPOLLERR
+
+
+class Timer:
+    """A call in the future."""
+
+    __slots__ = ("callback", "due")
+
+    def __init__(self, due: float, callback: Callable[[], None] | None) -> None:
+        self.due = due
+        self.callback = callback
+
+    def cancel(self) -> None:
+        """Never call it."""
+        self.callback = None
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.due < other.due
+
+
+class Job:
+    """Work in bounded steps: a generator that yields True when it can go on, and False to sleep until `wake()`."""
+
+    __slots__ = ("_loop", "_queued", "done", "steps")
+
+    def __init__(self, loop: Loop, steps: Iterator[bool]) -> None:
+        self.steps = steps
+        self.done = False
+        self._loop = loop
+        self._queued = False
+
+    def wake(self) -> None:
+        """Run a step in the next turn."""
+        if not self.done and not self._queued:
+            self._queued = True
+            self._loop.jobs.append(self)
+
+    def stop(self) -> None:
+        """Close the generator, its `finally` included."""
+        self.done = True
+        close = getattr(self.steps, "close", None)
+        if close is not None:
+            close()
+
+    def step(self) -> None:
+        """One bounded piece of work."""
+        self._queued = False
+        if self.done:
+            return
+        try:
+            if next(self.steps):
+                self.wake()
+        except StopIteration:
+            self.done = True
+
+
+class Loop:
+    """Turns of epoll. Nothing that a handler raises ends it: it goes to `on_error`."""
+
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self.jobs: deque[Job] = deque()
+        self.each_turn: list[Callable[[], None]] = []
+        self._on_error = on_error
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: list[Timer] = []
+        self._soon: list[Callable[[], None]] = []
+
+    now = staticmethod(time.monotonic)
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        """Call the handler with the events of a descriptor; a hang-up always counts."""
+        self._epoll.register(fd, events)
+        self._handlers[fd] = handler
+
+    def change(self, fd: int, events: int) -> None:
+        """Other events from now on."""
+        self._epoll.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        """Watch it no more; call it before closing the descriptor."""
+        if self._handlers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back once."""
+        timer = Timer(self.now() + seconds, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back in the next turn, without waiting."""
+        self._soon.append(callback)
+
+    def start(self, steps: Iterator[bool]) -> Job:
+        """Begin a job."""
+        job = Job(self, steps)
+        job.wake()
+        return job
+
+    def turn(self) -> None:
+        """Wait for something to do, and do a bounded amount of it."""
+        for fd, events in self._epoll.poll(self._patience(), 64):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                try:
+                    handler(events)
+                except Exception as error:
+                    self._on_error(error)
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            self._run(callback)
+        now = self.now()
+        while self._timers and self._timers[0].due <= now:
+            due = heapq.heappop(self._timers).callback
+            if due is not None:
+                self._run(due)
+        for _ in range(len(self.jobs)):
+            self._run(self.jobs.popleft().step)
+        for callback in self.each_turn:
+            self._run(callback)
+
+    def _patience(self) -> float:
+        if self.jobs or self._soon:
+            return 0.0
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return -1.0
+        return max(0.0, self._timers[0].due - self.now())
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            self._on_error(error)

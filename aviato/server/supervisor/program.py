@@ -1,0 +1,318 @@
+"""Process 1 of a sandbox: starts commands, moves their bytes, kills their trees, reads and writes files. Standard library only.
+
+One thread, one epoll loop, a bounded amount of work a turn. It is forked from a loaded template, so it must import nothing
+once it runs: the root it then sees is the sandbox's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.supervisor import files
+from aviato.server.supervisor.commands import Commands
+from aviato.server.supervisor.connection import Connection
+from aviato.server.supervisor.ending import Ending, leave_note
+from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.loop import READ, Loop
+from aviato.wire.frames import Frame, FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROTOCOL = 1
+FEATURES = ["exec", "files", "usage", "kill_scope:command"]
+BACKLOG = 16
+LARGEST_NOTE_ERRORS = 20
+ACCEPT_RETRY_SECONDS = 1.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Supervisor:
+    """The sandbox's one authority."""
+
+    def __init__(self, connection: int | None, listener: int, note: int) -> None:
+        self._loop = Loop(self._trouble)
+        self._note = note
+        self._troubles = 0
+        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        self._connection: Connection | None = None
+        self._ending = Ending(self._loop, self._commands, self._proc, note, lambda: self._connection)
+        self._commands.on_main_exit = self._main_exited
+        self._commands.on_reaped = self._ending.go_on
+        self._open: dict[int, files.Download | files.Upload | dict[str, Any] | None] = {}
+        self._orphan_seconds = 600.0
+        self._last_heard = self._loop.now()
+        self._boot_id = _read_line("/proc/sys/kernel/random/boot_id")
+        self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
+        self._children = _child_signals()
+        self._loop.watch(self._children, READ, self._child_died)
+        self._listener = socket.socket(fileno=listener)
+        self._listener.setblocking(False)
+        # Listening again writes this process into the socket: a server finds its supervisor by the credentials of its peer.
+        self._listener.listen(BACKLOG)
+        self._loop.watch(listener, READ, self._accept)
+        self._loop.each_turn.append(self._flush)
+        self._operations: dict[str, Callable[[Connection, int, dict[str, Any]], None]] = {
+            "configure": self._configure,
+            "exec": self._commands.subscribe,
+            "stdin": self._expect_input,
+            "signal": self._signal,
+            "cancel": self._cancel,
+            "stop": self._stop,
+            "ping": self._ping,
+            "stat": self._stat,
+            "list": self._list,
+            "mkdir": self._mkdir,
+            "remove": self._remove,
+            "read": self._read,
+            "write": self._write,
+        }
+        if connection is not None:
+            self._adopt(socket.socket(fileno=connection))
+        self._watch_orphanhood()
+
+    def run(self) -> None:
+        """Never returns: the sandbox's end is the process's end."""
+        while True:
+            try:
+                self._loop.turn()
+            except Exception as error:
+                self._trouble(error)
+
+    # -- the connection -------------------------------------------------------------------------------------------------
+
+    def _accept(self, events: int) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                self._loop.forget(self._listener.fileno())
+                retry = lambda: self._loop.watch(self._listener.fileno(), READ, self._accept)  # noqa: E731
+                self._loop.after(ACCEPT_RETRY_SECONDS, retry)
+            return
+        self._adopt(sock)
+
+    def _adopt(self, sock: socket.socket) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        connection = Connection(self._loop, sock, self._on_frame, self._on_close)
+        self._connection = connection
+        self._last_heard = self._loop.now()
+        hello = {
+            "protocol": PROTOCOL,
+            "pid_namespace": self._pid_namespace,
+            "boot_id": self._boot_id,
+            "features": FEATURES,
+            "orphan_timeout_seconds": self._orphan_seconds,
+            "execs": self._commands.summary(),
+        }
+        connection.send_json(FrameType.HELLO, hello)
+
+    def _on_close(self, connection: Connection) -> None:
+        self._commands.unsubscribe(connection, None)
+        for channel in list(self._open):
+            self._close_channel(channel)
+        if self._connection is connection:
+            self._last_heard = connection.last_heard
+            self._connection = None
+
+    def _flush(self) -> None:
+        if self._connection is not None:
+            self._connection.flush()
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        channel = frame.channel
+        try:
+            self._dispatch(connection, frame)
+        except Refused as refused:
+            self._close_channel(channel)
+            connection.send_json(FrameType.ERROR, refused.body, channel=channel)
+        except (KeyError, TypeError, ValueError) as error:
+            self._close_channel(channel)
+            connection.send_json(FrameType.ERROR, invalid(f"a malformed request: {error!r}").body, channel=channel)
+
+    def _dispatch(self, connection: Connection, frame: Frame) -> None:
+        channel = frame.channel
+        if frame.type == FrameType.REQUEST:
+            request = json.loads(frame.payload)
+            self._operations[request["op"]](connection, channel, request)
+        elif frame.type == FrameType.ACK:
+            self._commands.acknowledge(**json.loads(frame.payload))
+        elif frame.type == FrameType.CLOSE:
+            self._close_channel(channel)
+            self._commands.unsubscribe(connection, channel)
+            connection.send(FrameType.CLOSE, channel=channel)
+        else:
+            self._continue(connection, frame)
+
+    def _continue(self, connection: Connection, frame: Frame) -> None:
+        """A further frame of an open request; late ones of a request that is over mean nothing."""
+        current = self._open.get(frame.channel)
+        if isinstance(current, files.Download) and frame.type == FrameType.CREDIT:
+            current.credit(frame.offset)
+        elif isinstance(current, files.Upload) and frame.type == FrameType.DATA:
+            current.data(frame.payload)
+        elif isinstance(current, files.Upload) and frame.type == FrameType.END:
+            current.finish()
+            self._reply(connection, frame.channel)
+        elif isinstance(current, dict) and frame.type == FrameType.DATA:
+            del self._open[frame.channel]
+            self._input(connection, frame.channel, current, frame.payload)
+
+    def _reply(self, connection: Connection, channel: int, value: dict[str, Any] | None = None) -> None:
+        self._open.pop(channel, None)
+        connection.send_json(FrameType.REPLY, value or {}, channel=channel)
+
+    def _close_channel(self, channel: int) -> None:
+        current = self._open.pop(channel, None)
+        if isinstance(current, files.Upload):
+            current.abort()
+        elif isinstance(current, files.Download):
+            current.close()
+
+    # -- the sandbox ----------------------------------------------------------------------------------------------------
+
+    def _configure(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._commands.environment = request["environment"]
+        self._commands.working_dir = request["working_dir"]
+        self._commands.nice = request["nice"]
+        self._orphan_seconds = request["orphan_timeout_seconds"]
+        if request["max_lifetime_seconds"] is not None:
+            self._loop.after(request["max_lifetime_seconds"], lambda: self._ending.begin("lifetime", 0))
+
+    def _stop(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._ending.begin("stopped", request["grace_seconds"])
+
+    def _ping(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._reply(connection, channel)
+
+    def _main_exited(self, command: Any) -> None:
+        self._ending.main_exited(command.result["returncode"])
+
+    def _watch_orphanhood(self) -> None:
+        heard = self._connection.last_heard if self._connection is not None else self._last_heard
+        left = heard + self._orphan_seconds - self._loop.now()
+        if left <= 0:
+            self._ending.begin("orphaned", 0)
+            self._ending.give_up()
+            left = 1.0
+        # Not longer than a second before it was configured, which may shorten the timeout.
+        self._loop.after(min(left, max(1.0, self._orphan_seconds / 10)), self._watch_orphanhood)
+
+    def _child_died(self, events: int) -> None:
+        os.read(self._children, 4096)
+        self._commands.reap()
+
+    def _trouble(self, error: Exception) -> None:
+        self._troubles += 1
+        if self._troubles <= LARGEST_NOTE_ERRORS:
+            leave_note(self._note, {"trouble": _where(error)})
+
+    # -- commands -------------------------------------------------------------------------------------------------------
+
+    def _expect_input(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._commands.find(request["exec_id"])
+        self._open[channel] = request
+
+    def _input(self, connection: Connection, channel: int, request: dict[str, Any], data: bytes) -> None:
+        def answer(refused: Refused | None) -> None:
+            if refused is not None:
+                connection.send_json(FrameType.ERROR, refused.body, channel=channel)
+            else:
+                self._reply(connection, channel)
+
+        self._commands.find(request["exec_id"]).stdin.write(request["offset"], data, request["eof"], answer)
+
+    def _signal(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._commands.find(request["exec_id"]).signal(request["signal"])
+        self._reply(connection, channel)
+
+    def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._commands.cancelled(request["exec_id"])
+        self._work(connection, channel, self._commands.kill(request["exec_id"]), reply=True)
+
+    # -- files ----------------------------------------------------------------------------------------------------------
+
+    def _path(self, request: dict[str, Any]) -> str:
+        path: str = request["path"]
+        return os.path.join(self._commands.working_dir, path)
+
+    def _work(self, connection: Connection, channel: int, steps: Iterator[bool], reply: bool) -> None:
+        def guarded() -> Iterator[bool]:
+            try:
+                yield from steps
+            except Refused as refused:
+                connection.send_json(FrameType.ERROR, refused.body, channel=channel)
+            else:
+                if reply:
+                    self._reply(connection, channel)
+
+        self._loop.start(guarded())
+
+    def _stat(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._reply(connection, channel, files.stat_path(self._path(request)))
+
+    def _list(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._work(connection, channel, files.list_directory(self._path(request), connection, channel), reply=False)
+
+    def _mkdir(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        files.make_directory(self._path(request), request["mode"])
+        self._reply(connection, channel)
+
+    def _remove(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._work(connection, channel, files.remove(self._path(request), request["recursive"]), reply=True)
+
+    def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        path, window = self._path(request), request["window"]
+        self._open[channel] = files.Download(path, request["max_bytes"], window, connection, channel)
+
+    def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._open[channel] = files.Upload(self._path(request), request["mode"], request["size"], connection, channel)
+
+
+def _child_signals() -> int:
+    """A descriptor that is readable when a child has died; the signal itself is blocked here and reset in every child."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    mask = (1 << (signal.SIGCHLD - 1)).to_bytes(8, "little")
+    fd: int = _libc.signalfd(-1, ctypes.c_char_p(mask.ljust(128, b"\0")), os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "signalfd")
+    return fd
+
+
+def _where(error: BaseException) -> str:
+    # Not the traceback module: it would import more, and look for source files in the sandbox's root.
+    places = []
+    frame = error.__traceback__
+    while frame is not None:
+        places.append(f"{frame.tb_frame.f_code.co_name}:{frame.tb_lineno}")
+        frame = frame.tb_next
+    return f"{type(error).__name__}: {str(error)[:500]} in {' > '.join(places)[-500:]}"
+
+
+def _read_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def run(connection: int | None, listener: int, note: int) -> None:
+    """Be process 1, with these descriptors and nothing else. Never returns."""
+    if os.getpid() != 1:
+        raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
+    Supervisor(connection, listener, note).run()
+
+
+__all__ = ["PROTOCOL", "Supervisor", "run"]

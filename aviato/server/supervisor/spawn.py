@@ -1,0 +1,136 @@
+"""Starting one process: own lookup of the program, real pipes, a session of its own, clean signals. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import stat
+from typing import NamedTuple
+
+from aviato.server.supervisor.errors import file_error, os_file_error
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RESERVED_DESCRIPTORS = 32
+"""Kept free for the supervisor itself: commands get none of the last ones below its limit."""
+
+_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class Failure(NamedTuple):
+    """A command that could not be started: a result, not an error."""
+
+    returncode: int
+    message: str
+
+
+class Spawned(NamedTuple):
+    """A running process and the supervisor's ends of its pipes."""
+
+    pid: int
+    stdin: int | None
+    stdout: int
+    stderr: int
+
+
+def enter(path: str) -> None:
+    """Make a directory the current one, for the lookup and for the command.
+
+    Raises:
+        Refused: a `SandboxFileError`.
+    """
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise os_file_error(path, error) from None
+    except ValueError:
+        raise file_error(path, "no_such_file", "embedded null byte") from None
+
+
+def find_program(name: str, path: str) -> str | Failure:
+    """The file that a command's first word means, counted from the current directory."""
+    if "/" in name:
+        return _usable(name, name)
+    failure = Failure(127, f"{name}: command not found")
+    for folder in path.split(":"):
+        found = _usable(f"{folder or '.'}/{name}", name)
+        if isinstance(found, str):
+            return found
+        if found.returncode == 126:
+            failure = found
+    return failure if name else Failure(127, "'': command not found")
+
+
+def _usable(candidate: str, name: str) -> str | Failure:
+    try:
+        mode = os.stat(candidate).st_mode
+    except (OSError, ValueError) as error:
+        refused = isinstance(error, PermissionError)
+        reason = error.strerror if isinstance(error, OSError) else "No such file or directory"
+        return Failure(126 if refused else 127, f"{name}: {reason}")
+    if stat.S_ISDIR(mode):
+        return Failure(126, f"{name}: Is a directory")
+    return candidate if os.access(candidate, os.X_OK) else Failure(126, f"{name}: Permission denied")
+
+
+def spawn(argv: list[str], environment: dict[str, str], stdin: bool, null: int) -> Spawned | Failure:
+    """Start a process in the current directory.
+
+    Args:
+        argv: the command.
+        environment: all of it.
+        stdin: whether it gets a pipe; else `null`.
+        null: a descriptor of /dev/null.
+    """
+    program = find_program(argv[0], environment.get("PATH", DEFAULT_PATH))
+    if isinstance(program, Failure):
+        return program
+    pipes: list[int] = []
+    try:
+        for _ in range(3 if stdin else 2):
+            pipes += os.pipe2(os.O_CLOEXEC)
+        _check_room(pipes)
+        out_read, out_write, err_read, err_write, *rest = pipes
+        in_read, in_write = rest or (null, None)
+        moves = [(os.POSIX_SPAWN_DUP2, in_read, 0), (os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        pid = os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
+    except (OSError, ValueError) as error:
+        for fd in pipes:
+            os.close(fd)
+        return _failure(argv[0], program, error)
+    kept = [out_read, err_read] if in_write is None else [out_read, err_read, in_write]
+    for fd in pipes:
+        if fd in kept:
+            os.set_blocking(fd, False)
+        else:
+            os.close(fd)
+    return Spawned(pid, in_write, out_read, err_read)
+
+
+def _check_room(pipes: list[int]) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and max(pipes) >= limit - RESERVED_DESCRIPTORS:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
+    number = error.errno if isinstance(error, OSError) else errno.EINVAL
+    if number == errno.ENOENT:
+        return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
+    if number == errno.EAGAIN:
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached")
+    if number in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return Failure(126, f"{name}: not started: the sandbox's limit of {limit} open files is reached")
+    return Failure(126, f"{name}: {os.strerror(number or errno.EINVAL)}")
+
+
+def _interpreter(program: str) -> str:
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(256)
+    except OSError:
+        return program
+    return line[2:].decode(errors="replace").strip() if line.startswith(b"#!") else f"the loader of {program}"

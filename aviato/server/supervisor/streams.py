@@ -1,0 +1,209 @@
+"""A command's pipes: output kept in a window until it is acknowledged, input fed by offset. Standard library only."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import termios
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.loop import READ, WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.supervisor.loop import Loop
+
+WINDOW_BYTES = 1 << 20
+PIECE_BYTES = 64 << 10
+INPUT_BYTES = 256 << 10
+
+
+class Output:
+    """One output stream: `base` ≤ what subscribers have been sent ≤ `end`; bytes before `base` are acknowledged and gone."""
+
+    def __init__(self, loop: Loop, fd: int | None, changed: Callable[[], None]) -> None:
+        self.base = 0
+        self.target: int | None = None
+        """Once the command has exited: where what was in the pipe then ends."""
+        self._window = bytearray()
+        self._loop = loop
+        self._fd = fd
+        self._changed = changed
+        self._watched = False
+        self._watch()
+
+    @property
+    def end(self) -> int:
+        """How many bytes the command has written, as far as they were read."""
+        return self.base + len(self._window)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no more will be read."""
+        return self._fd is None
+
+    def put(self, data: bytes) -> None:
+        """Add a line of the supervisor's own."""
+        self._window += data
+
+    def peek(self, offset: int) -> bytes:
+        """A piece from an offset on, which must not lie before `base`."""
+        start = offset - self.base
+        return bytes(memoryview(self._window)[start : start + PIECE_BYTES])
+
+    def acknowledge(self, offset: int) -> None:
+        """Forget what lies before an offset, and read on if the window was full."""
+        count = min(offset, self.end) - self.base
+        if count > 0:
+            del self._window[:count]
+            self.base += count
+            self._watch()
+
+    def mark_exit(self) -> None:
+        """The command has exited: note what is still in the pipe, and take what fits the window."""
+        if self._fd is None:
+            return
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, waiting)
+        self.target = self.end + waiting[0]
+        while self._fd is not None and self._read():
+            pass
+
+    def release(self) -> int | None:
+        """Give the descriptor away; nothing more is read here."""
+        fd, self._fd = self._fd, None
+        if fd is not None and self._watched:
+            self._loop.forget(fd)
+            self._watched = False
+        return fd
+
+    def _watch(self) -> None:
+        wanted = self._fd is not None and len(self._window) < WINDOW_BYTES
+        if wanted != self._watched and self._fd is not None:
+            self._watched = wanted
+            if wanted:
+                self._loop.watch(self._fd, READ, self._ready)
+            else:
+                self._loop.forget(self._fd)
+
+    def _ready(self, events: int) -> None:
+        self._read()
+        self._changed()
+
+    def _read(self) -> bool:
+        """Read one piece; False when there was none or no room for it."""
+        room = WINDOW_BYTES - len(self._window)
+        if self._fd is None or room <= 0:
+            return False
+        try:
+            data = os.read(self._fd, min(room, PIECE_BYTES))
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            fd = self.release()
+            if fd is not None:
+                os.close(fd)
+            return False
+        self._window += data
+        self._watch()
+        return True
+
+
+class Drain:
+    """The pipe of a child that outlived its command: read and thrown away, so that it neither blocks nor dies of SIGPIPE."""
+
+    def __init__(self, loop: Loop, fd: int, drains: set[Drain]) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._drains = drains
+        drains.add(self)
+        loop.watch(fd, READ, self._ready)
+
+    def _ready(self, events: int) -> None:
+        try:
+            if os.read(self._fd, PIECE_BYTES):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.forget(self._fd)
+        os.close(self._fd)
+        self._drains.discard(self)
+
+
+class Input:
+    """A command's stdin: what was accepted and not written yet, and the writers that wait for room."""
+
+    def __init__(self, loop: Loop, fd: int | None) -> None:
+        self.accepted = 0
+        self._loop = loop
+        self._fd = fd
+        self._buffer = bytearray()
+        self._eof = False
+        self._watched = False
+        self._waiting: deque[tuple[int, bytes, bool, Callable[[Refused | None], None]]] = deque()
+
+    def write(self, offset: int, data: bytes, eof: bool, answer: Callable[[Refused | None], None]) -> None:
+        """Take bytes that belong at an offset of the stream; `answer` is called once they are accepted."""
+        self._waiting.append((offset, data, eof, answer))
+        self._admit()
+
+    def close(self) -> None:
+        """No more can be written: the command has exited or closed its end."""
+        if self._fd is not None:
+            if self._watched:
+                self._loop.forget(self._fd)
+            os.close(self._fd)
+            self._fd = None
+        self._buffer.clear()
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            offset, data, eof, answer = self._waiting[0]
+            fresh = data[max(0, self.accepted - offset) :]
+            problem: Refused | None = None
+            if offset > self.accepted:
+                problem = invalid(f"stdin: offset {offset} leaves a gap after {self.accepted}")
+            elif (fresh or (eof and not self._eof)) and (self._fd is None or self._eof):
+                problem = Refused("EXECUTION", "stdin is closed", reason="stdin_closed")
+            elif fresh and self._buffer and len(self._buffer) + len(fresh) > INPUT_BYTES:
+                return
+            else:
+                self._buffer += fresh
+                self.accepted += len(fresh)
+                self._eof = self._eof or eof
+            self._waiting.popleft()
+            answer(problem)
+            self._push()
+
+    def _push(self) -> None:
+        if self._fd is None:
+            return
+        try:
+            while self._buffer:
+                del self._buffer[: os.write(self._fd, memoryview(self._buffer)[:PIECE_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            return
+        if not self._buffer and self._eof:
+            self.close()
+        elif bool(self._buffer) != self._watched:
+            self._watched = bool(self._buffer)
+            if self._watched:
+                self._loop.watch(self._fd, WRITE, self._ready)
+            else:
+                self._loop.forget(self._fd)
+
+    def _ready(self, events: int) -> None:
+        self._push()
+        self._admit()

@@ -1,0 +1,44 @@
+"""What a command used. Standard library only.
+
+The rusage of a spawned child is polluted: until exec has replaced it, the child shares the supervisor's memory, and the peak of
+that is kept as the child's own. Where rusage says no more than the supervisor's own peak, samples of VmHWM speak instead.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+
+SLACK_BYTES = 256 << 10
+"""The kernel counts pages in batches per core, so two readings of one peak differ a little."""
+
+
+def own_peak_bytes() -> int:
+    """The supervisor's own largest resident set."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def peak_sample(proc: int, pid: int) -> int | None:
+    """VmHWM of a process in bytes, or None if it has no memory any more."""
+    try:
+        fd = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    start = text.find(b"\nVmHWM:")
+    if start < 0:
+        return None
+    number = text[start + 7 : text.index(b"\n", start + 1)].split()[0]
+    return int(number) << 10
+
+
+def peak_bytes(own: int, sampled: int | None, rusage_bytes: int) -> int | None:
+    """The largest resident set of a command, from what is known of it."""
+    if rusage_bytes > own + SLACK_BYTES:
+        return rusage_bytes
+    return sampled
