@@ -4,4 +4,144 @@ Every operation returns one handle that works with both `.result()` and `await`.
 `import aviato` stays cheap, loads no third-party library and starts no thread.
 """
 
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncFunctionError",
+    "AsyncUsageWarning",
+    "AviatoAuthenticationError",
+    "AviatoError",
+    "AviatoValidationError",
+    "FileInfo",
+    "FunctionError",
+    "FunctionSerializationError",
+    "OperationCancelledError",
+    "OperationRef",
+    "OperationTimeoutError",
+    "Process",
+    "ProcessResult",
+    "ResourceUsage",
+    "Sandbox",
+    "SandboxCommandTimeoutError",
+    "SandboxDefaults",
+    "SandboxError",
+    "SandboxExecutionError",
+    "SandboxFailedError",
+    "SandboxFileError",
+    "SandboxImageError",
+    "SandboxNotFoundError",
+    "SandboxNotRunningError",
+    "SandboxRequestTimeoutError",
+    "SandboxResourceExhaustedError",
+    "SandboxSnapshotError",
+    "SandboxStatus",
+    "SandboxTerminatedError",
+    "SandboxTimeoutError",
+    "SandboxUnavailableError",
+    "Session",
+    "StreamReader",
+    "StreamWriter",
+    "WandbAuthError",
+    "__version__",
+    "as_completed",
+    "results",
+    "stop_on_sigterm",
+    "wait",
+]
+
+_HOMES = {
+    "AsyncClient": "async_client",
+    "FileInfo": "results",
+    "OperationRef": "bridge.operation",
+    "Process": "process",
+    "ProcessResult": "results",
+    "ResourceUsage": "results",
+    "Sandbox": "sandbox",
+    "SandboxDefaults": "defaults",
+    "SandboxStatus": "options",
+    "Session": "session",
+    "StreamReader": "bridge.stream",
+    "StreamWriter": "bridge.writer",
+    "as_completed": "waiting",
+    "results": "waiting",
+    "stop_on_sigterm": "session",
+    "wait": "waiting",
+}
+"""Where a name lives; the rest are exceptions."""
+
+if TYPE_CHECKING:
+    from aviato import exceptions as exceptions
+    from aviato.async_client import AsyncClient as AsyncClient
+    from aviato.bridge.operation import OperationRef as OperationRef
+    from aviato.bridge.stream import StreamReader as StreamReader
+    from aviato.bridge.writer import StreamWriter as StreamWriter
+    from aviato.defaults import SandboxDefaults as SandboxDefaults
+    from aviato.exceptions import AsyncFunctionError as AsyncFunctionError
+    from aviato.exceptions import AsyncUsageWarning as AsyncUsageWarning
+    from aviato.exceptions import AviatoAuthenticationError as AviatoAuthenticationError
+    from aviato.exceptions import AviatoError as AviatoError
+    from aviato.exceptions import AviatoValidationError as AviatoValidationError
+    from aviato.exceptions import FunctionError as FunctionError
+    from aviato.exceptions import FunctionSerializationError as FunctionSerializationError
+    from aviato.exceptions import OperationCancelledError as OperationCancelledError
+    from aviato.exceptions import OperationTimeoutError as OperationTimeoutError
+    from aviato.exceptions import SandboxCommandTimeoutError as SandboxCommandTimeoutError
+    from aviato.exceptions import SandboxError as SandboxError
+    from aviato.exceptions import SandboxExecutionError as SandboxExecutionError
+    from aviato.exceptions import SandboxFailedError as SandboxFailedError
+    from aviato.exceptions import SandboxFileError as SandboxFileError
+    from aviato.exceptions import SandboxImageError as SandboxImageError
+    from aviato.exceptions import SandboxNotFoundError as SandboxNotFoundError
+    from aviato.exceptions import SandboxNotRunningError as SandboxNotRunningError
+    from aviato.exceptions import SandboxRequestTimeoutError as SandboxRequestTimeoutError
+    from aviato.exceptions import SandboxResourceExhaustedError as SandboxResourceExhaustedError
+    from aviato.exceptions import SandboxSnapshotError as SandboxSnapshotError
+    from aviato.exceptions import SandboxTerminatedError as SandboxTerminatedError
+    from aviato.exceptions import SandboxTimeoutError as SandboxTimeoutError
+    from aviato.exceptions import SandboxUnavailableError as SandboxUnavailableError
+    from aviato.exceptions import WandbAuthError as WandbAuthError
+    from aviato.options import SandboxStatus as SandboxStatus
+    from aviato.process import Process as Process
+    from aviato.results import FileInfo as FileInfo
+    from aviato.results import ProcessResult as ProcessResult
+    from aviato.results import ResourceUsage as ResourceUsage
+    from aviato.sandbox import Sandbox as Sandbox
+    from aviato.session import Session as Session
+    from aviato.session import stop_on_sigterm as stop_on_sigterm
+    from aviato.waiting import as_completed as as_completed
+    from aviato.waiting import results as results
+    from aviato.waiting import wait as wait
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use."""
+    if name == "exceptions":
+        return import_module("aviato.exceptions")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"aviato.{_HOMES.get(name, 'exceptions')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`results` is a function for users and the name of a module of ours: importing that must not hide the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name == "results" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

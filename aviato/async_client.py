@@ -1,0 +1,324 @@
+"""AsyncClient: sandboxes as plain coroutines on the caller's own loop, without a thread.
+
+::
+
+    async with AsyncClient() as client:
+        sandbox = await client.sandbox(tags=["rollout"])
+        result = await sandbox.exec(["python", "-c", "print(6 * 7)"])
+
+        process = sandbox.spawn(["make", "test"])
+        async for text in process.stdout:
+            print(text, end="")
+        result = await process
+
+Calls are retried by the same policy as everywhere; no metrics are counted. A client and what it makes belong to the loop that
+entered it. Leaving the `async with` ends its sandboxes, except the detached ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+from aviato import sandbox_config
+from aviato.bridge.stream import StreamReader
+from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
+from aviato.policy.retry import RetryPolicy
+from aviato.process import exec_request, failure, feed, output_limit, process_result
+from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Generator, Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from aviato.core.execution import Execution
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.presence import Presence
+    from aviato.defaults import SandboxDefaults
+    from aviato.options import SandboxStatus
+    from aviato.results import FileInfo, ProcessResult
+    from aviato.sandbox_config import Connection, SandboxOptions
+    from aviato.wire.sandboxes import SandboxInfo
+
+logger = logging.getLogger("aviato")
+
+LEAVE_SECONDS = 5.0
+
+
+class AsyncClient:
+    """Makes and finds sandboxes on one server. Enter it with `async with`.
+
+    Args:
+        base_url: the server; None is that of the defaults, `AVIATO_BASE_URL`, or the embedded one.
+        defaults: of its sandboxes.
+    """
+
+    def __init__(self, *, base_url: str | None = None, defaults: SandboxDefaults | None = None) -> None:
+        self._connection: Connection = sandbox_config.connection(defaults, base_url)
+        self._defaults = defaults
+        self._here: Presence | None = None
+
+    async def __aenter__(self) -> Self:
+        from aviato.core.presence import Presence
+
+        self._here = Presence(self._connection.base_url, RetryPolicy())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        here, self._here = self._presence(), None
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await here.end()
+        except (AviatoError, TimeoutError) as failed:
+            if error is None and isinstance(failed, AviatoError):
+                raise
+            logger.warning("ending the client's sandboxes was left to the server: %s", failed)
+
+    async def sandbox(self, **options: Unpack[SandboxOptions]) -> AsyncSandbox:
+        """Make a sandbox; it has been accepted by the server when this returns.
+
+        Args:
+            options: as the constructor of `Sandbox`.
+        """
+        options["defaults"] = options.get("defaults") or self._defaults
+        options["base_url"] = options.get("base_url") or self._connection.base_url
+        if options["base_url"] != self._connection.base_url:
+            raise AviatoValidationError("an AsyncClient speaks to one server; make another one for another base_url")
+        config = sandbox_config.config(options)
+        made = AsyncSandbox(self._handle(new_sandbox_id(), config.connection, config.create), config.exec_timeout_seconds)
+        await made.start()
+        return made
+
+    async def from_id(self, sandbox_id: str) -> AsyncSandbox:
+        """A sandbox that exists; it is used, not owned.
+
+        Raises:
+            SandboxNotFoundError: the server does not know it.
+        """
+        if SANDBOX_ID.fullmatch(sandbox_id) is None:
+            raise SandboxNotFoundError(f"{sandbox_id!r} is not the id of a sandbox", sandbox_id=sandbox_id)
+        found = self._found(sandbox_id)
+        await found.get_status()
+        return found
+
+    async def list(
+        self, *, tags: Sequence[str] = (), status: Sequence[SandboxStatus | str] = (), include_stopped: bool = False
+    ) -> list[AsyncSandbox]:
+        """All sandboxes that match, oldest first; a terminal status implies `include_stopped`."""
+        from aviato.options import SandboxStatus
+
+        wanted = [SandboxStatus(item) for item in ((status,) if isinstance(status, str) else status)]
+        client = self._client(self._connection)
+        infos = await client.list_sandboxes(
+            tags=sandbox_config.checks.tags(tags),
+            status=wanted,
+            include_stopped=include_stopped or any(item.is_terminal for item in wanted),
+        )
+        return [self._found(info.sandbox_id, info) for info in infos]
+
+    def _found(self, sandbox_id: str, info: SandboxInfo | None = None) -> AsyncSandbox:
+        handle = self._handle(sandbox_id, self._connection, None)
+        handle.info = info
+        return AsyncSandbox(handle, (self._defaults or sandbox_config.BUILT_IN).exec_timeout_seconds)
+
+    def _handle(self, sandbox_id: str, connection: Connection, create: dict[str, Any] | None) -> SandboxHandle:
+        from aviato.core.lifecycle import SandboxHandle
+
+        return SandboxHandle(sandbox_id, self._client(connection), self._presence(), create)
+
+    def _client(self, connection: Connection) -> Any:
+        return self._presence().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
+
+    def _presence(self) -> Presence:
+        if self._here is None:
+            raise AviatoValidationError("use an AsyncClient inside its `async with`")
+        return self._here
+
+
+class AsyncSandbox:
+    """A sandbox of an `AsyncClient`. The methods mean what those of `Sandbox` mean."""
+
+    def __init__(self, handle: SandboxHandle, exec_timeout_seconds: float) -> None:
+        self._handle = handle
+        self._exec_timeout_seconds = exec_timeout_seconds
+
+    @property
+    def sandbox_id(self) -> str:
+        """Made by the client."""
+        return self._handle.sandbox_id
+
+    @property
+    def info(self) -> SandboxInfo | None:
+        """All that the server said last."""
+        return self._handle.info
+
+    async def start(self) -> None:
+        """Return once the server has accepted it."""
+        await self._handle.start()
+
+    async def wait(self) -> None:
+        """Return once it runs or has ended."""
+        await self._handle.wait_running()
+
+    async def wait_until_complete(self) -> int | None:
+        """Return the main command's returncode once the sandbox has ended, however it did."""
+        return (await self._handle.wait_ended()).returncode
+
+    async def get_status(self) -> SandboxStatus:
+        """Ask the server."""
+        return (await self._handle.refresh()).status
+
+    async def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
+        """End it."""
+        await self._handle.stop(graceful_shutdown_seconds, missing_ok=missing_ok)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(missing_ok=True)
+
+    async def exec(self, command: Sequence[str], **options: Any) -> ProcessResult:
+        """Run a command and return its result; cancelling kills its process tree. Options as `spawn`."""
+        return await self.spawn(command, **options)
+
+    def spawn(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bool | bytes | str = False,
+        check: bool = False,
+        timeout_seconds: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> AsyncProcess:
+        """Begin a command. The arguments mean what those of `Sandbox.exec` mean."""
+        request, given = exec_request(
+            command,
+            default_timeout_seconds=self._exec_timeout_seconds,
+            cwd=cwd,
+            env=env,
+            user=None,
+            stdin=stdin,
+            timeout_seconds=timeout_seconds,
+        )
+        return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes))
+
+    async def read_file(self, path: str) -> bytes:
+        """A whole file of up to 256 MiB."""
+        return await _files().read_file(self._handle, path)  # type: ignore[no-any-return]
+
+    def read_file_streaming(self, path: str) -> AsyncIterator[bytes]:
+        """A file of any size, in chunks."""
+        return _files().read_chunks(self._handle, path)  # type: ignore[no-any-return]
+
+    async def write_file(self, path: str, content: bytes, *, mode: int | None = None) -> None:
+        """Replace a file, atomically."""
+        if not isinstance(content, (bytes, bytearray, memoryview)):
+            raise TypeError(f"write_file() takes bytes, not {type(content).__name__}; encode text first")
+        await _files().write_file(self._handle, path, bytes(content), mode=mode)
+
+    async def write_file_streaming(self, path: str, source: AsyncIterable[bytes], *, mode: int | None = None) -> None:
+        """Replace a file by what a source yields."""
+        await _files().write_chunks(self._handle, path, source, mode=mode)
+
+    async def list_files(self, path: str = ".") -> list[FileInfo]:
+        """The entries of a directory, by name."""
+        return await _files().list_files(self._handle, path)  # type: ignore[no-any-return]
+
+    async def stat(self, path: str) -> FileInfo:
+        """What is known of a file."""
+        return await _files().stat(self._handle, path)  # type: ignore[no-any-return]
+
+    async def make_directory(self, path: str) -> None:
+        """Make a directory, and those above it."""
+        await _files().make_directory(self._handle, path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, or with `recursive` a directory and all in it."""
+        await _files().remove(self._handle, path, recursive=recursive)
+
+    def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> AsyncIterator[bytes]:
+        """Output of the main command."""
+        return _files().logs(self._handle, follow=follow, tail_lines=tail_lines)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<AsyncSandbox {self.sandbox_id}>"
+
+
+class AsyncProcess:
+    """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`."""
+
+    def __init__(
+        self, handle: SandboxHandle, request: dict[str, Any], given: bytes | None, *, check: bool, max_bytes: int
+    ) -> None:
+        from aviato.core.execution import Execution
+
+        self.exec_id: str = request["exec_id"]
+        self.command: tuple[str, ...] = request["command"]
+        self.stdout: StreamReader[str] = StreamReader(name="stdout", text=True, max_output_bytes=max_bytes)
+        self.stderr: StreamReader[str] = StreamReader(name="stderr", text=True, max_output_bytes=max_bytes)
+        self._request = request
+        self._check = check
+        self._sent = 0
+        self._execution: Execution = Execution(handle, request, self.stdout, self.stderr)
+        self._task = asyncio.get_running_loop().create_task(self._run(handle.sandbox_id, given))
+        self._task.add_done_callback(self._finish)
+
+    def __await__(self) -> Generator[Any, None, ProcessResult]:
+        self.stdout.detach_own()
+        self.stderr.detach_own()
+        return self._task.__await__()
+
+    def done(self) -> bool:
+        """Whether it has ended, its clean-up included."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """Kill its process tree; `await` it to know that it is dead."""
+        self._task.cancel()
+
+    async def write_stdin(self, data: bytes) -> None:
+        """Send input to a command begun with `stdin=True`; one write at a time."""
+        await self._execution.write_stdin(data, self._sent)
+        self._sent += len(data)
+
+    async def close_stdin(self) -> None:
+        """End its input."""
+        await self._execution.end_stdin(self._sent)
+
+    async def send_signal(self, signal: int) -> None:
+        """Send a signal to its process group."""
+        await self._execution.send_signal(signal)
+
+    async def _run(self, sandbox_id: str, given: bytes | None) -> ProcessResult:
+        feeding = None if given is None else asyncio.get_running_loop().create_task(feed(self._execution, given))
+        try:
+            ended = await self._execution.run()
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+        result = process_result(self.command, ended, self.stdout, self.stderr)
+        error = failure(result, self._request, sandbox_id=sandbox_id, check=self._check, cancelled=ended.cancelled)
+        if error is not None:
+            raise error
+        return result
+
+    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
+        cancelled = OperationCancelledError(f"command {self.exec_id} was cancelled")
+        error = cancelled if task.cancelled() else task.exception()
+        self.stdout.finish(error)
+        self.stderr.finish(error)
+
+
+def _files() -> Any:
+    from aviato.core import files
+
+    return files

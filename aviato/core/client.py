@@ -1,0 +1,207 @@
+"""The calls of one server, each a coroutine: what is sent, how it is retried, what comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import urlencode
+
+import pydantic
+
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
+from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.sandboxes import CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from pydantic import BaseModel
+
+    from aviato.transport.http import HttpTransport
+    from aviato.wire.execution import Acknowledgements
+
+T = TypeVar("T")
+
+NEVER_REACHED_SECONDS = 5.0
+"""How long a server that has never answered is tried."""
+
+LONG_POLL_SECONDS = 30.0
+_PAGE = 500
+
+
+class Retrying(Protocol):
+    """How a call is repeated; `policy.retry` has the policy."""
+
+    async def call(self, attempt: Callable[[], Awaitable[T]], *, budget_seconds: float, operation: str) -> T:
+        """Return what `attempt` returns, trying again within the budget."""
+        ...
+
+
+class Client:
+    """Requests to one server.
+
+    Args:
+        transport: how they travel.
+        retry: how they are repeated.
+        reconnect_timeout_seconds: how long to try a server that was reached before.
+    """
+
+    def __init__(self, transport: HttpTransport, retry: Retrying, *, reconnect_timeout_seconds: float) -> None:
+        self.transport = transport
+        self._retry = retry
+        self._reconnect_timeout_seconds = reconnect_timeout_seconds
+
+    @property
+    def budget_seconds(self) -> float:
+        """How long a call may be repeated now."""
+        return self._reconnect_timeout_seconds if self.transport.server.reached else NEVER_REACHED_SECONDS
+
+    async def repeat(self, attempt: Callable[[], Awaitable[T]], operation: str) -> T:
+        """Run an attempt, and repeat it by the policy only if the first one failed: the usual case pays nothing."""
+        try:
+            return await attempt()
+        except AviatoError as error:
+            if not error.retryable:
+                raise
+            first: AviatoError | None = error
+
+        async def again() -> T:
+            nonlocal first
+            if first is not None:
+                error, first = first, None
+                raise error
+            return await attempt()
+
+        return await self._retry.call(again, budget_seconds=self.budget_seconds, operation=operation)
+
+    async def call(
+        self, operation: str, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None
+    ) -> bytes:
+        """Send a request that may be repeated, and read its answer."""
+        return await self.repeat(lambda: self.transport.request(method, path, body, silence_seconds=silence_seconds), operation)
+
+    # -- sandboxes
+
+    async def create(self, body: bytes) -> SandboxInfo:
+        """Create a sandbox, or join the creation of this id."""
+        return SandboxInfo.model_validate_json(await self.call("create sandbox", "POST", "/v1/sandboxes", body))
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        """A sandbox as the server sees it."""
+        return SandboxInfo.model_validate_json(await self.call("get sandbox", "GET", f"/v1/sandboxes/{sandbox_id}"))
+
+    async def poll(self, sandbox_id: str, until: str) -> SandboxInfo:
+        """The sandbox once it is `running` or `ended`, or as it is after the long poll's time."""
+        path = f"/v1/sandboxes/{sandbox_id}?wait={until}&timeout_seconds={LONG_POLL_SECONDS:g}"
+        silence = LONG_POLL_SECONDS + self.transport.request_timeout_seconds
+        return SandboxInfo.model_validate_json(
+            await self.call(f"wait for sandbox {sandbox_id}", "GET", path, silence_seconds=silence)
+        )
+
+    async def list_sandboxes(
+        self,
+        *,
+        tags: Iterable[str] = (),
+        status: Iterable[str] = (),
+        include_stopped: bool = False,
+        lease_id: str | None = None,
+    ) -> list[SandboxInfo]:
+        """All sandboxes that match, however many pages they fill."""
+        query: list[tuple[str, str]] = [("tag", tag) for tag in tags]
+        query += [("status", name) for name in status]
+        query.append(("limit", str(_PAGE)))
+        if include_stopped:
+            query.append(("include_stopped", "true"))
+        if lease_id is not None:
+            query.append(("lease_id", lease_id))
+        found: dict[str, SandboxInfo] = {}
+        cursor: str | None = None
+        while True:
+            items = query if cursor is None else [*query, ("cursor", cursor)]
+            body = await self.call("list sandboxes", "GET", f"/v1/sandboxes?{urlencode(items)}")
+            page = SandboxPage.model_validate_json(body)
+            found.update((info.sandbox_id, info) for info in page.sandboxes)
+            cursor = page.next_cursor
+            if cursor is None:
+                return list(found.values())
+
+    async def stop(self, sandbox_id: str, grace_seconds: float, *, missing_ok: bool = False) -> SandboxInfo | None:
+        """Stop a sandbox and wait until it has ended; None if the server does not know it and that is fine."""
+        body = encode(StopSandbox, graceful_shutdown_seconds=grace_seconds)
+        return await self._end("POST", f"/v1/sandboxes/{sandbox_id}/stop", body, grace_seconds, missing_ok)
+
+    async def delete(self, sandbox_id: str, *, missing_ok: bool = False) -> SandboxInfo | None:
+        """End a sandbox with the usual grace; None if the server does not know it and that is fine."""
+        return await self._end("DELETE", f"/v1/sandboxes/{sandbox_id}", None, 10.0, missing_ok)
+
+    async def _end(self, method: str, path: str, body: bytes | None, grace: float, missing_ok: bool) -> SandboxInfo | None:
+        attempts = 0
+        silence = grace + self.transport.request_timeout_seconds
+
+        async def attempt() -> SandboxInfo | None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                return SandboxInfo.model_validate_json(
+                    await self.transport.request(method, path, body, silence_seconds=silence)
+                )
+            except SandboxNotFoundError:
+                # An earlier attempt of this very call, whose answer was lost, may have done the work.
+                if missing_ok or attempts > 1:
+                    return None
+                raise
+
+        return await self.repeat(attempt, "stop sandbox")
+
+    # -- leases and acknowledgements
+
+    async def put_lease(self, lease_id: str) -> LeaseInfo:
+        """Make or renew a lease."""
+        return LeaseInfo.model_validate_json(await self.call("renew lease", "PUT", f"/v1/leases/{lease_id}"))
+
+    async def end_lease(self, lease_id: str) -> None:
+        """End a lease and all its sandboxes, without repeating: this is the last word of a process."""
+        await self.transport.request("DELETE", f"/v1/leases/{lease_id}")
+
+    async def acknowledge(self, acknowledgements: Acknowledgements) -> None:
+        """Tell the server what has arrived and who was let go."""
+        body = acknowledgements.model_dump_json(exclude_defaults=True).encode()
+        await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
+
+
+def encode(model: type[BaseModel], **values: Any) -> bytes:
+    """The JSON of a request.
+
+    Raises:
+        AviatoValidationError: a value that the wire does not allow; pydantic's own error never goes up.
+    """
+    try:
+        return model(**values).model_dump_json(exclude_defaults=True).encode()
+    except pydantic.ValidationError as error:
+        violations = {".".join(map(str, item["loc"])): item["msg"] for item in error.errors(include_input=False)}
+        text = "; ".join(f"{name}: {message}" for name, message in violations.items())
+        raise AviatoValidationError(f"wrong value: {text}", field_violations=violations) from None
+    except (pydantic.PydanticUserError, ValueError) as error:
+        raise AviatoValidationError(f"a value cannot be sent as text: {error}") from None
+
+
+def encode_create(values: dict[str, Any]) -> bytes:
+    """The JSON of a create."""
+    return encode(CreateSandbox, **values)
+
+
+def encode_exec(values: dict[str, Any]) -> bytes:
+    """The JSON of an exec, whose values the facade has checked already: no model on the hot path.
+
+    Raises:
+        AviatoValidationError: text that is no Unicode.
+    """
+    try:
+        return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise AviatoValidationError("the command, its cwd or its environment holds text that is not Unicode") from None
+
+
+def error_of(payload: bytes) -> AviatoError:
+    """The error that an ERROR frame carries."""
+    return from_wire(ErrorBody.model_validate_json(payload))

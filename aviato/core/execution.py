@@ -1,0 +1,324 @@
+"""One command: its request, the stream that answers, resumption after a cut, its input and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aviato.core.client import encode_exec, error_of
+from aviato.exceptions import (
+    AviatoError,
+    OperationCancelledError,
+    SandboxError,
+    SandboxExecutionError,
+    SandboxRequestTimeoutError,
+    SandboxUnavailableError,
+)
+from aviato.wire.errors import ExecNotFoundError
+from aviato.wire.execution import ExecExit, KeepAlive, Started
+from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType, StreamId
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from aviato.core.lifecycle import SandboxHandle
+
+logger = logging.getLogger("aviato")
+
+ACKNOWLEDGE_BYTES = 1 << 18
+SILENCE_SECONDS = 45.0
+"""Three keepalives of the server: a stream that says less than that has lost its connection."""
+
+CANCEL_SECONDS = 10.0
+_PAUSE_AFTER_CUT_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Output(Protocol):
+    """Where the bytes of one stream go."""
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes have been fed."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether someone reads along, who may be slow."""
+
+    def feed(self, data: bytes, offset: int) -> None:
+        """Take bytes that begin at `offset`."""
+
+    async def ready(self) -> None:
+        """Wait until whoever reads along has caught up."""
+
+
+class _Cut(Exception):
+    """The stream ended before the command did."""
+
+
+class Execution:
+    """One command of a sandbox.
+
+    Args:
+        handle: the sandbox.
+        request: the fields of the request, `exec_id` among them.
+        stdout, stderr: where its output goes.
+
+    Attributes:
+        started: whether it is known to have begun to run.
+    """
+
+    def __init__(self, handle: SandboxHandle, request: dict[str, Any], stdout: Output, stderr: Output) -> None:
+        self.exec_id: str = request["exec_id"]
+        self.started = False
+        self._handle = handle
+        self._client = handle.client
+        self._request = request
+        self._path = f"{handle.path}/execs"
+        self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
+        self._confirmed = {int(StreamId.STDOUT): 0, int(StreamId.STDERR): 0}
+        self._catching_up: dict[int, asyncio.Task[None]] = {}
+        self._sent = False
+        self._accepted = False
+        self._exit: ExecExit | None = None
+        self._verdict: AviatoError | None = None
+        self._moved = False
+        self._ended = False
+        self._running: asyncio.Future[bool] | None = None
+
+    async def run(self) -> ExecExit:
+        """Run the command to its end. Cancelling kills its whole process tree and waits for that.
+
+        Raises:
+            SandboxError: it has no exit code, and why; `started` tells whether it had begun.
+        """
+        self._handle.enter()
+        try:
+            await self._handle.start()
+            return await self._until_exit()
+        except asyncio.CancelledError:
+            if self._sent and self._exit is None and not self._handle.presence.ended:
+                await _to_its_end(self.cancel())
+            raise
+        except SandboxError as error:
+            if error.started is None:
+                error.started = self.started
+            raise
+        finally:
+            self._over()
+            self._handle.leave()
+
+    async def _until_exit(self) -> ExecExit:
+        cuts = 0
+        while True:
+            if await self._client.repeat(self._attempt, f"exec {self.exec_id}"):
+                if self._verdict is not None:
+                    raise self._verdict
+                assert self._exit is not None
+                return self._exit
+            # Cut after progress, so the time for reconnecting begins anew.
+            await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, _PAUSE_AFTER_CUT_SECONDS * 2**cuts))
+            cuts = min(cuts + 1, 10)
+
+    async def _attempt(self) -> bool:
+        """Read the stream from where it was left; True at its end, False if it was cut after progress."""
+        self._moved = False
+        try:
+            await self._read()
+            return True
+        except (_Cut, FrameError) as error:
+            if not self._moved:
+                raise SandboxUnavailableError(
+                    f"the stream of command {self.exec_id} ended before the command: {error}",
+                    sandbox_id=self._handle.sandbox_id,
+                    reason="stream_cut",
+                ) from None
+        except (SandboxUnavailableError, SandboxRequestTimeoutError):
+            if not self._moved:
+                raise
+        return False
+
+    async def _read(self) -> None:
+        transport = self._client.transport
+        patience = transport.request_timeout_seconds
+        silence = max(patience, SILENCE_SECONDS)
+        head = patience if patience < silence else None
+        if self._accepted:
+            seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
+            path = f"{self._path}/{self.exec_id}?stdout={seen[StreamId.STDOUT]}&stderr={seen[StreamId.STDERR]}"
+            try:
+                response = await transport.open("GET", path, silence_seconds=silence, head_seconds=head)
+            except ExecNotFoundError as error:
+                raise SandboxUnavailableError(
+                    f"the server has lost command {self.exec_id}", sandbox_id=self._handle.sandbox_id, retryable=False
+                ) from error
+        else:
+            body = encode_exec(self._request)
+            self._sent = True
+            response = await transport.open("POST", self._path, body, silence_seconds=silence, head_seconds=head)
+        decoder = FrameDecoder()
+        try:
+            async for chunk in response.chunks():
+                for frame in decoder.feed(chunk):
+                    if self._take(frame):
+                        return
+                self._acknowledge()
+        finally:
+            if not response.finished:
+                response.close()
+        raise _Cut("no exit was sent")
+
+    def _take(self, frame: Frame) -> bool:
+        """Take note of one frame; True if it was the last."""
+        kind = frame.type
+        if kind == FrameType.DATA:
+            output = self._outputs[frame.stream]
+            if frame.offset > output.total_bytes:
+                raise _Cut(f"bytes before offset {frame.offset} are missing")
+            output.feed(frame.payload, frame.offset)
+        elif kind == FrameType.EXIT:
+            ended = ExecExit.model_validate_json(frame.payload)
+            if (
+                self._total(StreamId.STDOUT) < ended.stdout_bytes_total
+                or self._total(StreamId.STDERR) < ended.stderr_bytes_total
+            ):
+                raise _Cut("the exit came before all output")
+            self._exit = ended
+            self._acknowledge_end()
+            return True
+        elif kind == FrameType.STARTED:
+            self._has_started(Started.model_validate_json(frame.payload))
+        elif kind == FrameType.ERROR:
+            error = error_of(frame.payload)
+            if error.retryable and isinstance(error, SandboxUnavailableError):
+                raise error
+            self._verdict = error
+            self._acknowledge_end()
+            return True
+        elif kind == FrameType.KEEPALIVE:
+            if frame.payload:
+                self._handle.presence.waiting_in_queue(KeepAlive.model_validate_json(frame.payload).queue)
+        elif kind == FrameType.GAP:
+            self._verdict = SandboxUnavailableError(
+                f"output of command {self.exec_id} is gone: {frame.payload.decode(errors='replace')}",
+                sandbox_id=self._handle.sandbox_id,
+                reason="output_gap",
+                retryable=False,
+            )
+            return True
+        self._accepted = self._moved = True
+        return False
+
+    def _has_started(self, started: Started) -> None:
+        self.started = True
+        self._handle.runs(started.started_at, started.startup_seconds)
+        if self._running is not None and not self._running.done():
+            self._running.set_result(True)
+
+    def _over(self) -> None:
+        self._ended = True
+        if self._running is not None and not self._running.done():
+            self._running.set_result(False)
+        for task in self._catching_up.values():
+            task.cancel()
+
+    # -- acknowledging
+
+    def _total(self, stream: int) -> int:
+        return self._outputs[stream].total_bytes
+
+    def _acknowledge(self) -> None:
+        """Confirm what has arrived, in steps; of a stream whose reader is slow only once the reader has caught up."""
+        for stream, output in self._outputs.items():
+            if output.total_bytes - self._confirmed[stream] < ACKNOWLEDGE_BYTES:
+                continue
+            if not output.reading:
+                self._confirm(stream)
+            elif stream not in self._catching_up:
+                task = asyncio.get_running_loop().create_task(self._confirm_when_read(stream))
+                self._catching_up[stream] = task
+
+    async def _confirm_when_read(self, stream: int) -> None:
+        try:
+            await self._outputs[stream].ready()
+        finally:
+            self._catching_up.pop(stream, None)
+        self._confirm(stream)
+
+    def _confirm(self, stream: int) -> None:
+        self._confirmed[stream] = self._total(stream)
+        stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
+        self._handle.presence.received(self._handle.sandbox_id, self.exec_id, stdout, stderr)
+
+    def _acknowledge_end(self) -> None:
+        stdout, stderr = self._total(StreamId.STDOUT), self._total(StreamId.STDERR)
+        self._handle.presence.received(self._handle.sandbox_id, self.exec_id, stdout, stderr, done=True)
+
+    # -- input, signals, cancelling
+
+    async def write_stdin(self, data: bytes, offset: int) -> None:
+        """Send input that begins at `offset`; returns when the sandbox has room for it."""
+        await self._send_stdin(data, offset, eof=False)
+
+    async def end_stdin(self, offset: int) -> None:
+        """Send the end of input. Of a command that has ended it has no effect."""
+        if not await self._is_running():
+            return
+        try:
+            await self._send_stdin(b"", offset, eof=True)
+        except SandboxExecutionError:
+            if self._exit is None:
+                raise
+
+    async def _send_stdin(self, data: bytes, offset: int, *, eof: bool) -> None:
+        if not await self._is_running():
+            raise SandboxExecutionError(f"stdin of command {self.exec_id} is closed: it has ended", reason="stdin_closed")
+        path = f"{self._path}/{self.exec_id}/stdin?offset={offset}&eof={int(eof)}"
+        operation = f"write to command {self.exec_id}"
+
+        async def attempt() -> None:
+            response = await self._client.transport.open(
+                "POST", path, data, content_type="application/octet-stream", silence_seconds=float("inf")
+            )
+            await response.read()
+
+        await self._client.repeat(attempt, operation)
+
+    async def send_signal(self, signal: int) -> None:
+        """Signal the command's process group, once it runs; of one that has ended a no-op."""
+        if not await self._is_running():
+            return
+        try:
+            body = b'{"signal":%d}' % signal
+            await self._client.call("signal", "POST", f"{self._path}/{self.exec_id}/signal", body)
+        except ExecNotFoundError:
+            pass
+
+    async def cancel(self) -> None:
+        """Kill the whole process tree and return when it is dead; bounded in time."""
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._client.call("cancel", "POST", f"{self._path}/{self.exec_id}/cancel")
+        except (AviatoError, TimeoutError) as error:
+            logger.debug("command %s could not be cancelled: %s", self.exec_id, error)
+
+    async def _is_running(self) -> bool:
+        """Wait until the command has started; False if it ended instead."""
+        if self._ended or self._exit is not None or self._verdict is not None:
+            return False
+        if self.started:
+            return True
+        if self._running is None or self._running.done():
+            self._running = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._running)
+
+
+async def _to_its_end(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a bounded clean-up in a task of its own: a second cancellation leaves it running, and leaves."""
+    await asyncio.shield(asyncio.get_running_loop().create_task(coroutine))
+
+
+def cancelled_error(exec_id: str) -> OperationCancelledError:
+    """What readers of a cancelled command's streams get at their end."""
+    return OperationCancelledError(f"command {exec_id} was cancelled")

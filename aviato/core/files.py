@@ -1,0 +1,169 @@
+"""Files of a sandbox: contents as octets, the rest as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from aviato.exceptions import SandboxFileError
+from aviato.results import FileInfo
+from aviato.wire.files import FileList, FileStat
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator
+
+    from aviato.core.lifecycle import SandboxHandle
+
+READ_FILE_BYTES = 256 << 20
+"""What `read_file` takes into memory; more has to be streamed."""
+
+_OCTETS = "application/octet-stream"
+
+
+async def read_file(handle: SandboxHandle, path: str) -> bytes:
+    """A whole file.
+
+    Raises:
+        SandboxFileError: it cannot be read, or is too large for memory.
+    """
+
+    async def attempt() -> bytes:
+        response = await handle.client.transport.open("GET", _url(handle, "", path=path))
+        try:
+            if response.length is not None and response.length > READ_FILE_BYTES:
+                raise _too_large(handle, path)
+            if response.length is not None:
+                return await response.read()
+            content = bytearray()
+            async for chunk in response.chunks():
+                content += chunk
+                if len(content) > READ_FILE_BYTES:
+                    raise _too_large(handle, path)
+            return bytes(content)
+        finally:
+            if not response.finished:
+                response.close()
+
+    await handle.start()
+    return await handle.client.repeat(attempt, f"read {path!r}")
+
+
+async def read_chunks(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
+    """A file as it arrives. Only its beginning is repeated: bytes that were handed out cannot be taken back."""
+    await handle.start()
+    async for chunk in _stream(handle, _url(handle, "", path=path), f"read {path!r}"):
+        yield chunk
+
+
+async def logs(handle: SandboxHandle, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
+    """Output of the main command."""
+    await handle.start()
+    query: dict[str, Any] = {"follow": int(follow)}
+    if tail_lines is not None:
+        query["tail_lines"] = tail_lines
+    async for chunk in _stream(handle, f"{handle.path}/logs?{urlencode(query)}", "logs", endless=follow):
+        yield chunk
+
+
+async def write_file(handle: SandboxHandle, path: str, content: bytes, *, mode: int | None) -> None:
+    """Replace a file, atomically."""
+
+    async def attempt() -> None:
+        response = await handle.client.transport.open(
+            "PUT",
+            _url(handle, "", path=path, mode=mode),
+            _pieces(content),
+            content_type=_OCTETS,
+            length=len(content),
+        )
+        await response.read()
+
+    await handle.start()
+    await handle.client.repeat(attempt, f"write {path!r}")
+
+
+async def write_chunks(
+    handle: SandboxHandle, path: str, chunks: AsyncIterable[bytes], *, mode: int | None, length: int | None = None
+) -> None:
+    """Replace a file by what a source yields; not repeated, since the source cannot be read twice."""
+    await handle.start()
+    response = await handle.client.transport.open(
+        "PUT", _url(handle, "", path=path, mode=mode), chunks, content_type=_OCTETS, length=length
+    )
+    await response.read()
+
+
+async def stat(handle: SandboxHandle, path: str) -> FileInfo:
+    """What is known of a file."""
+    await handle.start()
+    body = await handle.client.call(f"stat {path!r}", "GET", _url(handle, "/stat", path=path))
+    return _info(FileStat.model_validate_json(body))
+
+
+async def list_files(handle: SandboxHandle, path: str) -> list[FileInfo]:
+    """The entries of a directory, by name."""
+    await handle.start()
+    body = await handle.client.call(f"list {path!r}", "GET", _url(handle, "/list", path=path))
+    return [_info(item) for item in FileList.model_validate_json(body).files]
+
+
+async def make_directory(handle: SandboxHandle, path: str) -> None:
+    """Make a directory and those above it."""
+    await handle.start()
+    await handle.client.call(f"make directory {path!r}", "POST", _url(handle, "/directory", path=path))
+
+
+async def remove(handle: SandboxHandle, path: str, *, recursive: bool) -> None:
+    """Remove a file, or a directory."""
+    attempts = 0
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        try:
+            await handle.client.transport.request("DELETE", _url(handle, "", path=path, recursive=int(recursive)))
+        except SandboxFileError as error:
+            # An earlier attempt of this very call, whose answer was lost, may have done the work.
+            if attempts == 1 or error.reason != "no_such_file":
+                raise
+
+    await handle.start()
+    await handle.client.repeat(attempt, f"remove {path!r}")
+
+
+async def _stream(handle: SandboxHandle, url: str, operation: str, *, endless: bool = False) -> AsyncIterator[bytes]:
+    transport = handle.client.transport
+    silence = float("inf") if endless else None
+    response = await handle.client.repeat(lambda: transport.open("GET", url, silence_seconds=silence), operation)
+    try:
+        async for chunk in response.chunks():
+            yield chunk
+    finally:
+        if not response.finished:
+            response.close()
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _url(handle: SandboxHandle, kind: str, *, path: str, mode: int | None = None, recursive: int | None = None) -> str:
+    query: dict[str, Any] = {"path": path}
+    if mode is not None:
+        query["mode"] = f"{mode:o}"
+    if recursive is not None:
+        query["recursive"] = recursive
+    return f"{handle.path}/files{kind}?{urlencode(query)}"
+
+
+def _info(item: FileStat) -> FileInfo:
+    return FileInfo(**item.model_dump())
+
+
+def _too_large(handle: SandboxHandle, path: str) -> SandboxFileError:
+    return SandboxFileError(
+        f"{path!r} is larger than {READ_FILE_BYTES >> 20} MiB; read it with read_file_streaming() or download()",
+        filepath=path,
+        sandbox_id=handle.sandbox_id,
+        reason="too_large",
+    )

@@ -1,0 +1,238 @@
+"""One sandbox's life as its client sees it: start, wait, stop, and what may be forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from aviato.core.client import encode_create
+from aviato.exceptions import (
+    AviatoError,
+    SandboxFailedError,
+    SandboxNotRunningError,
+    SandboxTerminatedError,
+)
+from aviato.options import SandboxStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aviato.core.client import Client
+    from aviato.core.presence import Presence
+    from aviato.wire.sandboxes import SandboxInfo
+
+logger = logging.getLogger("aviato")
+_noted: set[str] = set()
+
+
+class SandboxHandle:
+    """A sandbox on one loop.
+
+    Args:
+        sandbox_id: made by the client.
+        client: requests to its server.
+        presence: this process at that server.
+        create: the fields of the create request; None for a sandbox that exists already.
+        on_running: told once how long the start took.
+
+    Attributes:
+        info: as last seen.
+        stopped: this side has asked for its end.
+    """
+
+    def __init__(
+        self,
+        sandbox_id: str,
+        client: Client,
+        presence: Presence,
+        create: dict[str, Any] | None,
+        *,
+        on_running: Callable[[float], None] | None = None,
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.client = client
+        self.presence = presence
+        self.path = f"/v1/sandboxes/{sandbox_id}"
+        self.info: SandboxInfo | None = None
+        self.stopped = False
+        self.accepted = create is None
+        self._create = create
+        self._on_running = on_running
+        self._start: asyncio.Task[None] | None = None
+        self._watches: dict[str, asyncio.Task[SandboxInfo]] = {}
+        self._stop: asyncio.Task[None] | None = None
+        self._operations = 0
+        self._releasable = False
+
+    # -- starting
+
+    async def start(self) -> None:
+        """Return once the server has accepted it; all callers share one request, and a cancelled one leaves it."""
+        if self.accepted and not self.stopped:
+            return
+        if self.stopped:
+            raise self._is_stopped()
+        if self._start is None or self._start.done():
+            self._start = _task(self._request_start(), f"start {self.sandbox_id}")
+        await asyncio.shield(self._start)
+        if self.stopped:
+            raise self._is_stopped()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a start was ever asked for."""
+        return self.accepted or self._start is not None
+
+    async def until_accepted(self) -> None:
+        """Wait for a start under way, stopped meanwhile or not."""
+        if not self.accepted and self._start is not None:
+            await asyncio.shield(self._start)
+
+    async def _request_start(self) -> None:
+        assert self._create is not None
+        values = {**self._create, "sandbox_id": self.sandbox_id}
+        if not values.get("detached"):
+            values["lease_id"] = self.presence.lease_id
+        self.see(await self.client.create(encode_create(values)))
+        self.accepted = True
+        self.presence.hold()
+
+    async def wait_running(self) -> SandboxInfo:
+        """Return once it runs or has ended; all waiters share one watch.
+
+        Raises:
+            SandboxError: it ended without ever having run.
+        """
+        await self.start()
+        info = self.info
+        if info is None or not (info.status is SandboxStatus.RUNNING or info.status.is_terminal):
+            info = await self._watch("running")
+        if info.started_at is None and (error := ending_error(info)) is not None:
+            raise error
+        return info
+
+    async def wait_ended(self) -> SandboxInfo:
+        """Return once it has ended, however it did."""
+        await self.start()
+        if self.info is not None and self.info.status.is_terminal:
+            return self.info
+        return await self._watch("ended")
+
+    async def _watch(self, until: str) -> SandboxInfo:
+        watch = self._watches.get(until)
+        if watch is None or watch.done():
+            watch = self._watches[until] = _task(self._poll(until), f"wait for {self.sandbox_id}")
+        return await asyncio.shield(watch)
+
+    async def _poll(self, until: str) -> SandboxInfo:
+        while True:
+            info = self.see(await self.client.poll(self.sandbox_id, until))
+            if info.status.is_terminal or (until == "running" and info.status is SandboxStatus.RUNNING):
+                return info
+            self.presence.waiting_in_queue(info.queue)
+
+    # -- looking
+
+    async def refresh(self) -> SandboxInfo:
+        """Ask the server."""
+        return self.see(await self.client.get(self.sandbox_id))
+
+    def see(self, info: SandboxInfo) -> SandboxInfo:
+        """Take note of what the server says."""
+        self.info = info
+        if info.started_at is not None:
+            self.has_started(info.startup_seconds)
+        if info.image_note is not None and info.image_note not in _noted:
+            _noted.add(info.image_note)
+            logger.warning("%s", info.image_note)
+        return info
+
+    def has_started(self, startup_seconds: float | None) -> None:
+        """It runs, or has run; counted once."""
+        report, self._on_running = self._on_running, None
+        if report is not None and startup_seconds is not None:
+            report(startup_seconds)
+
+    def runs(self, started_at: float | None, startup_seconds: float | None) -> None:
+        """A command in it has begun, so it runs: known without asking."""
+        self.has_started(startup_seconds)
+        if self.info is not None and self.info.status is SandboxStatus.PENDING:
+            update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None}
+            if started_at is not None:
+                update |= {"started_at": started_at, "status_updated_at": started_at, "startup_seconds": startup_seconds}
+            self.info = self.info.model_copy(update=update)
+
+    # -- stopping
+
+    async def stop(self, grace_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
+        """End it; concurrent stops share one request, and one during the start leaves nothing behind."""
+        if not self.accepted and self._start is None:
+            self.stopped = True
+            return
+        if self._stop is None or (self._stop.done() and self._stop.exception() is not None):
+            self._stop = _task(self._request_stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}")
+        await asyncio.shield(self._stop)
+
+    async def _request_stop(self, grace_seconds: float, missing_ok: bool) -> None:
+        self.stopped = True
+        if not self.accepted and self._start is not None:
+            # Whatever comes of the create, its answer is there before the stop is sent: nothing can be created after it.
+            await asyncio.wait((self._start,))
+            error = None if self._start.cancelled() else self._start.exception()
+            if isinstance(error, AviatoError) and not error.retryable:
+                return
+            missing_ok = missing_ok or error is not None
+        info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok)
+        if info is not None:
+            self.see(info)
+
+    def _is_stopped(self) -> AviatoError:
+        return SandboxNotRunningError(
+            f"sandbox {self.sandbox_id} was stopped", sandbox_id=self.sandbox_id, reason="stopped", started=False
+        )
+
+    # -- being let go
+
+    def enter(self) -> None:
+        """An operation of this sandbox begins."""
+        self._operations += 1
+
+    def leave(self) -> None:
+        """An operation of this sandbox has ended."""
+        self._operations -= 1
+        self._tell_if_released()
+
+    def let_go(self) -> None:
+        """Nobody can begin an operation any more; the server is told once the last one has ended."""
+        self._releasable = True
+        self._tell_if_released()
+
+    def _tell_if_released(self) -> None:
+        if self._releasable and not self._operations and self.accepted and not self.stopped:
+            self._releasable = False
+            self.presence.let_go(self.sandbox_id)
+
+
+def ending_error(info: SandboxInfo) -> AviatoError | None:
+    """What calls on an ended sandbox raise; None while it lives."""
+    status, reason = info.status, info.status_reason
+    if not status.is_terminal:
+        return None
+    fields: dict[str, Any] = {"sandbox_id": info.sandbox_id, "is_infrastructure": info.is_infrastructure}
+    detail = f": {info.message}" if info.message else ""
+    subject = f"sandbox {info.sandbox_id}"
+    if status is SandboxStatus.FAILED:
+        code = "" if info.returncode is None else f" with returncode {info.returncode}"
+        return SandboxFailedError(f"{subject} failed{code} ({reason or 'failed'}){detail}", reason=reason, **fields)
+    if status is SandboxStatus.TERMINATED and reason != "stopped":
+        return SandboxTerminatedError(f"{subject} was ended by the server ({reason}){detail}", reason=reason, **fields)
+    how = "was stopped" if status is SandboxStatus.TERMINATED else "has ended: its main command exited with 0"
+    return SandboxNotRunningError(f"{subject} {how}", reason=reason, **fields)
+
+
+def _task(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """A shared piece of work; its failure reaches whoever waits, and nobody has to."""
+    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

@@ -1,0 +1,179 @@
+"""What a process shares towards one server on one loop: its lease, its acknowledgements, its warnings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from aviato.core.client import Client
+from aviato.exceptions import AviatoError
+from aviato.transport.http import HttpTransport
+from aviato.wire.execution import Acknowledgements, ExecAck
+from aviato.wire.ids import new_lease_id
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from aviato.core.client import Retrying
+    from aviato.wire.sandboxes import QueueInfo
+
+logger = logging.getLogger("aviato")
+
+HEARTBEAT_SECONDS = 10.0
+QUEUE_WARNING_SECONDS = 30.0
+AFTER_EXIT_SECONDS = 0.01
+_ACKNOWLEDGE_AGAIN_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 0.2
+
+
+class Presence:
+    """This process at one server, as seen from one loop.
+
+    Attributes:
+        lease_id: the lease of every sandbox made from here.
+        ended: the lease was ended; there is nothing left to clean up one by one.
+    """
+
+    def __init__(self, base_url: str, retry: Retrying) -> None:
+        self.base_url = base_url
+        self.lease_id = new_lease_id()
+        self.ended = False
+        self._retry = retry
+        self._transports: dict[float, HttpTransport] = {}
+        self._client = self.client(60.0, 60.0, retry)
+        self._keeper: asyncio.Task[None] | None = None
+        self._execs: dict[str, ExecAck] = {}
+        self._let_go: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._warned_at = 0.0
+
+    def client(self, request_timeout_seconds: float, reconnect_timeout_seconds: float, retry: Retrying | None = None) -> Client:
+        """A client with these limits; transports are shared."""
+        transport = self._transports.get(request_timeout_seconds)
+        if transport is None:
+            transport = HttpTransport(self.base_url, request_timeout_seconds=request_timeout_seconds)
+            self._transports[request_timeout_seconds] = transport
+        return Client(transport, retry or self._retry, reconnect_timeout_seconds=reconnect_timeout_seconds)
+
+    # -- the lease
+
+    def hold(self) -> None:
+        """Keep the lease alive from now on; called when a sandbox has been created under it."""
+        if self._keeper is None or self._keeper.done():
+            tcp = self._client.transport.server.endpoint.is_tcp
+            self._keeper = _background(self._beat() if tcp else self._watch())
+
+    async def end(self) -> None:
+        """End the lease with all its sandboxes, if it ever held one."""
+        self.ended = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        keeper.cancel()
+        await self._client.end_lease(self.lease_id)
+
+    async def _beat(self) -> None:
+        """Over TCP the lease lives by heartbeats."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await self._renew()
+
+    async def _watch(self) -> None:
+        """On a Unix socket the lease is this process; when the server goes, the next one is told at once who we are."""
+        while True:
+            try:
+                await self._client.transport.until_lost()
+            except AviatoError as error:
+                logger.debug("the server is away: %s", error)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await self._renew()
+
+    async def _renew(self) -> None:
+        try:
+            await self._client.put_lease(self.lease_id)
+        except AviatoError as error:
+            logger.warning("the lease of this process could not be renewed: %s", error)
+
+    # -- acknowledgements
+
+    def received(self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False) -> None:
+        """Acknowledge bytes of a command in the background; soon after its end, and at once while it runs."""
+        self._execs[exec_id] = ExecAck.model_construct(
+            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done
+        )
+        self._flush_in(AFTER_EXIT_SECONDS if done else 0.0)
+
+    def let_go(self, sandbox_id: str) -> None:
+        """Tell the server, in the background, that nobody can use this sandbox any more."""
+        self._let_go.append(sandbox_id)
+        self._flush_in(AFTER_EXIT_SECONDS)
+
+    def _flush_in(self, seconds: float) -> None:
+        if self._flushing is not None and not self._flushing.done():
+            return
+        if self._timer is not None:
+            if seconds:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._flushing is None or self._flushing.done():
+            self._flushing = _background(self._send_acknowledgements())
+
+    async def _send_acknowledgements(self) -> None:
+        while (self._execs or self._let_go) and not self.ended:
+            execs, self._execs = self._execs, {}
+            let_go, self._let_go = self._let_go, []
+            try:
+                await self._client.acknowledge(Acknowledgements.model_construct(execs=list(execs.values()), let_go=let_go))
+            except AviatoError as error:
+                logger.debug("acknowledging failed and is tried again: %s", error)
+                self._execs = {**execs, **self._execs}
+                self._let_go = let_go + self._let_go
+                await asyncio.sleep(_ACKNOWLEDGE_AGAIN_SECONDS)
+
+    # -- the queue
+
+    def waiting_in_queue(self, queue: QueueInfo | None) -> None:
+        """Say who holds the places, now and then, while something waits for one."""
+        now = time.monotonic()
+        if queue is None or now - self._warned_at < QUEUE_WARNING_SECONDS:
+            return
+        self._warned_at = now
+        holders = ", ".join(f"{who} holds {count}" for who, count in sorted(queue.holders.items(), key=lambda item: -item[1]))
+        logger.warning(
+            "waiting for a sandbox: %d of %d are in use (%s); place %d in the queue",
+            *(queue.live, queue.limit, holders or "nobody", queue.position),
+        )
+
+
+_presences: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Presence]] = WeakKeyDictionary()
+
+
+def presence(base_url: str, retry: Retrying) -> tuple[Presence, bool]:
+    """The presence of the running loop at a server, and whether it is new.
+
+    A forked child has a loop, so a lease, of its own.
+    """
+    found = _presences.setdefault(asyncio.get_running_loop(), {})
+    if base_url in found:
+        return found[base_url], False
+    made = found[base_url] = Presence(base_url, retry)
+    return made, True
+
+
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+def _background(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task that nobody waits for; kept, since a loop holds its tasks weakly."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task

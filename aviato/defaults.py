@@ -1,0 +1,212 @@
+"""SandboxDefaults: what sandboxes get when a call does not say otherwise, and how the two are merged."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from aviato.exceptions import AviatoValidationError
+
+DEFAULT_IMAGE = "python:3.11"
+MAX_TAG_CHARACTERS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxDefaults:
+    """Settings for many sandboxes. It remembers which fields were given: one that was not leaves the choice to the server.
+
+    Attributes:
+        container_image: `host`, `python:3.N` or `dir:NAME`. Not given: the server's default image.
+        command: program of the main command; None keeps a sandbox alive until it is stopped.
+        args: arguments of `command`.
+        base_url: `http://…`, `https://…` or `unix:///absolute/path`; None: `AVIATO_BASE_URL`, else the embedded server.
+        exec_timeout_seconds: limit of a command that does not state its own; `math.inf` is no limit.
+        request_timeout_seconds: how long one request may take, or a stream be silent.
+        reconnect_timeout_seconds: how long a server that was reached before is waited for, from the last byte seen.
+        max_lifetime_seconds: end of a sandbox's life, from its start; None: none of its own.
+        temp_dir: where functions put their files inside a sandbox.
+        tags: tags of every sandbox; those of the call are added.
+        environment_variables: of every command; those of the call win.
+        resources, network, runway_ids, tower_ids: not available yet.
+    """
+
+    container_image: str = DEFAULT_IMAGE
+    command: str | None = None
+    args: Sequence[str] = ()
+    base_url: str | None = None
+    exec_timeout_seconds: float = 300.0
+    request_timeout_seconds: float = 60.0
+    reconnect_timeout_seconds: float = 60.0
+    max_lifetime_seconds: float | None = None
+    temp_dir: str = "/tmp"
+    tags: Sequence[str] = ()
+    resources: Any = None
+    network: Any = None
+    environment_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    runway_ids: Sequence[str] | None = None
+    tower_ids: Sequence[str] | None = None
+
+    def __new__(cls, **given: Any) -> Self:
+        """Remember the names of the fields that the caller set."""
+        self = object.__new__(cls)
+        object.__setattr__(self, "_given", frozenset(given))
+        return self
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.container_image, str) or not self.container_image:
+            raise _wrong("container_image", "must be a non-empty str")
+        for name in ("exec_timeout_seconds", "request_timeout_seconds", "reconnect_timeout_seconds"):
+            object.__setattr__(self, name, seconds(name, getattr(self, name)))
+        if self.max_lifetime_seconds is not None:
+            seconds("max_lifetime_seconds", self.max_lifetime_seconds)
+        absolute("temp_dir", self.temp_dir)
+        object.__setattr__(self, "args", texts("args", self.args))
+        object.__setattr__(self, "tags", tags(self.tags))
+        object.__setattr__(self, "environment_variables", environment(self.environment_variables))
+        for name in ("resources", "network", "runway_ids", "tower_ids"):
+            refuse_later(name, getattr(self, name))
+
+    def given(self, name: str) -> bool:
+        """Whether the caller set this field, even to its built-in value."""
+        return name in self._given  # type: ignore[attr-defined]
+
+    def merge_tags(self, more: Iterable[str] | None = None) -> tuple[str, ...]:
+        """These tags and the call's, each once, in this order."""
+        return tuple(dict.fromkeys((*self.tags, *tags(more or ()))))
+
+    def merge_environment_variables(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """These variables and the call's, which win."""
+        return {**self.environment_variables, **environment(more or {})}
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """A copy with some fields set anew; what was given stays given.
+
+        Raises:
+            AviatoValidationError: a name that is no field.
+        """
+        return self.from_dict({**self._as_given(), **overrides})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Defaults from a table, as a configuration file has it.
+
+        Raises:
+            AviatoValidationError: a name that is no field.
+        """
+        unknown = sorted(set(values) - {item.name for item in fields(cls)})
+        if unknown:
+            raise AviatoValidationError(
+                f"SandboxDefaults has no field {', '.join(map(repr, unknown))}",
+                field_violations=dict.fromkeys(unknown, "unknown"),
+            )
+        return cls(**values)
+
+    def _as_given(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self) if self.given(item.name)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self).from_dict, (self._as_given(),))
+
+
+# -- checks that the facade shares
+
+
+def seconds(name: str, value: Any) -> float:
+    """A duration: positive, `math.inf` included.
+
+    Raises:
+        TypeError: no number.
+        AviatoValidationError: zero, negative or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if math.isnan(value) or value <= 0:
+        raise _wrong(name, f"must be more than 0 seconds, got {value!r}; `math.inf` is no limit")
+    return float(value)
+
+
+def tags(value: Any) -> tuple[str, ...]:
+    """Tags as a tuple.
+
+    Raises:
+        TypeError: a bare string, or something that is not text.
+        AviatoValidationError: empty, too long, or with control characters.
+    """
+    if isinstance(value, str):
+        raise TypeError(f"tags must be a list of strings, not one string: write [{value!r}]")
+    found = tuple(value)
+    for tag in found:
+        if not isinstance(tag, str):
+            raise TypeError(f"tags must be strings, got {tag!r}")
+        if not 1 <= len(tag) <= MAX_TAG_CHARACTERS or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in tag):
+            raise _wrong("tags", f"{tag!r} is not 1 to {MAX_TAG_CHARACTERS} characters of text without control characters")
+    return found
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """A sequence of arguments.
+
+    Raises:
+        TypeError: a bare string, or something that is not text.
+        AviatoValidationError: a NUL in it.
+    """
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name} must be a list of strings, not one string: write [{value!r}]")
+    found = tuple(value)
+    for item in found:
+        if not isinstance(item, str):
+            raise TypeError(f"{name} must be strings, got {item!r}")
+        if "\0" in item:
+            raise _wrong(name, "must not hold a NUL character")
+    return found
+
+
+def environment(value: Any) -> dict[str, str]:
+    """Environment variables as a dict. Values never appear in a message.
+
+    Raises:
+        TypeError: not a mapping of str to str.
+        AviatoValidationError: a name that cannot be one, or a NUL.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"environment variables must be a dict of str to str, not {type(value).__name__}")
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"environment variable {name!r} must be str to str, not to {type(text).__name__}")
+        if not name or "=" in name or "\0" in name or "\0" in text:
+            raise _wrong("environment_variables", f"{name!r} cannot be set: an empty name, or `=` or NUL in it")
+    return dict(value)
+
+
+def absolute(name: str, value: Any) -> str:
+    """An absolute path inside a sandbox.
+
+    Raises:
+        TypeError: not text.
+        AviatoValidationError: relative, or a NUL in it.
+    """
+    value = os.fspath(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value.startswith("/") or "\0" in value:
+        raise _wrong(name, f"must be an absolute path, got {value!r}")
+    return value
+
+
+def refuse_later(name: str, value: Any) -> None:
+    """Refuse a parameter whose feature is not there yet.
+
+    Raises:
+        AviatoValidationError: it was given; the message names it.
+    """
+    if value is not None and value is not False and value != () and value != []:
+        raise AviatoValidationError(
+            f"{name}= is not available in this version of aviato; leave it out", field_violations={name: "not available yet"}
+        )
+
+
+def _wrong(name: str, why: str) -> AviatoValidationError:
+    return AviatoValidationError(f"{name} {why}", field_violations={name: why})

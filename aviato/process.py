@@ -1,0 +1,316 @@
+"""Process: one command, from the call to its result, with its streams."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from aviato import defaults
+from aviato.bridge.operation import OperationRef
+from aviato.bridge.stream import StreamReader
+from aviato.bridge.writer import StreamWriter
+from aviato.exceptions import (
+    AviatoError,
+    AviatoValidationError,
+    OperationCancelledError,
+    SandboxCommandTimeoutError,
+    SandboxExecutionError,
+    SandboxNotRunningError,
+)
+from aviato.results import ProcessResult, ResourceUsage
+from aviato.wire.ids import new_exec_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aviato.core.execution import Execution
+    from aviato.policy.metrics import Outcome
+    from aviato.sandbox_state import SandboxState
+    from aviato.wire.execution import ExecExit
+
+DEFAULT_MAX_OUTPUT_BYTES = 16 << 20
+TIMED_OUT_RETURNCODE = 137
+
+
+class Process(OperationRef[ProcessResult]):
+    """A command in a sandbox: a handle on its result, and its streams while it runs.
+
+    `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise
+    `SandboxCommandTimeoutError` (with `exec_result`) when the command ran too long, `SandboxExecutionError` with
+    `check=True`, and otherwise only what kept the command from having a returncode.
+
+    Attributes:
+        exec_id: made by the client; the server runs an id at most once.
+        command: as given.
+        stdout, stderr: text as it arrives.
+        stdin: a writer with `stdin=True`, else None.
+    """
+
+    def __init__(
+        self, state: SandboxState, request: dict[str, Any], *, given: bytes | None, writer: bool, check: bool, max_bytes: int
+    ) -> None:
+        self.exec_id: str = request["exec_id"]
+        self.command: tuple[str, ...] = tuple(request["command"])
+        self.stdout: StreamReader[str] = StreamReader(name="stdout", text=True, max_output_bytes=max_bytes)
+        self.stderr: StreamReader[str] = StreamReader(name="stderr", text=True, max_output_bytes=max_bytes)
+        self.stdin: StreamWriter | None = StreamWriter(self._write, self._write_eof, name="stdin") if writer else None
+        self._state = state
+        self._given = given
+        self._check = check
+        self._execution: Execution | None = None
+        self._counted = False
+        self._returncode: int | None = None
+        self._start(self._run(request), name=f"exec {_shown(self.command)} in {state.sandbox_id}")
+
+    # -- looking
+
+    def poll(self) -> int | None:
+        """The returncode once it has ended, else None.
+
+        Never raises: it is 137 after a timeout, and None after an infrastructure error.
+        """
+        return self._returncode if self.done() else None
+
+    @property
+    def returncode(self) -> int | None:
+        """As `poll()`."""
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the returncode, whatever it is.
+
+        Raises:
+            OperationTimeoutError: `timeout` seconds were not enough; the command goes on.
+            AviatoError: there is no returncode, and why.
+        """
+        error = self.exception(timeout)
+        if self._returncode is not None:
+            return self._returncode
+        assert error is not None
+        raise error
+
+    def on_wait(self) -> None:
+        """Whoever waits here cannot also go on reading: let go of the iterators that this thread or task holds half read."""
+        self.stdout.detach_own()
+        self.stderr.detach_own()
+
+    def send_signal(self, signal: int) -> OperationRef[None]:
+        """Send a signal to the command's process group, once it runs; of one that has ended a no-op."""
+        number = int(signal)
+        if not 1 <= number <= 64:
+            raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
+        return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
+
+    # -- on the loop thread
+
+    async def _run(self, request: dict[str, Any]) -> ProcessResult:
+        from aviato.core.execution import Execution
+
+        feeding: asyncio.Task[None] | None = None
+        try:
+            execution = self._execution = Execution(self._state.handle(), request, self.stdout, self.stderr)
+            if self._given is not None:
+                feeding = asyncio.get_running_loop().create_task(feed(execution, self._given))
+                self._given = None
+            ended = await execution.run()
+        except AviatoError as error:
+            self._settle(error, _class_of(error, self._state))
+            raise
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+        result = process_result(self.command, ended, self.stdout, self.stderr)
+        self._returncode = result.returncode
+        error = failure(result, request, sandbox_id=self._state.sandbox_id, check=self._check, cancelled=ended.cancelled)
+        if isinstance(error, SandboxExecutionError):
+            self._settle(None, "nonzero", result)  # the streams of a command that ended by itself end without an error
+        elif error is not None:
+            self._settle(error, "cancelled" if ended.cancelled else "error", result)
+        else:
+            self._settle(None, "ok" if result.returncode == 0 else "nonzero", result)
+        if error is not None:
+            raise error
+        return result
+
+    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
+        if task.cancelled():
+            # Also where it was cancelled before its first step.
+            self._settle(OperationCancelledError(f"{self._name} was cancelled"), "cancelled")
+        elif (error := task.exception()) is not None:
+            self._settle(error, "error")
+        super()._finish(task)
+
+    def _settle(self, error: BaseException | None, outcome: Outcome, result: ProcessResult | None = None) -> None:
+        """End the streams and count the command, once, before anyone learns of its end."""
+        if self._counted:
+            return
+        self._counted = True
+        self.stdout.finish(error)
+        self.stderr.finish(error)
+        if self.stdin is not None:
+            self.stdin.mark_closed("the command has ended")
+        self._state.stats.exec_ended(outcome)
+        if self._state.metrics is not None:
+            self._state.metrics.exec_ended(
+                self._state.sandbox_id,
+                outcome,
+                None if result is None else result.duration_seconds,
+                timed_out=result is not None and result.timed_out,
+                infrastructure=isinstance(error, AviatoError) and error.is_infrastructure,
+                truncated=result is not None and (result.stdout_truncated or result.stderr_truncated),
+            )
+
+    async def _write(self, data: bytes, offset: int) -> None:
+        await self._executing().write_stdin(data, offset)
+
+    async def _write_eof(self, offset: int) -> None:
+        await self._executing().end_stdin(offset)
+
+    async def _signal(self, number: int) -> None:
+        if not self.done():
+            await self._executing().send_signal(number)
+
+    def _executing(self) -> Execution:
+        if self._execution is None:
+            raise SandboxExecutionError(f"command {self.exec_id} did not start", reason="stdin_closed")
+        return self._execution
+
+    def _timeout_error(self, timeout: float) -> Exception:
+        error = super()._timeout_error(timeout)
+        if isinstance(error, AviatoError):
+            # Before its start nothing inside can be to blame for the wait.
+            error.is_infrastructure = self._execution is None or not self._execution.started
+        return error
+
+
+def exec_request(
+    command: Sequence[str],
+    *,
+    default_timeout_seconds: float,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None,
+    stdin: bool | bytes | str,
+    timeout_seconds: float | None,
+) -> tuple[dict[str, Any], bytes | None]:
+    """Check the arguments of an exec.
+
+    Returns:
+        The fields of the request, and input that was given whole.
+
+    Raises:
+        TypeError, AviatoValidationError: an argument that cannot be meant.
+    """
+    arguments = defaults.texts("command", command)
+    if not arguments:
+        raise AviatoValidationError("command must not be empty", field_violations={"command": "empty"})
+    if not arguments[0]:
+        raise AviatoValidationError("command[0], the program, must not be empty", field_violations={"command": "no program"})
+    if user not in (None, "root", 0) or isinstance(user, bool):
+        raise AviatoValidationError(f"user must be None, 'root' or 0, got {user!r}", field_violations={"user": "unknown"})
+    if not isinstance(stdin, (bool, bytes, str)):
+        raise TypeError(f"stdin must be True, False, bytes or str, not {type(stdin).__name__}")
+    limit = default_timeout_seconds
+    if timeout_seconds is not None:
+        limit = defaults.seconds("timeout_seconds", timeout_seconds)
+    request: dict[str, Any] = {"exec_id": new_exec_id(), "command": arguments}
+    request["timeout_seconds"] = None if math.isinf(limit) else limit
+    if cwd is not None:
+        request["working_dir"] = defaults.absolute("cwd", cwd)
+    if env:
+        request["environment_variables"] = defaults.environment(env)
+    if stdin is not False:
+        request["stdin"] = True
+    return request, stdin.encode() if isinstance(stdin, str) else stdin if isinstance(stdin, bytes) else None
+
+
+def output_limit(value: int | None) -> int:
+    """How much of each stream a result keeps."""
+    if value is None:
+        return DEFAULT_MAX_OUTPUT_BYTES
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"max_output_bytes must be an int, not {type(value).__name__}")
+    if value <= 0:
+        raise AviatoValidationError(
+            f"max_output_bytes must be more than 0, got {value}", field_violations={"max_output_bytes": "not positive"}
+        )
+    return value
+
+
+def failure(
+    result: ProcessResult, request: dict[str, Any], *, sandbox_id: str, check: bool, cancelled: bool
+) -> AviatoError | None:
+    """What is raised in place of a result, if anything."""
+    if cancelled:
+        return OperationCancelledError(f"command {request['exec_id']} was cancelled")
+    if result.timed_out:
+        return SandboxCommandTimeoutError(
+            f"{_shown(result.command)} ran longer than {request['timeout_seconds']:g} s and was killed",
+            exec_result=result,
+            sandbox_id=sandbox_id,
+            started=True,
+        )
+    if check and result.returncode != 0:
+        return SandboxExecutionError(
+            f"{_shown(result.command)} ended with returncode {result.returncode}{_last_words(result)}",
+            exec_result=result,
+            sandbox_id=sandbox_id,
+            started=True,
+            reason="returncode",
+        )
+    return None
+
+
+def process_result(
+    command: tuple[str, ...], ended: ExecExit, stdout: StreamReader[str], stderr: StreamReader[str]
+) -> ProcessResult:
+    """The result from what the server said at the end and what was collected on the way."""
+    out, err = stdout.collected(), stderr.collected()
+    return ProcessResult(
+        returncode=ended.returncode,
+        command=command,
+        stdout_bytes=out.data,
+        stderr_bytes=err.data,
+        stdout_bytes_total=out.total,
+        stderr_bytes_total=err.total,
+        stdout_head_bytes=out.head_bytes,
+        stderr_head_bytes=err.head_bytes,
+        duration_seconds=ended.duration_seconds,
+        timed_out=ended.timed_out,
+        signal=ended.signal,
+        oom_killed=ended.oom_killed,
+        usage=ResourceUsage(
+            cpu_seconds=ended.cpu_seconds,
+            max_rss_bytes=ended.max_rss_bytes,
+            memory_peak_bytes=ended.memory_peak_bytes,
+            processes_peak=ended.processes_peak,
+        ),
+    )
+
+
+async def feed(execution: Execution, content: bytes) -> None:
+    """Send input that was given whole, and its end. A command that does not read it all has not failed."""
+    step = 256 << 10
+    try:
+        for start in range(0, len(content), step):
+            await execution.write_stdin(content[start : start + step], start)
+        await execution.end_stdin(len(content))
+    except AviatoError:
+        pass
+
+
+def _class_of(error: AviatoError, state: SandboxState) -> Outcome:
+    """By the caller's own `stop()` a command counts as cancelled."""
+    return "cancelled" if isinstance(error, SandboxNotRunningError) and state.stopped else "error"
+
+
+def _shown(command: tuple[str, ...]) -> str:
+    text = os.fsencode(" ".join(command)).decode(errors="replace")
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def _last_words(result: ProcessResult) -> str:
+    lines = result.stderr.strip().splitlines()
+    return f": {lines[-1][:200]}" if lines else ""

@@ -1,0 +1,481 @@
+"""Sandbox: one isolated place to run commands in, as a handle for blocking and for async code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from aviato import defaults as checks
+from aviato import sandbox_config
+from aviato.bridge.operation import OperationRef
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
+from aviato.options import SandboxStatus
+from aviato.process import Process, exec_request, output_limit
+from aviato.sandbox_config import SandboxConfig
+from aviato.sandbox_files import SandboxFiles
+from aviato.sandbox_properties import SandboxProperties
+from aviato.sandbox_state import SandboxState, call
+from aviato.transfer import LazyStream
+from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from aviato.bridge.stream import StreamReader
+    from aviato.core.client import Client
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.presence import Presence
+    from aviato.defaults import SandboxDefaults
+    from aviato.policy.metrics import Metrics
+    from aviato.sandbox_config import Connection, SandboxOptions
+    from aviato.session import Session
+    from aviato.wire.sandboxes import SandboxInfo
+
+logger = logging.getLogger("aviato")
+
+
+class Sandbox(SandboxFiles, SandboxProperties):
+    """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
+
+    Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
+    `Session`. Whatever this process made is stopped when the process ends, unless `detached=True`.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str | None = None,
+        args: Sequence[str] | None = None,
+        defaults: SandboxDefaults | None = None,
+        container_image: str | None = None,
+        tags: Sequence[str] | None = None,
+        base_url: str | None = None,
+        exec_timeout_seconds: float | None = None,
+        request_timeout_seconds: float | None = None,
+        max_lifetime_seconds: float | None = None,
+        idle_timeout_seconds: float | None = None,
+        resources: Any = None,
+        strict_limits: bool = False,
+        mounted_files: Sequence[Mapping[str, Any]] | None = None,
+        ports: Sequence[int] | None = None,
+        network: Any = None,
+        secrets: Sequence[Any] | None = None,
+        environment_variables: Mapping[str, str] | None = None,
+        working_dir: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+        detached: bool = False,
+        runtime: str | None = None,
+        runway_ids: Sequence[str] | None = None,
+        tower_ids: Sequence[str] | None = None,
+    ) -> None:
+        """Describe a sandbox.
+
+        Args:
+            command: program of the main command, whose end ends the sandbox; None keeps it alive until it is stopped.
+            args: arguments of `command`.
+            defaults: what holds where nothing is given here; tags add up, environment variables merge.
+            container_image: `host`, `python:3.N` or `dir:NAME`; None is the server's default.
+            tags: text of 1 to 256 characters each, for `Sandbox.list`.
+            base_url: the server; see `SandboxDefaults`.
+            exec_timeout_seconds: limit of commands that do not state their own; `math.inf` is none.
+            request_timeout_seconds: how long one request may take.
+            max_lifetime_seconds: the sandbox ends after so long.
+            environment_variables: of every command.
+            working_dir: absolute; where commands start.
+            annotations: kept on record and returned.
+            detached: lives on when this process ends.
+            idle_timeout_seconds: not available yet; refused when given, as all that follow.
+            resources: not available yet.
+            strict_limits: not available yet.
+            mounted_files: not available yet.
+            ports: not available yet.
+            network: not available yet.
+            secrets: not available yet.
+            runtime: not available yet.
+            runway_ids: not available yet.
+            tower_ids: not available yet.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant; it is named.
+        """
+        options: Any = dict(locals())
+        del options["self"]
+        self._init(SandboxState(new_sandbox_id(), sandbox_config.config(options)))
+
+    def _init(self, state: SandboxState) -> None:
+        self._state = state
+        self._start_ref: OperationRef[None] | None = None
+        self._running_ref: OperationRef[Sandbox] | None = None
+
+    @classmethod
+    def _of(cls, state: SandboxState, *, let_go: bool = False) -> Self:
+        """The object of a state; with `let_go`, the server may be told when the caller has dropped it."""
+        self = cls.__new__(cls)
+        self._init(state)
+        if let_go:
+            weakref.finalize(self, state.let_go).atexit = False
+        return self
+
+    @classmethod
+    def _seen(cls, info: SandboxInfo, connection: Connection, metrics: Metrics | None = None) -> Self:
+        """The object of a sandbox that exists."""
+        state = SandboxState(info.sandbox_id, SandboxConfig(connection=connection), metrics=metrics)
+        state.info = info
+        return cls._of(state)
+
+    # -- making and finding
+
+    @classmethod
+    def run(cls, *command: str, **options: Unpack[SandboxOptions]) -> Self:
+        """Make a sandbox and start it; blocking. It has been accepted by the server when this returns.
+
+        Args:
+            command: the main command, argument by argument; none keeps the sandbox alive until it is stopped.
+            options: as the constructor's.
+        """
+        arguments = checks.texts("command", command)
+        if arguments:
+            options["args"] = [*arguments[1:], *(options.get("args") or ())]
+            options["command"] = arguments[0]
+        sandbox = cls(**options)
+        sandbox.start().result()
+        return sandbox
+
+    @classmethod
+    def session(cls, defaults: SandboxDefaults | None = None) -> Session:
+        """A `Session` with these defaults."""
+        from aviato.session import Session
+
+        return Session(defaults)
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        tags: Sequence[str] | None = None,
+        status: SandboxStatus | str | Iterable[SandboxStatus | str] | None = None,
+        include_stopped: bool = False,
+        defaults: SandboxDefaults | None = None,
+        base_url: str | None = None,
+        request_timeout_seconds: float | None = None,
+    ) -> OperationRef[list[Sandbox]]:
+        """All sandboxes that match, oldest first.
+
+        Args:
+            tags: all of them must be there.
+            status: one or several; a terminal one implies `include_stopped`.
+            include_stopped: also the ended ones, which stay on record for 24 hours.
+            defaults: for its server only.
+            base_url: the server.
+            request_timeout_seconds: how long one request may take.
+
+        Raises:
+            AviatoValidationError: an unknown status; the message names the valid ones.
+        """
+        connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
+        wanted = statuses(status)
+        query = {"tags": checks.tags(tags or ()), "status": [str(one) for one in wanted]}
+        stopped = include_stopped or any(one.is_terminal for one in wanted)
+
+        async def work(client: Client, _: Presence) -> list[Sandbox]:
+            found = await client.list_sandboxes(**query, include_stopped=stopped)
+            return [cls._seen(info, connection) for info in found]
+
+        return OperationRef.start(call(connection, work), name="list sandboxes")
+
+    @classmethod
+    def from_id(
+        cls,
+        sandbox_id: str,
+        *,
+        defaults: SandboxDefaults | None = None,
+        base_url: str | None = None,
+        request_timeout_seconds: float | None = None,
+    ) -> OperationRef[Sandbox]:
+        """A sandbox that exists, by its id; it is used, not owned.
+
+        Raises (from the handle):
+            SandboxNotFoundError: the server does not know it.
+        """
+        connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
+        return OperationRef.start(find(sandbox_id, connection), name=f"find {sandbox_id}")
+
+    @classmethod
+    def delete(
+        cls,
+        sandbox_id: str,
+        *,
+        missing_ok: bool = False,
+        defaults: SandboxDefaults | None = None,
+        base_url: str | None = None,
+        request_timeout_seconds: float | None = None,
+    ) -> OperationRef[None]:
+        """End a sandbox by its id; fine if it has ended already.
+
+        Raises (from the handle):
+            SandboxNotFoundError: the server does not know it, unless `missing_ok`.
+        """
+        connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
+
+        async def work(client: Client, _: Presence) -> None:
+            if SANDBOX_ID.fullmatch(sandbox_id) is None:
+                if missing_ok:
+                    return
+                raise _unknown(sandbox_id)
+            await client.delete(sandbox_id, missing_ok=missing_ok)
+
+        return OperationRef.start(call(connection, work), name=f"delete {sandbox_id}")
+
+    # -- life
+
+    def start(self) -> OperationRef[None]:
+        """Start it; resolves when the server has accepted it. A second call joins the first."""
+        self._state.used = True
+        if self._start_ref is None or _failed(self._start_ref):
+            work = self._state.do(lambda handle: handle.start())
+            self._start_ref = OperationRef.start(work, name=f"start {self.sandbox_id}", shared=True)
+        return self._start_ref
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Start it and wait until it runs or has ended; blocking.
+
+        Raises:
+            OperationTimeoutError: `timeout` seconds were not enough; the start goes on.
+            SandboxError: it ended without ever having run.
+        """
+        self._waitable().result(timeout)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from self._waitable().__await__()
+        return self
+
+    def _waitable(self) -> OperationRef[Any]:
+        """The operation that stands for this sandbox in `aviato.wait`: that it runs."""
+        self._state.used = True
+        if self._running_ref is None or _failed(self._running_ref):
+            work = self._state.do(_wait_running)
+            self._running_ref = OperationRef.start(work, name=f"wait for {self.sandbox_id}", shared=True)
+        return self._running_ref
+
+    def wait_until_complete(self, timeout: float | None = None, *, raise_on_termination: bool = True) -> OperationRef[Sandbox]:
+        """Wait until it has ended; a main command that failed is an end like another: look at `returncode`.
+
+        Args:
+            timeout: seconds; None waits as long as it takes.
+            raise_on_termination: raise if it was stopped, or ended by a limit or by the server.
+
+        Raises (from the handle):
+            SandboxTimeoutError: it still lives after `timeout` seconds.
+            SandboxFailedError: it failed without a returncode.
+            SandboxTerminatedError, SandboxNotRunningError: with `raise_on_termination`.
+        """
+        limit = None if timeout is None else checks.seconds("timeout", timeout)
+        self._state.used = True
+
+        async def work(handle: SandboxHandle) -> Sandbox:
+            await _wait_ended(handle, limit, raise_on_termination)
+            return self
+
+        return OperationRef.start(self._state.do(work), name=f"wait for the end of {self.sandbox_id}", shared=True)
+
+    def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> OperationRef[None]:
+        """End it: SIGTERM to what runs, SIGKILL after the grace. Works without waiting for it; twice is fine.
+
+        Raises (from the handle):
+            SandboxNotFoundError: the server does not know it, unless `missing_ok`.
+        """
+        grace = float(graceful_shutdown_seconds)
+        if not 0 <= grace < float("inf"):
+            raise AviatoValidationError(
+                f"graceful_shutdown_seconds must be 0 or more, got {graceful_shutdown_seconds!r}",
+                field_violations={"graceful_shutdown_seconds": "negative or not finite"},
+            )
+        self._state.stopped = True
+        work = self._state.do(lambda handle: handle.stop(grace, missing_ok=missing_ok))
+        return OperationRef.start(work, name=f"stop {self.sandbox_id}", shared=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start().result()
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop(missing_ok=True).result()
+        except Exception as failure:
+            if error is None:
+                raise
+            logger.warning("stopping %s failed as well: %s", self.sandbox_id, failure)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop(missing_ok=True)
+        except Exception as failure:
+            if error is None:
+                raise
+            logger.warning("stopping %s failed as well: %s", self.sandbox_id, failure)
+
+    def _abandon(self) -> None:
+        """Entering failed or was interrupted: nobody will call exit."""
+        abandoned = self.stop(missing_ok=True)
+        abandoned.add_done_callback(lambda ref: ref.exception())
+
+    # -- commands
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        stdin: bool | bytes | str = False,
+        check: bool = False,
+        timeout_seconds: float | None = None,
+        max_output_bytes: int | None = None,
+        detach: bool = False,
+    ) -> Process:
+        """Run a command; the first one starts the sandbox.
+
+        Args:
+            command: program and arguments, as a list of strings.
+            cwd: absolute; where it runs.
+            env: variables of this command, beside the sandbox's.
+            user: None, `"root"` or 0.
+            stdin: `True` for a writer, bytes or text to be sent whole, `False` for /dev/null.
+            check: raise `SandboxExecutionError` from the result if the returncode is not 0.
+            timeout_seconds: kills the whole process tree after so long, counted from its start; None is
+                `exec_timeout_seconds` of the sandbox, `math.inf` no limit.
+            max_output_bytes: how much of each stream the result keeps (16 MiB), half head and half tail.
+            detach: not available yet.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+        """
+        checks.refuse_later("detach", detach)
+        request, given = exec_request(
+            command,
+            default_timeout_seconds=self._state.config.exec_timeout_seconds,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdin=stdin,
+            timeout_seconds=timeout_seconds,
+        )
+        most = output_limit(max_output_bytes)
+        return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
+
+    def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
+        """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""
+        if tail_lines is not None and (isinstance(tail_lines, bool) or not isinstance(tail_lines, int) or tail_lines < 0):
+            raise AviatoValidationError(f"tail_lines must be 0 or more, got {tail_lines!r}")
+        return LazyStream(self._state_in_use(), "logs", _logs(follow, tail_lines), text=True)
+
+    # -- what is known
+
+    def get_status(self) -> SandboxStatus:
+        """Ask the server; blocking.
+
+        Raises:
+            SandboxNotFoundError: the server does not know it.
+        """
+        return OperationRef.start(self._state.do(_ask_status), name=f"status of {self.sandbox_id}").result()
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.sandbox_id} {self.status}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Id and configuration, never a key; the copy connects at its first use and owns no clean-up."""
+        return (_copy, (type(self), self.sandbox_id, self._state.config, self._state.is_accepted))
+
+
+def statuses(value: SandboxStatus | str | Iterable[SandboxStatus | str] | None) -> tuple[SandboxStatus, ...]:
+    """One status or several, as members or names.
+
+    Raises:
+        AviatoValidationError: an unknown name; the message lists the valid ones.
+    """
+    if value is None:
+        return ()
+    items = (value,) if isinstance(value, str) else tuple(value)
+    try:
+        return tuple(SandboxStatus(item) for item in items)
+    except ValueError as error:
+        valid = ", ".join(str(member) for member in SandboxStatus)
+        raise AviatoValidationError(f"{error}; valid are {valid}", field_violations={"status": "unknown"}) from None
+
+
+async def find(sandbox_id: str, connection: Connection, metrics: Metrics | None = None) -> Sandbox:
+    """The object of a sandbox that the server knows."""
+    if SANDBOX_ID.fullmatch(sandbox_id) is None:
+        raise _unknown(sandbox_id)
+    return Sandbox._seen(await call(connection, lambda client, _: client.get(sandbox_id)), connection, metrics)
+
+
+def _copy(cls: type[Sandbox], sandbox_id: str, config: SandboxConfig, accepted: bool) -> Sandbox:
+    return cls._of(SandboxState(sandbox_id, config, accepted=accepted))
+
+
+def _unknown(sandbox_id: str) -> SandboxNotFoundError:
+    return SandboxNotFoundError(f"{sandbox_id!r} is not the id of a sandbox", sandbox_id=sandbox_id)
+
+
+def _failed(ref: OperationRef[Any]) -> bool:
+    return ref.done() and ref.exception() is not None
+
+
+async def _wait_running(handle: SandboxHandle) -> None:
+    await handle.wait_running()
+
+
+async def _ask_status(handle: SandboxHandle) -> SandboxStatus:
+    if not handle.begun:
+        return SandboxStatus.UNSPECIFIED
+    await handle.until_accepted()
+    return (await handle.refresh()).status
+
+
+async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termination: bool) -> None:
+    from aviato.core.lifecycle import ending_error
+
+    try:
+        async with asyncio.timeout(limit):
+            info = await handle.wait_ended()
+    except TimeoutError as error:
+        if isinstance(error, AviatoError):
+            raise
+        raise SandboxTimeoutError(
+            f"sandbox {handle.sandbox_id} has not ended within {limit:g} s", sandbox_id=handle.sandbox_id, reason="wait_timeout"
+        ) from None
+    error = ending_error(info)
+    failed = info.status is SandboxStatus.FAILED and info.returncode is None
+    terminated = info.status is SandboxStatus.TERMINATED and raise_on_termination
+    if error is not None and (failed or terminated):
+        raise error
+
+
+def _logs(follow: bool, tail_lines: int | None) -> Callable[[SandboxHandle], AsyncIterator[bytes]]:
+    def fetch(handle: SandboxHandle) -> AsyncIterator[bytes]:
+        from aviato.core import files
+
+        return files.logs(handle, follow=follow, tail_lines=tail_lines)
+
+    return fetch

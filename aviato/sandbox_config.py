@@ -1,0 +1,185 @@
+"""The arguments of a sandbox, checked and merged with the defaults."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from aviato import defaults as checks
+from aviato.defaults import SandboxDefaults
+from aviato.exceptions import AviatoValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BUILT_IN = SandboxDefaults()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Which server, and how patient: picklable, and without a key."""
+
+    base_url: str
+    request_timeout_seconds: float = 60.0
+    reconnect_timeout_seconds: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+    """Everything that makes a sandbox what it is, as a pickle carries it.
+
+    Attributes:
+        create: fields of the create request, for a sandbox that this client makes; None for one that exists.
+        exec_timeout_seconds: for commands that do not state their own.
+    """
+
+    connection: Connection
+    create: dict[str, Any] | None = None
+    exec_timeout_seconds: float = 300.0
+
+
+def connection(
+    defaults: SandboxDefaults | None, base_url: str | None = None, request_timeout_seconds: float | None = None
+) -> Connection:
+    """The connection that a call means.
+
+    Raises:
+        AviatoValidationError: a base URL or duration that cannot be used.
+    """
+    from aviato.transport.resolution import choose
+
+    chosen = _defaults(defaults)
+    request = chosen.request_timeout_seconds
+    if request_timeout_seconds is not None:
+        request = checks.seconds("request_timeout_seconds", request_timeout_seconds)
+    return Connection(
+        base_url=choose(base_url, chosen.base_url),
+        request_timeout_seconds=request,
+        reconnect_timeout_seconds=chosen.reconnect_timeout_seconds,
+    )
+
+
+class SandboxOptions(TypedDict, total=False):
+    """The parameters of `Sandbox`, for the calls that pass them on."""
+
+    command: str | None
+    args: Sequence[str] | None
+    defaults: SandboxDefaults | None
+    container_image: str | None
+    tags: Sequence[str] | None
+    base_url: str | None
+    exec_timeout_seconds: float | None
+    request_timeout_seconds: float | None
+    max_lifetime_seconds: float | None
+    idle_timeout_seconds: float | None
+    resources: Any
+    strict_limits: bool
+    mounted_files: Sequence[Mapping[str, Any]] | None
+    ports: Sequence[int] | None
+    network: Any
+    secrets: Sequence[Any] | None
+    environment_variables: Mapping[str, str] | None
+    working_dir: str | None
+    annotations: Mapping[str, str] | None
+    detached: bool
+    runtime: str | None
+    runway_ids: Sequence[str] | None
+    tower_ids: Sequence[str] | None
+
+
+_LATER = (
+    *("idle_timeout_seconds", "resources", "strict_limits", "mounted_files", "ports", "network"),
+    *("secrets", "runtime", "runway_ids", "tower_ids"),
+)
+
+
+def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfig:
+    """The configuration of a sandbox.
+
+    Args:
+        options: as the caller gave them.
+        releasable: made by a session, so it may be ended under pressure once the caller has let it go.
+
+    Raises:
+        TypeError, AviatoValidationError: an argument that cannot be meant, or whose feature is not there yet; it is named.
+    """
+    unknown = sorted(set(options) - SandboxOptions.__optional_keys__)
+    if unknown:
+        raise TypeError(f"a sandbox has no parameter {', '.join(map(repr, unknown))}")
+    for name in _LATER:
+        checks.refuse_later(name, options.get(name))
+    chosen = _defaults(options.get("defaults"))
+    detached = bool(options.get("detached", False))
+    create: dict[str, Any] = {
+        "detached": detached,
+        "releasable": releasable and not detached,
+        "image": _image(options.get("container_image"), chosen),
+        "image_fallback": _image_fallback(),
+        "environment_variables": chosen.merge_environment_variables(options.get("environment_variables")),
+        "tags": chosen.merge_tags(options.get("tags")),
+        "annotations": _annotations(options.get("annotations")),
+        **_main_command(options.get("command"), options.get("args"), chosen),
+    }
+    if (working_dir := options.get("working_dir")) is not None:
+        create["working_dir"] = checks.absolute("working_dir", working_dir)
+    lifetime = options.get("max_lifetime_seconds")
+    lifetime = chosen.max_lifetime_seconds if lifetime is None else lifetime
+    if lifetime is not None and not math.isinf(checks.seconds("max_lifetime_seconds", lifetime)):
+        create["max_lifetime_seconds"] = float(lifetime)
+    timeout = chosen.exec_timeout_seconds
+    if (given := options.get("exec_timeout_seconds")) is not None:
+        timeout = checks.seconds("exec_timeout_seconds", given)
+    where = connection(chosen, options.get("base_url"), options.get("request_timeout_seconds"))
+    return SandboxConfig(connection=where, create=create, exec_timeout_seconds=timeout)
+
+
+def _defaults(defaults: SandboxDefaults | None) -> SandboxDefaults:
+    if defaults is None:
+        return BUILT_IN
+    if not isinstance(defaults, SandboxDefaults):
+        raise TypeError(f"defaults must be a SandboxDefaults, not {type(defaults).__name__}")
+    return defaults
+
+
+def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
+    """None, the server's choice, unless somebody asked for an image."""
+    if given is None:
+        return defaults.container_image if defaults.given("container_image") else None
+    if not isinstance(given, str):
+        raise TypeError(f"container_image must be a str, not {type(given).__name__}")
+    if not given:
+        raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})
+    return given
+
+
+def _image_fallback() -> str | None:
+    value = os.environ.get("AVIATO_IMAGE_FALLBACK") or None
+    if value not in (None, "nearest"):
+        raise AviatoValidationError(f"AVIATO_IMAGE_FALLBACK is {value!r}; the only value it has is 'nearest'")
+    return value
+
+
+def _main_command(command: str | None, args: Sequence[str] | None, defaults: SandboxDefaults) -> dict[str, Any]:
+    if command is None:
+        command = defaults.command
+        args = defaults.args if args is None else args
+    elif not isinstance(command, str):
+        raise TypeError(f"command must be the program as a str, and args its list, not {type(command).__name__}")
+    arguments = checks.texts("args", args or ())
+    if command is None:
+        if arguments:
+            raise AviatoValidationError("args= needs command=, the program", field_violations={"args": "without command"})
+        return {}
+    if not command or "\0" in command:
+        raise AviatoValidationError("command must be the name of a program", field_violations={"command": "no program"})
+    return {"command": command, "args": arguments}
+
+
+def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:
+    found = dict(value or {})
+    for name, text in found.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"annotations must be str to str, got {name!r}: {text!r}")
+    return found

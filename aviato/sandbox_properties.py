@@ -1,0 +1,147 @@
+"""What is known of a sandbox without asking: as the server said last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aviato.options import SandboxStatus
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from aviato.sandbox_state import SandboxState
+
+
+class Limit(NamedTuple):
+    """A limit of a sandbox: None is unlimited; strength is `hard`, `watched` or `none`."""
+
+    value: float | None
+    strength: str
+
+
+class SandboxProperties:
+    """The properties of a sandbox; before the server has said anything they are empty."""
+
+    _state: SandboxState
+
+    @property
+    def sandbox_id(self) -> str:
+        """Known from construction: the client makes it."""
+        return self._state.sandbox_id
+
+    @property
+    def status(self) -> SandboxStatus:
+        """As last seen; `get_status()` asks."""
+        info = self._state.last_seen
+        return SandboxStatus.UNSPECIFIED if info is None else info.status
+
+    @property
+    def status_reason(self) -> str | None:
+        """Why it ended, such as `stopped`, `exited` or `lifetime`."""
+        info = self._state.last_seen
+        return None if info is None else info.status_reason
+
+    @property
+    def status_updated_at(self) -> datetime | None:
+        """When the status changed last."""
+        info = self._state.last_seen
+        return None if info is None else _moment(info.status_updated_at)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When the server accepted it."""
+        info = self._state.last_seen
+        return None if info is None else _moment(info.created_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it began to run."""
+        info = self._state.last_seen
+        return None if info is None else _moment(info.started_at)
+
+    @property
+    def returncode(self) -> int | None:
+        """Of the main command, once that has ended."""
+        info = self._state.last_seen
+        return None if info is None else info.returncode
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags, those of the defaults first."""
+        info, create = self._state.last_seen, self._state.config.create
+        return tuple(info.tags if info is not None else (create or {}).get("tags", ()))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations."""
+        info, create = self._state.last_seen, self._state.config.create
+        return dict(info.annotations if info is not None else (create or {}).get("annotations", {}))
+
+    @property
+    def limits(self) -> dict[str, Limit]:
+        """Each limit that holds for it, with its strength."""
+        info = self._state.last_seen
+        return {} if info is None else {name: Limit(limit.value, limit.strength) for name, limit in info.limits.items()}
+
+    @property
+    def exec_stats(self) -> dict[str, int]:
+        """`exec_count`, `completed_ok`, `completed_nonzero`, `failures`, as counted by this object."""
+        return self._state.stats.exec_stats
+
+    @property
+    def execution_stats(self) -> dict[str, int]:
+        """`total`, `successes`, `failures`, `errors`: the same counts by their other names."""
+        return self._state.stats.execution_stats
+
+    @property
+    def service_urls(self) -> dict[int, str]:
+        """URL of each exposed port."""
+        info = self._state.last_seen
+        return {} if info is None else dict(info.service_urls)
+
+    @property
+    def exposed_ports(self) -> tuple[int, ...]:
+        """The exposed ports, in order."""
+        return tuple(sorted(self.service_urls))
+
+    @property
+    def service_address(self) -> str | None:
+        """`host:port` of the first exposed port."""
+        urls = self.service_urls
+        return urls[min(urls)].partition("://")[2].rstrip("/") if urls else None
+
+    @property
+    def applied_ingress_mode(self) -> str | None:
+        """Who may connect to it: `none` or `public`."""
+        info = self._state.last_seen
+        return None if info is None else info.ingress_mode
+
+    @property
+    def applied_egress_mode(self) -> str | None:
+        """What it may connect to."""
+        info = self._state.last_seen
+        return None if info is None else info.egress_mode
+
+    @property
+    def runway_id(self) -> str | None:
+        """The pool that it was placed in."""
+        info = self._state.last_seen
+        return None if info is None else info.runway_id
+
+    @property
+    def tower_id(self) -> str | None:
+        """The node that it was placed on."""
+        info = self._state.last_seen
+        return None if info is None else info.tower_id
+
+    @property
+    def tower_group_id(self) -> str | None:
+        """The group of the node that it was placed on."""
+        info = self._state.last_seen
+        return None if info is None else info.tower_group_id
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    from datetime import UTC, datetime
+
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,146 @@
+"""What a `Sandbox` object, its commands and its session share: who it is, how it is made, and its handle on the loop thread.
+
+The `Sandbox` object itself is not part of it: when the caller lets that go, a command that runs on keeps only this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+from aviato.bridge.loop import register_exit, running_loop_thread
+from aviato.exceptions import AviatoError
+from aviato.policy.metrics import ExecStats
+from aviato.policy.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aviato.core.client import Client
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.presence import Presence
+    from aviato.policy.metrics import Metrics
+    from aviato.sandbox_config import Connection, SandboxConfig
+    from aviato.wire.sandboxes import SandboxInfo
+
+T = TypeVar("T")
+
+
+class SandboxState:
+    """One sandbox in this process.
+
+    Attributes:
+        accepted: the server is known to have it; a copy need not create it.
+        used: some operation was asked for, which reports a failed start.
+        stopped: `stop()` was called here, so what ends from now on was cancelled.
+    """
+
+    def __init__(
+        self, sandbox_id: str, config: SandboxConfig, *, metrics: Metrics | None = None, accepted: bool = False
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.config = config
+        self.metrics = metrics
+        self.stats = ExecStats()
+        self.accepted = accepted or config.create is None
+        self.used = False
+        self.stopped = False
+        self.info: SandboxInfo | None = None
+        self._pid = os.getpid()
+        self._gone = False
+        self._handle: SandboxHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def handle(self) -> SandboxHandle:
+        """The handle on the loop thread, where this must be called; a forked child makes one of its own."""
+        loop = asyncio.get_running_loop()
+        handle = self._handle
+        if handle is None or self._loop is not loop:
+            before, handle = handle, self._make()
+            if before is not None:
+                handle.accepted = handle.accepted or before.accepted
+                handle.info, handle.stopped = before.info, before.stopped
+            self._handle, self._loop = handle, loop
+        return handle
+
+    def _make(self) -> SandboxHandle:
+        client, presence = connect(self.config.connection, self.metrics)
+        from aviato.core.lifecycle import SandboxHandle
+
+        create = None if self.accepted else self.config.create
+        on_running = None if self.metrics is None else self.metrics.startup
+        return SandboxHandle(self.sandbox_id, client, presence, create, on_running=on_running)
+
+    async def start_in_background(self) -> None:
+        """Start it without a waiter; a failure is for whoever uses it, and is logged if nobody does."""
+        try:
+            await self.do(lambda handle: handle.start())
+        except AviatoError:
+            if not self.used and not self.stopped:
+                raise
+
+    async def do(self, work: Callable[[SandboxHandle], Awaitable[T]]) -> T:
+        """Run an operation on the loop thread; the sandbox is not let go before it has ended."""
+        handle = self.handle()
+        handle.enter()
+        try:
+            return await work(handle)
+        finally:
+            handle.leave()
+
+    @property
+    def last_seen(self) -> SandboxInfo | None:
+        """What the server said last."""
+        return self._handle.info if self._handle is not None and self._handle.info is not None else self.info
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the server is known to have it."""
+        return self.accepted or (self._handle is not None and self._handle.accepted)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to have ended, or never began and never will."""
+        info = self.last_seen
+        return (info is not None and info.status.is_terminal) or (self.stopped and not self.is_accepted)
+
+    def let_go(self) -> None:
+        """The `Sandbox` object is gone. Called by the collector, in whichever thread."""
+        thread = running_loop_thread()
+        if self._pid == os.getpid() and thread is not None and thread.usable:
+            try:
+                thread.call(self._let_go)
+            except RuntimeError:
+                pass
+
+    def _let_go(self) -> None:
+        self._gone = True
+        if self._handle is not None and self._loop is asyncio.get_running_loop():
+            self._handle.let_go()
+
+
+def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Presence]:
+    """A client for a server, and this process's presence there. On the loop thread only."""
+    from aviato.transport import embedded, resolution
+
+    if connection.base_url == resolution.EMBEDDED and not _started:
+        # The server comes up on another core while this one loads the HTTP client.
+        _started.append(True)
+        embedded.start_early(embedded.socket_path())
+    from aviato.core.presence import presence
+
+    here, is_new = presence(connection.base_url, RetryPolicy())
+    if is_new:
+        register_exit(here.end)
+    retry = RetryPolicy(metrics.retry) if metrics is not None else None
+    client = here.client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds, retry)
+    return client, here
+
+
+_started: list[bool] = []
+
+
+async def call(connection: Connection, work: Callable[[Client, Presence], Awaitable[T]]) -> T:
+    """Run a call that concerns no one sandbox, on the loop thread."""
+    return await work(*connect(connection))

@@ -1,0 +1,362 @@
+"""Session: many sandboxes with one set of defaults, counted together and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+from aviato import defaults as checks
+from aviato import sandbox_config
+from aviato.bridge.loop import EXIT_SECONDS, register_exit, running_loop_thread
+from aviato.bridge.operation import OperationRef
+from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.policy.metrics import Metrics, load_reporters
+from aviato.sandbox import Sandbox, find
+from aviato.sandbox_config import SandboxConfig
+from aviato.sandbox_state import SandboxState, call
+from aviato.wire.ids import new_sandbox_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from aviato.core.client import Client
+    from aviato.core.presence import Presence
+    from aviato.defaults import SandboxDefaults
+    from aviato.policy.metrics import Reporter
+    from aviato.sandbox_config import Connection, SandboxOptions
+
+logger = logging.getLogger("aviato")
+
+_ASK_FIRST = 16
+"""From so many sandboxes on, closing asks which still live before it stops them one by one."""
+
+Report = dict[str, float | int]
+
+
+class Session:
+    """Makes sandboxes, counts what they do, and stops them at its end.
+
+    Use it with `with` or `async with`, or make it once for a module: what is left is stopped when the process ends. Only the
+    process that made a session cleans up; a forked child that uses it owns what it makes itself.
+    """
+
+    def __init__(
+        self,
+        defaults: SandboxDefaults | None = None,
+        report_to: Sequence[str] | None = None,
+        max_concurrency: int | None = None,
+    ) -> None:
+        """Begin a session; no I/O.
+
+        Args:
+            defaults: of its sandboxes.
+            report_to: None reports to whatever reporter is installed and active; `[]` to none.
+            max_concurrency: not available yet; refused when given.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant.
+        """
+        checks.refuse_later("max_concurrency", max_concurrency)
+        self._defaults = defaults
+        self._reporting = _reports(report_to)
+        self._connection = sandbox_config.connection(defaults)
+        self._metrics = Metrics()
+        self._step: int | None = None
+        self._reset_here()
+
+    def _reset_here(self) -> None:
+        """Begin empty, in the process that calls."""
+        self._pid = os.getpid()
+        self._made: dict[str, Connection] = {}
+        self._states: weakref.WeakValueDictionary[str, SandboxState] = weakref.WeakValueDictionary()
+        self._adopted: dict[str, SandboxState] = {}
+        self._closing: OperationRef[None] | None = None
+        self._exit_registered = False
+
+    # -- sandboxes
+
+    def sandbox(self, *, start: bool = True, **options: Unpack[SandboxOptions]) -> Sandbox:
+        """A sandbox of this session. It starts in the background, so a list of them starts in parallel.
+
+        Under pressure the server may end one whose object was let go, once its commands have ended.
+
+        Args:
+            start: False leaves the start to its first use.
+            options: as the constructor of `Sandbox`; `defaults` in place of the session's.
+        """
+        self._enter_process()
+        if options.get("defaults") is None:
+            options["defaults"] = self._defaults
+        config = sandbox_config.config(options, releasable=True)
+        state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
+        self._metrics.sandbox_created()
+        detached = bool(options.get("detached"))
+        if not detached:
+            self._made[state.sandbox_id] = config.connection
+            self._states[state.sandbox_id] = state
+            self._close_at_exit()
+        if start:
+            OperationRef.start(state.start_in_background(), name=f"start {state.sandbox_id}", shared=True)
+        return Sandbox._of(state, let_go=not detached)
+
+    def list(
+        self,
+        *,
+        tags: Sequence[str] | None = None,
+        status: Any = None,
+        include_stopped: bool = False,
+        adopt: bool = False,
+    ) -> OperationRef[list[Sandbox]]:
+        """Sandboxes that have the tags of the session's defaults, and these.
+
+        Args:
+            tags: more tags that must be there.
+            status: one or several; a terminal one implies `include_stopped`.
+            include_stopped: also the ended ones.
+            adopt: take those that live into this session, which then stops them.
+        """
+        self._enter_process()
+        wanted = self._defaults.merge_tags(tags) if self._defaults is not None else tags
+        found = Sandbox.list(tags=wanted, status=status, include_stopped=include_stopped, **self._same_server())
+        if not adopt:
+            return found
+
+        async def work() -> list[Sandbox]:
+            sandboxes = await found
+            for sandbox in sandboxes:
+                if not sandbox.status.is_terminal:
+                    self.adopt(sandbox)
+            return sandboxes
+
+        return OperationRef.start(work(), name="list and adopt sandboxes")
+
+    def from_id(self, sandbox_id: str, adopt: bool = True) -> OperationRef[Sandbox]:
+        """A sandbox that exists, by its id; with `adopt` this session counts it and stops it at its end."""
+        self._enter_process()
+
+        async def work() -> Sandbox:
+            sandbox = await find(sandbox_id, self._connection)
+            if adopt:
+                self.adopt(sandbox)
+            return sandbox
+
+        return OperationRef.start(work(), name=f"find {sandbox_id}")
+
+    def adopt(self, sandbox: Sandbox) -> None:
+        """Take a sandbox into this session: its commands are counted here from now on, and it is stopped at the end."""
+        self._enter_process()
+        if not isinstance(sandbox, Sandbox):
+            raise TypeError(f"adopt() takes a Sandbox, not {type(sandbox).__name__}")
+        sandbox._state.metrics = self._metrics
+        self._adopted[sandbox.sandbox_id] = sandbox._state
+        self._close_at_exit()
+
+    @property
+    def sandbox_count(self) -> int:
+        """How many sandboxes this session will stop at its end: made or adopted, and not known to have ended."""
+        if self._pid != os.getpid():
+            return 0
+        found: Any = [*map(self._states.get, list(self._made)), *self._adopted.values()]
+        return sum(state is None or not state.is_over for state in found)
+
+    def _enter_process(self) -> None:
+        """A forked child begins with an empty session of its own."""
+        if self._pid != os.getpid():
+            self._reset_here()
+        if self._closing is not None:
+            raise AviatoValidationError("this session is closed; make a new one")
+
+    def _close_at_exit(self) -> None:
+        if self._exit_registered:
+            return
+        self._exit_registered = True
+        here = weakref.ref(self)
+
+        async def at_exit() -> None:
+            session = here()
+            if session is not None:
+                await session._leave()
+
+        register_exit(at_exit)
+
+    def _same_server(self) -> dict[str, Any]:
+        return {
+            "base_url": self._connection.base_url,
+            "request_timeout_seconds": self._connection.request_timeout_seconds,
+            "defaults": self._defaults,
+        }
+
+    # -- metrics
+
+    def get_metrics(self) -> Report:
+        """What was counted since the last reset, each key with the prefix `aviato/`."""
+        return self._metrics.snapshot()
+
+    def log_metrics(self, step: int | None = None, reset: bool = True) -> bool:
+        """Hand the metrics to the reporters; no network of its own.
+
+        Args:
+            step: of the training run.
+            reset: begin to count anew, if they were logged.
+
+        Returns:
+            Whether anyone logged them.
+        """
+        if step is not None:
+            self._step = step
+        reporters = self._reporting()
+        if not reporters:
+            return False
+        metrics, taken = self._metrics.take()
+        logged = [_log(reporter, metrics, step) for reporter in reporters]
+        if any(logged) and reset:
+            self._metrics.discard(taken)
+        return any(logged)
+
+    # -- the end
+
+    def close(self) -> OperationRef[None]:
+        """Log what is left to log and stop every sandbox that is not detached; a second call joins the first."""
+        if self._pid != os.getpid():
+            self._reset_here()
+        if self._closing is None:
+            self.log_metrics(self._step)
+            for state in [*self._states.values(), *self._adopted.values()]:
+                state.stopped = True
+            self._closing = OperationRef.start(self._stop_all(), name="close session", shared=True)
+        return self._closing
+
+    async def _stop_all(self) -> None:
+        ids = set(self._made)
+        if len(ids) > _ASK_FIRST:
+            living = await call(self._connection, _living)
+            ids = {name for name in ids if name in living or self._made[name] != self._connection}
+        stops = [
+            _stop(self._states.get(name) or SandboxState(name, SandboxConfig(connection=self._made[name]))) for name in ids
+        ]
+        stops += [_stop(state) for state in self._adopted.values()]
+        failures = [error for error in await asyncio.gather(*stops, return_exceptions=True) if error is not None]
+        self._made, self._adopted = {}, {}
+        if failures:
+            raise failures[0]
+
+    async def _leave(self) -> None:
+        """At exit: the lease takes what was made here with it; what was adopted has none of ours."""
+        if self._closing is None and self._pid == os.getpid():
+            self.log_metrics(self._step)
+            await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close().result()
+        except Exception as failure:
+            if error is None:
+                raise
+            logger.warning("closing the session failed as well: %s", failure)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            logger.warning("closing the session failed as well: %s", failure)
+
+
+def stop_on_sigterm() -> None:
+    """Clean up on SIGTERM as at a normal end, then do what the signal did before. By choice, and from the main thread only.
+
+    Raises:
+        ValueError: on another thread.
+    """
+    global _previous_sigterm
+    if _previous_sigterm is not None:
+        return
+    _previous_sigterm = signal.signal(signal.SIGTERM, _on_sigterm)
+    os.register_at_fork(after_in_child=_undo_in_child)
+
+
+_previous_sigterm: Any = None
+
+
+def _on_sigterm(number: int, frame: Any) -> None:
+    previous = _previous_sigterm
+    clean_up_now()
+    if callable(previous):
+        previous(number, frame)
+    elif previous == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _undo_in_child() -> None:
+    """SIGTERM ends a forked child as it would have without us."""
+    global _previous_sigterm
+    if _previous_sigterm is not None and signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        signal.signal(signal.SIGTERM, _previous_sigterm)
+    _previous_sigterm = None
+
+
+def clean_up_now() -> None:
+    """What happens at exit, now, bounded in time."""
+    thread = running_loop_thread()
+    if thread is None or thread.pid != os.getpid() or not thread.usable:
+        return
+
+    async def run_all() -> None:
+        await asyncio.gather(*(_hook() for _hook in list(thread.hooks)), return_exceptions=True)
+
+    try:
+        OperationRef.start(run_all(), name="clean-up").result(EXIT_SECONDS)
+    except AviatoError as error:
+        logger.warning("clean-up took too long and was left to the server: %s", error)
+
+
+def _reports(report_to: Sequence[str] | None) -> Callable[[], list[Reporter]]:
+    """How reporters are found when metrics are logged: what is installed by then, or none.
+
+    Raises:
+        TypeError: a bare string.
+        AviatoValidationError: a reporter that does not exist.
+    """
+    if report_to is None:
+        return lambda: list(load_reporters().values())
+    if isinstance(report_to, str):
+        raise TypeError(f"report_to must be a list of names, not one string: write [{report_to!r}]")
+    for name in report_to:
+        raise AviatoValidationError(
+            f"report_to names {name!r}, which is not available in this version of aviato; use None or []",
+            field_violations={"report_to": "not available yet"},
+        )
+    return list
+
+
+def _log(reporter: Reporter, metrics: Report, step: int | None) -> bool:
+    try:
+        return reporter.log(metrics, step)
+    except Exception:
+        logger.warning("the reporter %r failed", reporter.name, exc_info=True)
+        return False
+
+
+async def _living(client: Client, presence: Presence) -> set[str]:
+    """Ids of the sandboxes that live by this process's lease."""
+    return {info.sandbox_id for info in await client.list_sandboxes(lease_id=presence.lease_id)}
+
+
+async def _stop(state: SandboxState) -> None:
+    await state.do(lambda handle: handle.stop(missing_ok=True))

@@ -1,0 +1,183 @@
+"""Bytes between a sandbox and the caller's side: streams that begin when they are read, sources, local files.
+
+Nothing of the caller's runs on the loop thread: a plain source is read in a worker thread, an async one on its own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import AsyncIterable, Iterable
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from aviato.bridge.operation import OperationRef
+from aviato.bridge.stream import StreamReader
+from aviato.exceptions import AviatoValidationError, SandboxFileError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aviato.bridge.stream import StreamIterator
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.sandbox_state import SandboxState
+
+T = TypeVar("T", str, bytes)
+
+CHUNK_BYTES = 1 << 20
+_KEPT_BYTES = 1 << 16
+"""A file's stream is read once; what is kept for a second reading is only so much."""
+
+_END = object()
+
+
+class LazyStream(StreamReader[T]):
+    """A stream that is fetched while somebody reads it, and no faster; leaving the loop ends the fetching."""
+
+    def __init__(
+        self, state: SandboxState, name: str, fetch: Callable[[SandboxHandle], AsyncIterator[bytes]], *, text: bool
+    ) -> None:
+        super().__init__(name=name, text=text, max_output_bytes=_KEPT_BYTES)
+        self._state = state
+        self._fetch = fetch
+        self._begun = False
+
+    def __iter__(self) -> StreamIterator[T]:
+        return self._begin(super().__iter__())
+
+    def __aiter__(self) -> StreamIterator[T]:
+        return self._begin(super().__aiter__())
+
+    def lines(self) -> StreamIterator[T]:
+        """Lines without their end."""
+        return self._begin(super().lines())
+
+    def _begin(self, iterator: StreamIterator[T]) -> StreamIterator[T]:
+        if not self._begun:
+            self._begun = True
+            fetching = OperationRef.start(self._state.do(self._pump), name=self._name)
+            weakref.finalize(iterator, fetching.cancel).atexit = False
+        return iterator
+
+    async def _pump(self, handle: SandboxHandle) -> None:
+        chunks = self._fetch(handle)
+        try:
+            async for chunk in chunks:
+                self.feed(chunk, self.total_bytes)
+                await self.ready()
+                if not self.reading:
+                    return
+        except Exception as error:
+            self.finish(error)
+        finally:
+            self.finish()
+            await chunks.aclose()  # type: ignore[attr-defined]
+
+
+def source(value: Any) -> AsyncIterator[bytes]:
+    """Chunks of what a caller gave: an iterable, a binary file, or an async iterable of the loop that runs now.
+
+    Raises:
+        TypeError: nothing of these, or an async iterable without a loop to run it on.
+    """
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(f"the source must yield chunks of bytes; for one {type(value).__name__} use write_file()")
+    if isinstance(value, AsyncIterable):
+        try:
+            return _from_loop(value, asyncio.get_running_loop())
+        except RuntimeError:
+            raise TypeError("an async source needs a running event loop at the call; pass a plain iterable here") from None
+    if hasattr(value, "read"):
+        return _from_thread(iter(lambda: value.read(CHUNK_BYTES), b""))
+    if isinstance(value, Iterable):
+        return _from_thread(value)
+    raise TypeError(f"the source must be an iterable of bytes or a binary file, not {type(value).__name__}")
+
+
+async def _from_thread(chunks: Iterable[Any]) -> AsyncIterator[bytes]:
+    iterator = iter(chunks)
+    while (chunk := await asyncio.to_thread(next, iterator, _END)) is not _END:
+        yield _checked(chunk)
+
+
+async def _from_loop(chunks: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> AsyncIterator[bytes]:
+    iterator = aiter(chunks)
+
+    async def take() -> Any:
+        return await anext(iterator, _END)
+
+    while True:
+        chunk = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(take(), loop))
+        if chunk is _END:
+            return
+        yield _checked(chunk)
+
+
+def _checked(chunk: Any) -> bytes:
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the source must yield bytes, not {type(chunk).__name__}")
+    return bytes(chunk)
+
+
+async def upload(handle: SandboxHandle, local: str, remote: str) -> None:
+    """Copy a local file in, with its permission bits."""
+    from aviato.core import files
+
+    file = await asyncio.to_thread(open, local, "rb")
+    try:
+        info = os.fstat(file.fileno())
+        chunks = _from_thread(iter(lambda: file.read(CHUNK_BYTES), b""))
+        length = info.st_size if stat.S_ISREG(info.st_mode) else None
+        await files.write_chunks(handle, remote, chunks, mode=stat.S_IMODE(info.st_mode) & 0o777, length=length)
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def download(handle: SandboxHandle, remote: str, local: str) -> None:
+    """Copy a file out; the local file is there whole or not at all."""
+    from aviato.core import files
+
+    def begin() -> IO[bytes]:
+        if os.path.isdir(local):
+            raise IsADirectoryError(f"{local!r} is a directory; name the file to write")
+        return tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(local)), prefix=".aviato-", delete=False)
+
+    def commit() -> None:
+        file.close()
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(file.name, 0o666 & ~umask)
+        os.replace(file.name, local)
+
+    file = await asyncio.to_thread(begin)
+    try:
+        async for chunk in files.read_chunks(handle, remote):
+            await asyncio.to_thread(file.write, chunk)
+        await asyncio.to_thread(commit)
+    except BaseException as error:
+        file.close()
+        os.unlink(file.name)
+        if isinstance(error, SandboxFileError) and error.reason == "is_a_directory":
+            raise _no_trees(remote) from error
+        raise
+
+
+def local_file(value: str | os.PathLike[str]) -> str:
+    """The path of a local file to upload.
+
+    Raises:
+        AviatoValidationError: a directory.
+    """
+    path = os.fspath(value)
+    if os.path.isdir(path):
+        raise _no_trees(path)
+    return path
+
+
+def _no_trees(path: str) -> AviatoValidationError:
+    return AviatoValidationError(
+        f"{path!r} is a directory: copying directory trees is not available in this version of aviato; copy file by file",
+        field_violations={"path": "a directory"},
+    )

@@ -1,0 +1,272 @@
+"""The embedded server: found by its folder, or started by whichever client wins the lock.
+
+The winner binds and listens on the socket itself, then spawns the server with socket and lock inherited, so everybody can
+connect at once and requests wait in the backlog while it starts. The server is born free of its parent. Standard library
+only: the server is on its way before this process has loaded an HTTP client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import random
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.transport import embedded_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger("aviato")
+
+START_SECONDS = 60.0
+SLOW_SECONDS = 5.0
+BACKLOG = 4096
+SOCKET_PATH_LIMIT = 100
+_PROBE = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nAviato-Wire: 1\r\nConnection: close\r\n\r\n"
+
+_inherited_by_accident: set[int] = set()
+"""Lock descriptors open for the moment: a child forked right then would hold the lock for as long as it lives."""
+
+
+def _close_in_child() -> None:
+    for fd in _inherited_by_accident:
+        with suppress(OSError):
+            os.close(fd)
+    _inherited_by_accident.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def socket_path() -> str:
+    """The socket of the embedded server that belongs to this process's user, build and settings."""
+    return os.path.join(embedded_key.directory(), "sock")
+
+
+_started_early: dict[str, _Launcher] = {}
+
+
+def start_early(path: str) -> None:
+    """Start the server if nobody listens, without waiting: it comes up while this process loads its HTTP client."""
+    connection = _connect(path)
+    if connection is not None:
+        connection.close()
+    elif (launcher := _elect(os.path.dirname(path))) is not None:
+        _started_early[path] = launcher
+
+
+async def ensure(path: str) -> None:
+    """Return once the embedded server on `path` has answered; start it if nobody has.
+
+    Raises:
+        SandboxUnavailableError: it died while starting (the message ends with its log), or 60 s were not enough.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + START_SECONDS
+    folder = os.path.dirname(path)
+    slow = loop.call_later(SLOW_SECONDS, logger.warning, "the embedded server is slow to start; its log is in %s/log", folder)
+    launcher = _started_early.pop(path, None)
+    try:
+        while loop.time() < deadline:
+            connection = _connect(path)
+            if connection is not None:
+                with closing(connection):
+                    if await _answers(connection, deadline - loop.time()):
+                        return
+            if launcher is not None:
+                raise _died(folder, launcher.log_offset)
+            if connection is None:
+                launcher = _elect(folder)
+            if launcher is None:
+                await asyncio.sleep(random.uniform(0.005, 0.010))
+        raise SandboxUnavailableError(
+            f"the embedded server did not answer within {START_SECONDS:g} s{_log_tail(folder, 0)}", reason="embedded_start"
+        )
+    finally:
+        slow.cancel()
+        if launcher is not None:
+            launcher.reap()
+
+
+async def until_closed(path: str) -> None:
+    """Connect, and return when the other side has closed the connection; at once if nobody listens."""
+    connection = _connect(path)
+    if connection is not None:
+        with closing(connection), suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_recv(connection, 1)
+
+
+def reachable_name(path: str) -> tuple[str, int | None]:
+    """A name for a socket that fits the kernel's limit, and the descriptor that must stay open while it is used."""
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+        return path, None
+    fd = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"/proc/self/fd/{fd}/{os.path.basename(path)}", fd
+
+
+def _connect(path: str) -> socket.socket | None:
+    """A connection, or None where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    name_fd = None
+    try:
+        connection.setblocking(False)
+        name, name_fd = reachable_name(path)
+        connection.connect(name)
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise SandboxUnavailableError(f"unix://{path}: {error.strerror}", reason="connect") from error
+    finally:
+        if name_fd is not None:
+            os.close(name_fd)
+    return connection
+
+
+async def _answers(connection: socket.socket, seconds: float) -> bool:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            await loop.sock_sendall(connection, _PROBE)
+            return bool(await loop.sock_recv(connection, 1024))
+    except (ConnectionError, TimeoutError):
+        return False
+
+
+class _Launcher:
+    """The process that forks the server and ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_offset: int) -> None:
+        self._process = process
+        self.log_offset = log_offset
+
+    def reap(self) -> None:
+        """It has ended by the time that the server answers; after a cancellation this waits some 50 ms for it."""
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _elect(folder: str) -> _Launcher | None:
+    """Take the lock and start the server; None if someone else holds it."""
+    embedded_key.make_folder(folder)
+    with _Lock(os.path.join(folder, "lock")) as lock_fd:
+        if lock_fd is None:
+            return None
+        with closing(_listen(folder)) as listener:
+            return _spawn(folder, lock_fd, listener.fileno())
+
+
+class _Lock:
+    """The lock's descriptor, or None if it is taken. The server's inherited copy keeps the lock; ours is closed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> int | None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _inherited_by_accident.add(self._fd)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        _inherited_by_accident.discard(self._fd)
+        os.close(self._fd)
+
+
+def _listen(folder: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink("sock", dir_fd=directory)
+        # Before bind, so that the file is never there with wider permissions; the umask is the whole process's.
+        os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        listener.bind(f"/proc/self/fd/{directory}/sock")
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise SandboxUnavailableError(
+            f"the embedded server's socket in {folder} cannot be made: {error.strerror}", reason="embedded_start"
+        ) from error
+    finally:
+        os.close(directory)
+    return listener
+
+
+def _spawn(folder: str, lock_fd: int, socket_fd: int) -> _Launcher:
+    command = [sys.executable, "-m", "aviato.server.embedded", "--directory", folder]
+    command += ["--lock-fd", str(lock_fd), "--socket-fd", str(socket_fd)]
+    log = os.open(os.path.join(folder, "log", "server.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=dict(_environment()),
+            pass_fds=(lock_fd, socket_fd),
+            start_new_session=True,
+        )
+        return _Launcher(process, os.fstat(log).st_size)
+    except OSError as error:
+        raise SandboxUnavailableError(
+            f"the embedded server cannot be started: {sys.executable!r}: {error.strerror}", reason="embedded_start"
+        ) from error
+    finally:
+        os.close(log)
+
+
+_KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"})
+_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy"})
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    """What the server may know of this process: nothing that a sandbox or a log could spread."""
+    for name, value in os.environ.items():
+        wanted = name in _KEPT or name.lower() in _PROXIES or name.startswith(("AVIATO_", "SSL_CERT_"))
+        if wanted and name not in ("AVIATO_API_KEY", "AVIATO_BASE_URL", "PYTHONPATH"):
+            yield name, value
+    # The server starts in `/`: what is importable here by a relative path must be importable there.
+    python_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    home = embedded_key.package_home()
+    if os.path.basename(home) not in ("site-packages", "dist-packages") and home not in python_path:
+        python_path.insert(0, home)
+    if python_path:
+        yield "PYTHONPATH", os.pathsep.join(python_path)
+
+
+def _died(folder: str, log_offset: int) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        f"the embedded server ended while it was starting{_log_tail(folder, log_offset)}",
+        reason="embedded_start",
+        retryable=False,
+    )
+
+
+def _log_tail(folder: str, offset: int) -> str:
+    path = os.path.join(folder, "log", "server.log")
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(offset, os.fstat(file.fileno()).st_size - 4096))
+            tail = file.read().decode(errors="replace").strip()
+    except OSError:
+        tail = ""
+    return f"; the end of {path}:\n{tail}" if tail else f"; its log is {path}"

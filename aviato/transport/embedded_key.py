@@ -1,0 +1,119 @@
+"""Which embedded server is ours: its folder, named by everything that two clients must agree on to share one."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.wire.version import WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOT_SETTINGS = frozenset(
+    f"AVIATO_{name}"
+    for name in (
+        *("API_KEY", "BASE_URL", "AUTH", "IMAGE_FALLBACK", "STATE_DIR"),
+        *("SOCKET", "HOST", "PORT", "SOCKET_FD", "API_KEY_FILE", "RAISE_DESCRIPTOR_LIMIT"),
+    )
+)
+"""Variables that say nothing about what an embedded server does."""
+
+
+def directory() -> str:
+    """`STATE/embedded/KEY` of this process: one server for each user, build, job, container and set of settings.
+
+    Raises:
+        SandboxUnavailableError: `AVIATO_STATE_DIR` is no absolute path.
+    """
+    root = os.environ.get("AVIATO_STATE_DIR") or default_state_directory()
+    if not os.path.isabs(root):
+        raise _unusable(root, "AVIATO_STATE_DIR must be an absolute path")
+    return os.path.join(root, "embedded", _key())
+
+
+def default_state_directory() -> str:
+    """`/var/lib/aviato` for root, else `/var/tmp/aviato-UID`."""
+    uid = os.getuid()
+    return "/var/lib/aviato" if uid == 0 else f"/var/tmp/aviato-{uid}"
+
+
+def make_folder(folder: str) -> None:
+    """Make the server's folder and those above it, or check the ones that are there.
+
+    Raises:
+        SandboxUnavailableError: one is a symlink, belongs to someone else, or cannot be made.
+    """
+    parent = os.path.dirname(folder)
+    for path in (os.path.dirname(parent), parent, folder, os.path.join(folder, "log")):
+        _make(path)
+
+
+def package_home() -> str:
+    """The directory from which `aviato` is imported."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _make(path: str) -> None:
+    # As root the uids of the sandboxes pass through.
+    mode = 0o711 if os.getuid() == 0 else 0o700
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _unusable(path, f"cannot be made: {error.strerror}") from error
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode):
+        raise _unusable(path, "is a symlink" if stat.S_ISLNK(found.st_mode) else "is not a directory")
+    if found.st_uid != os.getuid():
+        raise _unusable(path, f"belongs to uid {found.st_uid}, not to {os.getuid()}; set AVIATO_STATE_DIR")
+
+
+def _key() -> str:
+    parts = [str(os.getuid()), str(WIRE_VERSION), _build(), os.environ.get("SLURM_JOB_ID", ""), _container(), *_settings()]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+@functools.cache
+def _build() -> str:
+    """Version, path and newest modification of the package: another build never shares a server with this one."""
+    from aviato import __version__
+
+    package = os.path.join(package_home(), "aviato")
+    newest = max((entry.stat().st_mtime_ns for entry in _sources(package)), default=0)
+    return f"{__version__} {package} {newest}"
+
+
+def _sources(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry
+
+
+def _container() -> str:
+    return " ".join(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "mnt"))
+
+
+def _settings() -> Iterator[str]:
+    for name in sorted(os.environ):
+        if name.startswith("AVIATO_") and name not in _NOT_SETTINGS and not name.startswith("AVIATO_SECRET_"):
+            yield f"{name}={os.environ[name]}"
+    if path := os.environ.get("AVIATO_SETTINGS_FILE"):
+        try:
+            yield str(os.stat(path).st_mtime_ns)
+        except OSError:
+            yield "missing"
+
+
+def _unusable(path: str, why: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(f"state directory {path!r}: {why}", reason="state_dir", retryable=False)

@@ -1,0 +1,137 @@
+"""What went wrong below HTTP, in our words: the one place where aiohttp and OS errors become typed errors."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import ssl
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pydantic
+
+from aviato.exceptions import (
+    AviatoAuthenticationError,
+    AviatoError,
+    AviatoValidationError,
+    SandboxRequestTimeoutError,
+    SandboxResourceExhaustedError,
+    SandboxUnavailableError,
+)
+from aviato.wire.errors import ErrorResponse, from_wire
+from aviato.wire.version import PID_HEADER, WIRE_HEADER, WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+CONNECT = "connect"
+"""Reason: no connection could be made, so the server has not seen the request."""
+CONNECTION_LOST = "connection_lost"
+"""Reason: the connection ended before its answer was whole; the server may have done the work."""
+
+
+class Translate:
+    """Context in which aiohttp and OS errors are raised as aviato's own."""
+
+    __slots__ = ("_seconds", "_where")
+
+    def __init__(self, where: str, seconds: float) -> None:
+        self._where = where
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None or isinstance(error, (AviatoError, asyncio.CancelledError)):
+            return
+        typed = translate(error, self._where, self._seconds)
+        if typed is not None:
+            raise typed from error
+
+
+def translate(error: BaseException, where: str, seconds: float) -> AviatoError | None:
+    """The typed error for what aiohttp or the OS raised, most specific first; None for anything else."""
+    if isinstance(error, aiohttp.InvalidURL):
+        return AviatoValidationError(f"base_url {where!r} cannot be used: {error}", field_violations={"base_url": str(error)})
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return SandboxUnavailableError(f"{where}: no connection within {seconds:g} s", reason=CONNECT)
+    if isinstance(error, TimeoutError):
+        return SandboxRequestTimeoutError(f"{where}: no answer within {seconds:g} s")
+    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+        return SandboxUnavailableError(f"{where}: TLS failed: {error}", reason="tls", retryable=False)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        message = f"{where}: this process has no file descriptor left ({error.strerror}); raise `ulimit -n`"
+        return SandboxUnavailableError(message, reason="descriptors")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return SandboxUnavailableError(f"{where}: {_os_text(error.os_error)}", reason=CONNECT)
+    if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)):
+        return SandboxUnavailableError(f"{where}: connection lost ({_text(error)})", reason=CONNECTION_LOST)
+    if isinstance(error, aiohttp.ClientError):
+        return SandboxUnavailableError(f"{where}: not an answer that can be read ({_text(error)})", reason="protocol")
+    if isinstance(error, OSError):
+        return SandboxUnavailableError(f"{where}: {_os_text(error)}", reason=CONNECT)
+    return None
+
+
+def from_response(where: str, status: int, headers: Mapping[str, str], body: bytes) -> AviatoError:
+    """The error that a response of 400 and above means."""
+    try:
+        error = from_wire(ErrorResponse.model_validate_json(body).error)
+    except pydantic.ValidationError:
+        error = _foreign(where, status, headers, body)
+    if error.retry_delay_seconds is None and (delay := headers.get("Retry-After")) is not None:
+        try:
+            error.retry_delay_seconds = max(0.0, float(delay))
+        except ValueError:
+            pass
+    return error
+
+
+def _foreign(where: str, status: int, headers: Mapping[str, str], body: bytes) -> AviatoError:
+    """An error without our body: from a proxy in between, or from a server that is not aviato's."""
+    text = body[:200].decode(errors="replace").strip()
+    said = f"{where}: HTTP {status}" + (f", {json.dumps(text, ensure_ascii=False)}" if text else "")
+    if status in (401, 403):
+        return AviatoAuthenticationError(f"{said}; set AVIATO_API_KEY")
+    if status == 429:
+        return SandboxResourceExhaustedError(said)
+    if status == 504:
+        return SandboxRequestTimeoutError(said)
+    if status in (502, 503):
+        return SandboxUnavailableError(said)
+    if status == 413:
+        return AviatoValidationError(f"{said}; the request is too large")
+    if WIRE_HEADER not in headers:
+        return SandboxUnavailableError(f"{said}; this is no aviato server", reason="protocol", retryable=False)
+    return SandboxUnavailableError(said, reason="protocol", retryable=False)
+
+
+def check_wire_version(where: str, headers: Mapping[str, str]) -> None:
+    """Refuse an answer in a wire version that this client does not speak.
+
+    Raises:
+        SandboxUnavailableError: naming both versions and the process to end.
+    """
+    version = headers.get(WIRE_HEADER)
+    if version is None:
+        raise SandboxUnavailableError(f"{where}: this is no aviato server", reason="protocol", retryable=False)
+    if version != str(WIRE_VERSION) and not (version.isdecimal() and int(version) > WIRE_VERSION):
+        pid = headers.get(PID_HEADER, "unknown")
+        raise SandboxUnavailableError(
+            f"{where}: the server speaks wire version {version}, this client {WIRE_VERSION}; end the server (pid {pid})",
+            reason="wire_version",
+            retryable=False,
+        )
+
+
+def _os_text(error: OSError | None) -> str:
+    if error is None:
+        return "no connection"
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

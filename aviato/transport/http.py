@@ -1,0 +1,337 @@
+"""HTTP to one server: a connection pool per event loop, requests, streams, and nothing that knows what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+import os
+import resource
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.transport import auth, embedded, faults
+from aviato.transport.resolution import Endpoint, endpoint
+from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+
+CONNECT_SECONDS = 5.0
+UPLOAD_CHUNK_BYTES = 1 << 18
+_READ_BUFFER_BYTES = 1 << 18
+_IDLE_SECONDS = 30.0
+_WHOLE_BODY_BYTES = 1 << 19
+"""A larger body is sent in pieces: aiohttp warns that it would hold the loop."""
+
+
+class Server:
+    """What this process knows of one server, whichever loop learned it.
+
+    Attributes:
+        reached: it has answered once, so it is worth waiting for.
+        up: an embedded server that has answered and not been lost since.
+        wandb_asked: it has asked for W&B credentials.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.reached = False
+        self.up = False
+        self.wandb_asked = False
+
+
+class _Pool:
+    """The connections of one loop to one server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.proxy: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._name_fd: int | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._keeper = self._until_the_loop_goes()
+
+    async def session(self) -> aiohttp.ClientSession:
+        """The session of this loop; the embedded server is found or started first, once for all who ask."""
+        endpoint = self.server.endpoint
+        if endpoint.embedded and not self.server.up:
+            await self._ensure_embedded()
+        if self._session is None or self._session.closed:
+            self._session, self._name_fd = _session(endpoint)
+            if endpoint.is_tcp and not endpoint.is_loopback:
+                self.proxy = _proxy(endpoint.origin)
+            # asyncio closes the generators that were begun on a loop before it closes the loop.
+            await anext(self._keeper)
+        return self._session
+
+    async def _until_the_loop_goes(self) -> AsyncGenerator[None, None]:
+        loop = asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            _pools.pop(loop, None)
+            if self._session is not None:
+                await self._session.close()
+            if self._name_fd is not None:
+                os.close(self._name_fd)
+
+    async def _ensure_embedded(self) -> None:
+        if self._starting is None or self._starting.done():
+            path = self.server.endpoint.socket_path
+            assert path is not None
+            self._starting = asyncio.get_running_loop().create_task(embedded.ensure(path))
+        await asyncio.shield(self._starting)
+        self.server.up = self.server.reached = True
+
+
+_servers: dict[Endpoint, Server] = {}
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Pool]] = WeakKeyDictionary()
+
+
+class Response:
+    """An answer of less than 400 whose body has not been read."""
+
+    __slots__ = ("_raw", "_server", "_translate", "length")
+
+    def __init__(self, raw: aiohttp.ClientResponse, translate: faults.Translate, server: Server) -> None:
+        self._raw = raw
+        self._translate = translate
+        self._server = server
+        self.length = raw.content_length
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        try:
+            with self._translate:
+                return await self._raw.read()
+        except SandboxUnavailableError:
+            self._server.up = False
+            raise
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives.
+
+        Raises:
+            SandboxUnavailableError: the connection was cut.
+            SandboxRequestTimeoutError: it was silent for too long.
+        """
+        try:
+            with self._translate:
+                async for chunk in self._raw.content.iter_any():
+                    yield chunk
+        except SandboxUnavailableError:
+            self._server.up = False
+            raise
+
+    def close(self) -> None:
+        """Give the connection back; a body that was not read to its end ends the connection."""
+        self._raw.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the body was read to its end."""
+        return self._raw.content.at_eof()
+
+
+class HttpTransport:
+    """Requests to one server, from whichever loop is running.
+
+    Args:
+        base_url: as `resolution.choose` gave it.
+        request_timeout_seconds: how long one request may be silent.
+    """
+
+    def __init__(self, base_url: str, *, request_timeout_seconds: float) -> None:
+        self.base_url = base_url
+        self.request_timeout_seconds = request_timeout_seconds
+        self._server: Server | None = None
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+
+    @property
+    def server(self) -> Server:
+        """What is known of the server."""
+        if self._server is None:
+            found = endpoint(self.base_url)
+            self._server = _servers.setdefault(found, Server(found))
+        return self._server
+
+    async def request(
+        self, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None
+    ) -> bytes:
+        """Send a request and read the whole answer.
+
+        Raises:
+            AviatoError: the error that the server answered, or what went wrong on the way.
+        """
+        response = await self.open(method, path, body, silence_seconds=silence_seconds)
+        return await response.read()
+
+    async def open(
+        self,
+        method: str,
+        path: str,
+        body: bytes | AsyncIterable[bytes] | None = None,
+        *,
+        content_type: str = "application/json",
+        length: int | None = None,
+        silence_seconds: float | None = None,
+        head_seconds: float | None = None,
+    ) -> Response:
+        """Send a request and return when the head of its answer is there.
+
+        Args:
+            method: of HTTP.
+            path: with its query, percent-encoded, from `/v1` on.
+            body: bytes, or a source of chunks that is read as they go out.
+            content_type: of the body.
+            length: of a body given in chunks, where it is known.
+            silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
+            head_seconds: a shorter limit for the head.
+
+        Raises:
+            AviatoError: the error that the server answered, or what went wrong on the way.
+        """
+        silence = self.request_timeout_seconds if silence_seconds is None else silence_seconds
+        pool = self._pool()
+        translate = faults.Translate(pool.server.endpoint.url, head_seconds or silence)
+        try:
+            with translate:
+                response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds)
+                if response.status >= 400 and auth.asks_for_wandb(pool.server.endpoint, response.status, response.headers):
+                    pool.server.wandb_asked = True
+                    response.close()
+                    response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds)
+                pool.server.reached = True
+                if response.status >= 400:
+                    raise faults.from_response(
+                        pool.server.endpoint.url, response.status, response.headers, await response.read()
+                    )
+                faults.check_wire_version(pool.server.endpoint.url, response.headers)
+        except SandboxUnavailableError:
+            pool.server.up = False
+            raise
+        return Response(response, translate, pool.server)
+
+    async def until_lost(self) -> None:
+        """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""
+        pool = self._pool()
+        with faults.Translate(pool.server.endpoint.url, self.request_timeout_seconds):
+            await pool.session()
+        path = pool.server.endpoint.socket_path
+        assert path is not None
+        await embedded.until_closed(path)
+        pool.server.up = False
+
+    def _pool(self) -> _Pool:
+        server = self.server
+        loop = asyncio.get_running_loop()
+        pools = _pools.get(loop)
+        if pools is None:
+            for other in [other for other in _pools if other.is_closed()]:
+                del _pools[other]  # a loop that was closed without its clean-up
+            pools = _pools[loop] = {}
+        pool = pools.get(server.endpoint)
+        if pool is None:
+            pool = pools[server.endpoint] = _Pool(server)
+        return pool
+
+    async def _send(
+        self,
+        pool: _Pool,
+        method: str,
+        path: str,
+        body: bytes | AsyncIterable[bytes] | None,
+        content_type: str,
+        length: int | None,
+        silence: float,
+        head_seconds: float | None,
+    ) -> aiohttp.ClientResponse:
+        server, session = pool.server, await pool.session()
+        headers = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
+        data: Any = body
+        timer = asyncio.timeout(head_seconds)
+        if body is not None:
+            headers["Content-Type"] = content_type
+            if isinstance(body, bytes):
+                data = body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body)
+            else:
+                data = _paced(body, timer, silence)
+                if length is not None:
+                    headers["Content-Length"] = str(length)
+        async with timer:
+            return await session.request(
+                method,
+                server.endpoint.origin + path,
+                data=data,
+                headers=headers,
+                timeout=self._timeout(silence),
+                proxy=pool.proxy,
+                allow_redirects=False,
+            )
+
+    def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(silence)
+        if timeout is None:
+            read = None if silence == math.inf else silence
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, silence), sock_read=read)
+            self._timeouts[silence] = timeout
+        return timeout
+
+
+async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: float) -> AsyncIterator[bytes]:
+    """The chunks of a body, with a limit on how long the server may leave one lying; a slow source is not its fault."""
+    loop = asyncio.get_running_loop()
+    async for chunk in body:
+        for start in range(0, len(chunk), UPLOAD_CHUNK_BYTES):
+            timer.reschedule(loop.time() + silence)
+            yield chunk[start : start + UPLOAD_CHUNK_BYTES]
+        timer.reschedule(None)
+    timer.reschedule(loop.time() + silence)
+
+
+def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
+    _raise_descriptor_limit()
+    connector: aiohttp.BaseConnector
+    name_fd: int | None = None
+    if endpoint.socket_path is not None:
+        name, name_fd = embedded.reachable_name(endpoint.socket_path)
+        connector = aiohttp.UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
+    else:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
+    session = aiohttp.ClientSession(
+        connector=connector,
+        headers={WIRE_HEADER: str(WIRE_VERSION)},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        auto_decompress=False,
+        read_bufsize=_READ_BUFFER_BYTES,
+    )
+    return session, name_fd
+
+
+def _proxy(origin: str) -> str | None:
+    """The proxy that the environment names for this server. Not aiohttp's `trust_env`: it would also send netrc passwords."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(origin)
+    proxies = getproxies()
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _raise_descriptor_limit() -> None:
+    """Thousands of commands at a time need thousands of connections."""
+    if os.environ.get("AVIATO_RAISE_DESCRIPTOR_LIMIT", "1") == "0":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass
