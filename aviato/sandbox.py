@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato import sandbox_config
-from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
 from aviato.options import SandboxStatus
-from aviato.process import Process, exec_request, output_limit
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_files import SandboxFiles
 from aviato.sandbox_properties import SandboxProperties
-from aviato.sandbox_state import SandboxState, call
-from aviato.transfer import LazyStream
+from aviato.sandbox_state import SandboxState, begin, call
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -25,12 +21,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.policy.metrics import Metrics
+    from aviato.process import Process
     from aviato.sandbox_config import Connection, SandboxOptions
     from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
@@ -185,7 +183,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
             found = await client.list_sandboxes(**query, include_stopped=stopped)
             return [cls._seen(info, connection) for info in found]
 
-        return OperationRef.start(call(connection, work), name="list sandboxes")
+        return begin(call(connection, work), "list sandboxes")
 
     @classmethod
     def from_id(
@@ -202,7 +200,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
             SandboxNotFoundError: the server does not know it.
         """
         connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
-        return OperationRef.start(find(sandbox_id, connection), name=f"find {sandbox_id}")
+        return begin(find(sandbox_id, connection), f"find {sandbox_id}")
 
     @classmethod
     def delete(
@@ -228,7 +226,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
                 raise _unknown(sandbox_id)
             await client.delete(sandbox_id, missing_ok=missing_ok)
 
-        return OperationRef.start(call(connection, work), name=f"delete {sandbox_id}")
+        return begin(call(connection, work), f"delete {sandbox_id}")
 
     # -- life
 
@@ -237,7 +235,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
         self._state.used = True
         if self._start_ref is None or _failed(self._start_ref):
             work = self._state.do(lambda handle: handle.start())
-            self._start_ref = OperationRef.start(work, name=f"start {self.sandbox_id}", shared=True)
+            self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True)
         return self._start_ref
 
     def wait(self, timeout: float | None = None) -> Self:
@@ -259,7 +257,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
         self._state.used = True
         if self._running_ref is None or _failed(self._running_ref):
             work = self._state.do(_wait_running)
-            self._running_ref = OperationRef.start(work, name=f"wait for {self.sandbox_id}", shared=True)
+            self._running_ref = begin(work, f"wait for {self.sandbox_id}", shared=True)
         return self._running_ref
 
     def wait_until_complete(self, timeout: float | None = None, *, raise_on_termination: bool = True) -> OperationRef[Sandbox]:
@@ -281,7 +279,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
             await _wait_ended(handle, limit, raise_on_termination)
             return self
 
-        return OperationRef.start(self._state.do(work), name=f"wait for the end of {self.sandbox_id}", shared=True)
+        return begin(self._state.do(work), f"wait for the end of {self.sandbox_id}", shared=True)
 
     def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> OperationRef[None]:
         """End it: SIGTERM to what runs, SIGKILL after the grace. Works without waiting for it; twice is fine.
@@ -297,7 +295,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
             )
         self._state.stopped = True
         work = self._state.do(lambda handle: handle.stop(grace, missing_ok=missing_ok))
-        return OperationRef.start(work, name=f"stop {self.sandbox_id}", shared=True)
+        return begin(work, f"stop {self.sandbox_id}", shared=True)
 
     def __enter__(self) -> Self:
         try:
@@ -370,6 +368,8 @@ class Sandbox(SandboxFiles, SandboxProperties):
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
         """
+        from aviato.process import Process, exec_request, output_limit
+
         checks.refuse_later("detach", detach)
         request, given = exec_request(
             command,
@@ -385,6 +385,8 @@ class Sandbox(SandboxFiles, SandboxProperties):
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""
+        from aviato.transfer import LazyStream
+
         if tail_lines is not None and (isinstance(tail_lines, bool) or not isinstance(tail_lines, int) or tail_lines < 0):
             raise AviatoValidationError(f"tail_lines must be 0 or more, got {tail_lines!r}")
         return LazyStream(self._state_in_use(), "logs", _logs(follow, tail_lines), text=True)
@@ -397,7 +399,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
         Raises:
             SandboxNotFoundError: the server does not know it.
         """
-        return OperationRef.start(self._state.do(_ask_status), name=f"status of {self.sandbox_id}").result()
+        return begin(self._state.do(_ask_status), f"status of {self.sandbox_id}").result()
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.sandbox_id} {self.status}>"
@@ -454,6 +456,8 @@ async def _ask_status(handle: SandboxHandle) -> SandboxStatus:
 
 
 async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termination: bool) -> None:
+    import asyncio
+
     from aviato.core.lifecycle import ending_error
 
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from aviato import transfer
-from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoValidationError
+from aviato.sandbox_state import begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
+    from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
     from aviato.core.lifecycle import SandboxHandle
     from aviato.results import FileInfo
@@ -38,7 +38,7 @@ class SandboxFiles:
         def fetch(handle: SandboxHandle) -> AsyncIterator[bytes]:
             return _files().read_chunks(handle, name)
 
-        return transfer.LazyStream(self._state_in_use(), f"file {name!r}", fetch, text=False)
+        return _transfer().LazyStream(self._state_in_use(), f"file {name!r}", fetch, text=False)
 
     def write_file(self, path: str, content: bytes, *, mode: int | None = None) -> OperationRef[None]:
         """Replace a file, atomically; directories above it are made. `mode` None keeps it, 0644 for a new file."""
@@ -51,18 +51,18 @@ class SandboxFiles:
         self, path: str, source: Iterable[bytes] | AsyncIterable[bytes], *, mode: int | None = None
     ) -> OperationRef[None]:
         """Replace a file by what a source yields: an iterable, a binary file, or an async iterable of the running loop."""
-        chunks, bits = transfer.source(source), _mode(mode)
+        chunks, bits = _transfer().source(source), _mode(mode)
         return self._file("write", path, lambda files, handle, name: files.write_chunks(handle, name, chunks, mode=bits))
 
     def upload(self, local: str | os.PathLike[str], remote: str) -> OperationRef[None]:
         """Copy a local file in, with its permission bits."""
-        path = transfer.local_file(local)
-        return self._file("upload to", remote, lambda _, handle, name: transfer.upload(handle, path, name))
+        path = _transfer().local_file(local)
+        return self._file("upload to", remote, lambda _, handle, name: _transfer().upload(handle, path, name))
 
     def download(self, remote: str, local: str | os.PathLike[str]) -> OperationRef[None]:
         """Copy a file out; the local file is there whole or not at all."""
         path = os.fspath(local)
-        return self._file("download", remote, lambda _, handle, name: transfer.download(handle, name, path))
+        return self._file("download", remote, lambda _, handle, name: _transfer().download(handle, name, path))
 
     def list_files(self, path: str = ".") -> OperationRef[list[FileInfo]]:
         """The entries of a directory, by name."""
@@ -83,7 +83,7 @@ class SandboxFiles:
     def _file(self, verb: str, path: str, work: Any) -> OperationRef[Any]:
         name = _path(path)
         done = self._state_in_use().do(lambda handle: work(_files(), handle, name))
-        return OperationRef.start(done, name=f"{verb} {name!r} in {self._state.sandbox_id}")
+        return begin(done, f"{verb} {name!r} in {self._state.sandbox_id}")
 
     def _state_in_use(self) -> SandboxState:
         self._state.used = True
@@ -95,6 +95,13 @@ def _files() -> Any:
     from aviato.core import files
 
     return files
+
+
+def _transfer() -> Any:
+    """What reads and writes on the caller's side."""
+    from aviato import transfer
+
+    return transfer
 
 
 def _path(value: str | os.PathLike[str]) -> str:

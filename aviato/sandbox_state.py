@@ -1,22 +1,22 @@
 """What a `Sandbox` object, its commands and its session share: who it is, how it is made, and its handle on the loop thread.
 
 The `Sandbox` object itself is not part of it: when the caller lets that go, a command that runs on keeps only this.
+The bridge, and with it asyncio, is imported at first use: it is two thirds of what importing a `Sandbox` would cost.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from aviato.bridge.loop import register_exit, running_loop_thread
 from aviato.exceptions import AviatoError
 from aviato.policy.metrics import ExecStats
-from aviato.policy.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine
 
+    from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
@@ -54,7 +54,7 @@ class SandboxState:
 
     def handle(self) -> SandboxHandle:
         """The handle on the loop thread, where this must be called; a forked child makes one of its own."""
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         handle = self._handle
         if handle is None or self._loop is not loop:
             before, handle = handle, self._make()
@@ -107,6 +107,8 @@ class SandboxState:
 
     def let_go(self) -> None:
         """The `Sandbox` object is gone. Called by the collector, in whichever thread."""
+        from aviato.bridge.loop import running_loop_thread
+
         thread = running_loop_thread()
         if self._pid == os.getpid() and thread is not None and thread.usable:
             try:
@@ -116,8 +118,15 @@ class SandboxState:
 
     def _let_go(self) -> None:
         self._gone = True
-        if self._handle is not None and self._loop is asyncio.get_running_loop():
+        if self._handle is not None and self._loop is _running_loop():
             self._handle.let_go()
+
+
+def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False) -> OperationRef[T]:
+    """Start an operation on the loop thread."""
+    from aviato.bridge.operation import OperationRef
+
+    return OperationRef.start(work, name=name, shared=shared)
 
 
 def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Presence]:
@@ -128,7 +137,9 @@ def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Cli
         # The server comes up on another core while this one loads the HTTP client.
         _started.append(True)
         embedded.start_early(embedded.socket_path())
+    from aviato.bridge.loop import register_exit
     from aviato.core.presence import presence
+    from aviato.policy.retry import RetryPolicy
 
     here, is_new = presence(connection.base_url, RetryPolicy())
     if is_new:
@@ -144,3 +155,9 @@ _started: list[bool] = []
 async def call(connection: Connection, work: Callable[[Client, Presence], Awaitable[T]]) -> T:
     """Run a call that concerns no one sandbox, on the loop thread."""
     return await work(*connect(connection))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    import asyncio
+
+    return asyncio.get_running_loop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato import sandbox_config
-from aviato.bridge.loop import EXIT_SECONDS, register_exit, running_loop_thread
-from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.metrics import Metrics, load_reporters
 from aviato.sandbox import Sandbox, find
 from aviato.sandbox_config import SandboxConfig
-from aviato.sandbox_state import SandboxState, call
+from aviato.sandbox_state import SandboxState, begin, call
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
@@ -102,7 +100,7 @@ class Session:
             self._states[state.sandbox_id] = state
             self._close_at_exit()
         if start:
-            OperationRef.start(state.start_in_background(), name=f"start {state.sandbox_id}", shared=True)
+            begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
         return Sandbox._of(state, let_go=not detached)
 
     def list(
@@ -134,7 +132,7 @@ class Session:
                     self.adopt(sandbox)
             return sandboxes
 
-        return OperationRef.start(work(), name="list and adopt sandboxes")
+        return begin(work(), "list and adopt sandboxes")
 
     def from_id(self, sandbox_id: str, adopt: bool = True) -> OperationRef[Sandbox]:
         """A sandbox that exists, by its id; with `adopt` this session counts it and stops it at its end."""
@@ -146,7 +144,7 @@ class Session:
                 self.adopt(sandbox)
             return sandbox
 
-        return OperationRef.start(work(), name=f"find {sandbox_id}")
+        return begin(work(), f"find {sandbox_id}")
 
     def adopt(self, sandbox: Sandbox) -> None:
         """Take a sandbox into this session: its commands are counted here from now on, and it is stopped at the end."""
@@ -176,6 +174,8 @@ class Session:
         if self._exit_registered:
             return
         self._exit_registered = True
+        from aviato.bridge.loop import register_exit
+
         here = weakref.ref(self)
 
         async def at_exit() -> None:
@@ -229,10 +229,12 @@ class Session:
             self.log_metrics(self._step)
             for state in [*self._states.values(), *self._adopted.values()]:
                 state.stopped = True
-            self._closing = OperationRef.start(self._stop_all(), name="close session", shared=True)
+            self._closing = begin(self._stop_all(), "close session", shared=True)
         return self._closing
 
     async def _stop_all(self) -> None:
+        import asyncio
+
         ids = set(self._made)
         if len(ids) > _ASK_FIRST:
             living = await call(self._connection, _living)
@@ -248,6 +250,8 @@ class Session:
 
     async def _leave(self) -> None:
         """At exit: the lease takes what was made here with it; what was adopted has none of ours."""
+        import asyncio
+
         if self._closing is None and self._pid == os.getpid():
             self.log_metrics(self._step)
             await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
@@ -313,6 +317,10 @@ def _undo_in_child() -> None:
 
 def clean_up_now() -> None:
     """What happens at exit, now, bounded in time."""
+    import asyncio
+
+    from aviato.bridge.loop import EXIT_SECONDS, running_loop_thread
+
     thread = running_loop_thread()
     if thread is None or thread.pid != os.getpid() or not thread.usable:
         return
@@ -321,7 +329,7 @@ def clean_up_now() -> None:
         await asyncio.gather(*(_hook() for _hook in list(thread.hooks)), return_exceptions=True)
 
     try:
-        OperationRef.start(run_all(), name="clean-up").result(EXIT_SECONDS)
+        begin(run_all(), "clean-up").result(EXIT_SECONDS)
     except AviatoError as error:
         logger.warning("clean-up took too long and was left to the server: %s", error)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import tempfile
 import weakref
 from collections.abc import AsyncIterable, Iterable
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -140,6 +139,8 @@ async def download(handle: SandboxHandle, remote: str, local: str) -> None:
     from aviato.core import files
 
     def begin() -> IO[bytes]:
+        import tempfile
+
         if os.path.isdir(local):
             raise IsADirectoryError(f"{local!r} is a directory; name the file to write")
         return tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(local)), prefix=".aviato-", delete=False)
