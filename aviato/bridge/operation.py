@@ -49,7 +49,6 @@ class OperationRef(Generic[T]):
         self._shared = shared
         self._pid = os.getpid()
         self._task: asyncio.Task[T] | None = None
-        self._cancelled = False
         # Only the end of the task resolves this future. Marked as running, its own cancel() can never desync it.
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
@@ -68,8 +67,6 @@ class OperationRef(Generic[T]):
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._task = self._thread.loop.create_task(coroutine, name=self._name)
         self._task.add_done_callback(self._finish)
-        if self._cancelled:
-            self._task.cancel()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self._task = None
@@ -234,7 +231,6 @@ class OperationRef(Generic[T]):
         """
         if self._future.done() or self._shared or self._pid != os.getpid():
             return False
-        self._cancelled = True
         try:
             self._thread.call(self._cancel_task)
         except RuntimeError:

@@ -121,7 +121,7 @@ def test_many_tasks_of_one_loop(run):
     assert run(main()) == ["value"] * 50
 
 
-def test_a_loop_that_has_closed_is_no_matter():
+def test_a_loop_that_has_closed_is_no_matter(caplog):
     ref = start(asyncio.sleep(0.3, "value"), shared=True)
 
     async def main():
@@ -131,6 +131,7 @@ def test_a_loop_that_has_closed_is_no_matter():
         with pytest.raises(TimeoutError):
             asyncio.run(main())
     assert ref.result() == "value"
+    assert not caplog.records
 
 
 def test_the_loop_of_the_caller_stays_free_while_it_waits(run):
