@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
@@ -329,8 +329,8 @@ class SupervisorLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def pause_writing(self) -> None:
         """The supervisor is slow to read."""
