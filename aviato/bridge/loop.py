@@ -33,6 +33,7 @@ class LoopThread:
         self.closing = False
         self.hooks: list[Callable[[], Awaitable[None]]] = []
         self._started = threading.Event()
+        self._failure: Exception | None = None
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # Free-threaded builds start threads in a copy of the caller's context; the loop must not keep a caller's values alive.
@@ -40,9 +41,15 @@ class LoopThread:
         self._thread = threading.Thread(target=run, args=(self._run,), name="aviato-loop", daemon=True)
 
     def start(self) -> None:
-        """Start the thread and wait until its loop runs."""
+        """Start the thread and wait until its loop runs.
+
+        Raises:
+            RuntimeError: it cannot run, for want of file descriptors for instance, or at the interpreter's end.
+        """
         self._thread.start()
         self._started.wait()
+        if self._failure is not None:
+            raise RuntimeError(f"{type(self._failure).__name__}: {self._failure}") from self._failure
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -83,8 +90,14 @@ class LoopThread:
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._main())
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._main())
+        except Exception as error:
+            if self._started.is_set():
+                raise
+            self._failure = error
+            self._started.set()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -146,14 +159,14 @@ def _register_exit() -> None:
     _exit_registered = True
     # In an atexit handler the default executor is shut down already, so aiohttp cannot resolve a host name. Callbacks of
     # threading run before that, the last one registered first; the executor's own is registered when its module is imported.
-    import concurrent.futures.thread  # noqa: F401
-
-    register = getattr(threading, "_register_atexit", None)
-    if register is None:
-        import atexit
-
-        register = atexit.register
     try:
+        import concurrent.futures.thread  # noqa: F401
+
+        register = getattr(threading, "_register_atexit", None)
+        if register is None:
+            import atexit
+
+            register = atexit.register
         register(_at_exit)
     except RuntimeError:  # the interpreter is ending already
         _exit_registered = False

@@ -53,16 +53,17 @@ class OperationRef(Generic[T]):
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
         self._seen = False
-        for _ in range(2):
-            self._thread = loop_thread()
+        for attempt in range(2):
             try:
+                self._thread = loop_thread()
                 self._thread.call(self._begin, coroutine)
                 return
-            except RuntimeError:  # it was closing; a new one is started
-                continue
-        coroutine.close()
-        self._seen = True
-        raise RuntimeError(f"{name}: aviato's event loop could not be started; the interpreter is ending")
+            except RuntimeError as error:
+                if attempt == 0:  # it was closing; a new one is started
+                    continue
+                coroutine.close()
+                self._seen = True
+                raise RuntimeError(f"{name}: aviato's event loop cannot be started ({error})") from error
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._task = self._thread.loop.create_task(coroutine, name=self._name)
