@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from aviato.core.client import Client
-from aviato.exceptions import AviatoError
+from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.transport.http import HttpTransport
 from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.ids import new_lease_id
@@ -74,7 +74,13 @@ class Presence:
         if keeper is None:
             return
         keeper.cancel()
-        await self._client.end_lease(self.lease_id)
+        server = self._client.transport.server
+        if server.endpoint.embedded and not server.up:
+            return  # starting a server to end a lease would be absurd; the next one ends those of dead processes
+        try:
+            await self._client.end_lease(self.lease_id)
+        except SandboxUnavailableError as error:
+            logger.debug("the lease could not be ended, its server is gone: %s", error)
 
     async def _beat(self) -> None:
         """Over TCP the lease lives by heartbeats."""

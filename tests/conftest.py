@@ -1,0 +1,165 @@
+"""Real servers in state directories of their own; a user's embedded server is never touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_SECONDS = 20.0
+SERVE = "from aviato.cli.main import main; main()"
+
+
+@dataclass
+class RunningServer:
+    """A server that a test may talk to, kill and inspect."""
+
+    url: str
+    pid: int
+    state_dir: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def stop(self, sig: int = signal.SIGINT) -> None:
+        """End it, with its sandboxes by default; SIGTERM leaves them to the next one."""
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def start_server(state_dir: Path, **settings: Any) -> RunningServer:
+    """`aviato serve` on a Unix socket; settings are its flags."""
+    path = state_dir / "test.sock"
+    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-c", SERVE, "serve", "--state-dir", str(state_dir / "state"), "--socket", str(path), *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")}
+    log = state_dir / "server.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    deadline = time.monotonic() + START_SECONDS
+    while not connects(path):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the server did not start:\n{log.read_text()}")
+        time.sleep(0.02)
+    return RunningServer(f"unix://{path}", process.pid, str(state_dir / "state"), process, log)
+
+
+def make_state_dir() -> Path:
+    """Short, since sockets lie in it, and open for the sandboxes' uids to pass through."""
+    path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/tmp"))
+    path.chmod(0o711)
+    return path
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def embedded_state() -> Iterator[Path]:
+    """Where embedded servers of this test run live; they are ended with it."""
+    path = make_state_dir()
+    yield path
+    stop_embedded(path)
+    remove(path)
+
+
+def embedded_pids(state: Path) -> list[int]:
+    """Servers below a state directory that are alive."""
+    found = []
+    for lock in state.glob("embedded/*/lock"):
+        text = lock.read_text().strip()
+        if text.isdigit() and Path(f"/proc/{text}").exists():
+            found.append(int(text))
+    return found
+
+
+def stop_embedded(state: Path) -> None:
+    pids = embedded_pids(state)
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_environment(embedded_state: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("AVIATO_", "WANDB_"))]:
+            patch.delenv(name)
+        patch.setenv("AVIATO_STATE_DIR", str(embedded_state))
+        yield
+
+
+@pytest.fixture(scope="session")
+def server(_private_environment: None) -> Iterator[RunningServer]:
+    """One server for all tests that do not care which."""
+    state = make_state_dir()
+    running = start_server(state)
+    yield running
+    running.stop()
+    remove(state)
+
+
+@pytest.fixture
+def make_server(_private_environment: None) -> Iterator[Callable[..., RunningServer]]:
+    """Servers of a test's own: `make_server(max_sandboxes=8)`."""
+    made: list[tuple[RunningServer, Path]] = []
+
+    def make(**settings: Any) -> RunningServer:
+        state = make_state_dir()
+        running = start_server(state, **settings)
+        made.append((running, state))
+        return running
+
+    yield make
+    for running, state in made:
+        running.stop()
+        remove(state)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_leaks() -> Iterator[None]:
+    """A test leaves no thread behind but the loop thread and the loop's workers."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        left = [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and not thread.name.startswith(("aviato-loop", "asyncio_", "ThreadPoolExecutor"))
+        ]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"threads left behind: {left}")
+        time.sleep(0.02)
