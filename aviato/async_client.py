@@ -198,8 +198,9 @@ class AsyncSandbox:
         check: bool = False,
         timeout_seconds: float | None = None,
         max_output_bytes: int | None = None,
+        text: bool = True,
     ) -> AsyncProcess:
-        """Begin a command. The arguments mean what those of `Sandbox.exec` mean."""
+        """Begin a command. The arguments mean what those of `Sandbox.exec` mean; `text=False` makes its streams yield bytes."""
         request, given = exec_request(
             command,
             default_timeout_seconds=self._exec_timeout_seconds,
@@ -209,7 +210,7 @@ class AsyncSandbox:
             stdin=stdin,
             timeout_seconds=timeout_seconds,
         )
-        return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes))
+        return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes), text=text)
 
     async def read_file(self, path: str) -> bytes:
         """A whole file of up to 256 MiB."""
@@ -257,14 +258,14 @@ class AsyncProcess:
     """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`."""
 
     def __init__(
-        self, handle: SandboxHandle, request: dict[str, Any], given: bytes | None, *, check: bool, max_bytes: int
+        self, handle: SandboxHandle, request: dict[str, Any], given: bytes | None, *, check: bool, max_bytes: int, text: bool
     ) -> None:
         from aviato.core.execution import Execution
 
         self.exec_id: str = request["exec_id"]
         self.command: tuple[str, ...] = request["command"]
-        self.stdout: StreamReader[str] = StreamReader(name="stdout", text=True, max_output_bytes=max_bytes)
-        self.stderr: StreamReader[str] = StreamReader(name="stderr", text=True, max_output_bytes=max_bytes)
+        self.stdout: StreamReader[Any] = StreamReader(name="stdout", text=text, max_output_bytes=max_bytes)
+        self.stderr: StreamReader[Any] = StreamReader(name="stderr", text=text, max_output_bytes=max_bytes)
         self._request = request
         self._check = check
         self._sent = 0

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERBS = {
+    "run": "Run a command in a new sandbox.",
+    "exec": "Run a command in a sandbox that exists.",
+    "ls": "List sandboxes.",
+    "stop": "Stop sandboxes.",
     "serve": "Serve sandboxes to others.",
+    "doctor": "Say what this machine gives, and how to repair what is missing.",
 }
 """Verb → its line of help. The verb `x` is the command `command` of `aviato.cli.x`."""
 

@@ -55,7 +55,7 @@ def _serve(settings: ServerSettings) -> None:
 
     import uvloop
 
-    from aviato.server.backends.registry import make_backend
+    from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, make_directory, state_directory, take_lock
     from aviato.server.run import serve
 
@@ -65,7 +65,7 @@ def _serve(settings: ServerSettings) -> None:
     make_directory(folder.path)
     take_lock(folder)
     folder.make()
-    backend = make_backend(settings, folder)
+    backend = carrier(settings, folder)
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder)
     if made is not None:

@@ -1,0 +1,80 @@
+"""`aviato doctor`: what this machine gives, found by trying, and the line that repairs what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from aviato.cli import common
+from aviato.exceptions import AviatoError
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend, Check
+
+
+@click.command(name="doctor")
+@click.option("--plan", is_flag=True, help="Print the steps that confine a sandbox, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, plan: bool, as_json: bool) -> None:
+    """Say what isolation and which limits this machine gives, and how strong each is.
+
+    The exit status is 0 if sandboxes can run here, else 1. A line that begins with `!` is something to know that keeps no
+    sandbox from running.
+    """
+    try:
+        checks, steps = asyncio.run(_look(plan))
+    except AviatoError as error:
+        click.echo(f"aviato: {common.printable(str(error))}", err=True)
+        sys.exit(common.FAILED)
+    works = all(check.ok for check in checks if check.required)
+    if as_json:
+        click.echo(json.dumps({"ok": works, "checks": [asdict(check) for check in checks], "plan": steps}, indent=2))
+    else:
+        _print(checks, steps, works)
+    sys.exit(0 if works else 1)
+
+
+async def _look(plan: bool) -> tuple[list[Check], list[str]]:
+    from aviato.server.carriers import carrier
+    from aviato.server.folders import Folder, make_directory, state_directory
+    from aviato.server.settings import load
+
+    settings = load({}, os.environ)
+    folder = Folder(os.path.join(state_directory(settings.state_dir), f"doctor-{os.getpid()}"))
+    make_directory(folder.path)
+    try:
+        folder.make()
+        backend = carrier(settings, folder, embedded=True)
+        checks = await backend.probe()
+        return checks, _steps(backend) if plan else []
+    finally:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _steps(backend: Backend) -> list[str]:
+    from aviato.server.backends.local.backend import LocalBackend
+
+    if not isinstance(backend, LocalBackend):
+        raise AviatoError(f"the backend {backend.name!r} has no plan to show")
+    return backend.describe_plan(backend.resolve_image(None))
+
+
+def _print(checks: list[Check], steps: list[str], works: bool) -> None:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        sign = "✓" if check.ok else "✗" if check.required else "!"
+        click.echo(f"{sign} {check.name.ljust(width)}  {common.printable(check.detail)}")
+        if check.remedy is not None and not check.ok:
+            click.echo(f"  {' ' * width}  repair: {check.remedy}")
+    if steps:
+        click.echo("\nA sandbox takes these steps:")
+        for number, step in enumerate(steps, 1):
+            click.echo(f"{number:3}. {common.printable(step)}")
+    click.echo("\nSandboxes can run here." if works else "\nSandboxes cannot run here until the lines with ✗ are repaired.")

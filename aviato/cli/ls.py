@@ -1,0 +1,52 @@
+"""`aviato ls`: the sandboxes of a server."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from aviato.cli import common
+
+
+@click.command(name="ls")
+@common.base_url
+@click.option("--tag", metavar="TAG", multiple=True, help="Only sandboxes with this tag; all of several must match.")
+@click.option("--status", metavar="STATUS", multiple=True, help="Only sandboxes in this status; any of several.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Ended ones too.")
+@click.option("-q", "--quiet", is_flag=True, help="Ids only.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@common.coroutine
+async def command(
+    *, base_url: str | None, tag: tuple[str, ...], status: tuple[str, ...], everything: bool, quiet: bool, as_json: bool
+) -> int:
+    """List sandboxes, oldest first."""
+    from aviato.async_client import AsyncClient
+
+    async with AsyncClient(base_url=base_url) as client:
+        infos = [box.info for box in await client.list(tags=tag, status=status, include_stopped=everything)]
+    found = [info for info in infos if info is not None]
+    if quiet:
+        for info in found:
+            click.echo(info.sandbox_id)
+    elif as_json:
+        for info in found:
+            click.echo(json.dumps(info.model_dump(mode="json")))
+    else:
+        rows = [("SANDBOX", "STATUS", "AGE", "IMAGE", "TAGS")]
+        for info in found:
+            state = f"{info.status} ({info.status_reason})" if info.status_reason else str(info.status)
+            rows.append((info.sandbox_id, state, _age(time.time() - info.created_at), info.image or "", ", ".join(info.tags)))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            click.echo(common.printable("  ".join([*cells, row[4]]).rstrip()))
+    return 0
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"

@@ -1,0 +1,84 @@
+"""Carries a command's streams between a sandbox and this process, as raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AviatoError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aviato.async_client import AsyncProcess, AsyncSandbox
+
+PIECE_BYTES = 64 << 10
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+
+async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: bool, **options: Any) -> int:
+    """Run a command with its output on ours, and our input on its own if asked; its returncode.
+
+    Raises:
+        AviatoError: it came to no returncode.
+    """
+    # The output goes through; nothing of it need be kept.
+    process = sandbox.spawn(command, stdin=interactive, text=False, max_output_bytes=2, **options)
+    feeding = asyncio.create_task(_feed(process)) if interactive else None
+    try:
+        await asyncio.gather(_copy(process.stdout, STDOUT), _copy(process.stderr, STDERR))
+        return (await process).returncode
+    finally:
+        if feeding is not None:
+            feeding.cancel()
+        if not process.done():
+            process.cancel()
+            await asyncio.wait([asyncio.ensure_future(_settled(process))])
+
+
+async def _settled(process: AsyncProcess) -> None:
+    try:
+        await process
+    except (AviatoError, asyncio.CancelledError):
+        pass
+
+
+async def _copy(stream: Any, fd: int) -> None:
+    try:
+        async for chunk in stream:
+            # Writing blocks while our reader is slow, and the command is slowed down with it: nothing else runs here.
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(fd, view) :]
+    except AviatoError:
+        pass  # `await process` raises it
+
+
+async def _feed(process: AsyncProcess) -> None:
+    """Pass standard input on. A thread reads it: a terminal or a file cannot be waited for in a portable way."""
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+
+    def read() -> None:
+        while True:
+            try:
+                piece = os.read(STDIN, PIECE_BYTES)
+            except OSError:
+                piece = b""
+            try:
+                asyncio.run_coroutine_threadsafe(pieces.put(piece), loop).result()
+            except Exception:
+                return  # the command has ended and nobody takes input any more
+            if not piece:
+                return
+
+    # A daemon: it may sit in a read for ever when the command has long ended.
+    threading.Thread(target=read, daemon=True, name="aviato-stdin").start()
+    try:
+        while piece := await pieces.get():
+            await process.write_stdin(piece)
+        await process.close_stdin()
+    except AviatoError:
+        pass  # it does not read any more, which is no failure
