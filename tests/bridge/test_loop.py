@@ -111,15 +111,25 @@ def test_after_a_loop_that_has_ended_a_new_one_starts():
     assert running_loop_thread() is loop_thread()
 
 
-def test_a_loop_that_is_closing_takes_no_more_work():
+def test_a_loop_that_is_ending_takes_no_more_work():
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaning.set()
+            await asyncio.sleep(0.5)
+
+    cleaning = threading.Event()
     first = loop_thread()
-    first.call(lambda: setattr(first, "closing", True))
-    while first.usable:
-        time.sleep(0.001)
-    assert start(asyncio.sleep(0, "value")).result(5) == "value"
+    ref = start(work())
+    start(asyncio.sleep(0)).result()
+    first.stop(0)
+    assert cleaning.wait(5)
+    assert first.alive
+    assert start(asyncio.sleep(0.6, "value")).result(5) == "value"
+    assert ref.done()
     first.stop(5)
-    with pytest.raises(RuntimeError):
-        first.call(print)
+    assert not first.alive
 
 
 @pytest.mark.parametrize("ask", ["blocking", "async"])
