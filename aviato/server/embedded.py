@@ -54,7 +54,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
 
     import uvloop
 
-    from aviato.server.backends.registry import make_backend
+    from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, sign_lock
     from aviato.server.run import Listeners, serve
     from aviato.server.settings import load
@@ -69,7 +69,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))
     logging.info("the embedded server starts in %s", directory)
-    uvloop.run(serve(settings, folder, make_backend(settings, folder), listeners))
+    uvloop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,10 @@ NOT_YET = {
 }
 """Settings whose feature is not there yet: refused by name, never ignored."""
 
-SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file"})
+_CLIENTS_OWN = frozenset({"auth"})
+"""`AVIATO_AUTH` tells a client which key to send, so only the flag of that name is the server's."""
+
+SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file", "tls_cert", "tls_key"})
 """Settings of `aviato serve` that say nothing to an embedded server, which lives on its own socket."""
 
 
@@ -100,7 +103,11 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
     flags = {name: value for name, value in flags.items() if value is not None and value != ()}
     path = flags.pop("settings_file", None) or environment.get("AVIATO_SETTINGS_FILE")
     names = [*ServerSettings.model_fields, *NOT_YET]
-    variables = {name: environment[key] for name in names if (key := f"AVIATO_{name.upper()}") in environment}
+    variables = {
+        name: environment[key]
+        for name in names
+        if name not in _CLIENTS_OWN and (key := f"AVIATO_{name.upper()}") in environment
+    }
     values: dict[str, Any] = {}
     for source in (_read_file(path) if path else {}, variables, flags):
         values.update({key: value for key, value in source.items() if not (embedded and key in SERVE_ONLY)})

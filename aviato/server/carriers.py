@@ -1,0 +1,33 @@
+"""The backend that a server's settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.backends.registry import make_backend
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend
+    from aviato.server.folders import Folder
+    from aviato.server.settings import ServerSettings
+
+
+def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False) -> Backend:
+    """The backend of a server, not opened yet.
+
+    Args:
+        settings: of the server.
+        folder: where it keeps its places.
+        embedded: the only callers are processes of the server's own user, so they may name any directory as an image.
+
+    Raises:
+        AviatoValidationError: there is no such backend.
+    """
+    options: dict[str, Any] = {"directory": Path(folder.path)}
+    if settings.backend == "local":
+        options["images"] = {name: Path(directory) for name, directory in settings.image.items()}
+        options["allow_any_directory"] = embedded
+        if settings.sandbox_uid_base is not None:
+            options["uid_base"] = settings.sandbox_uid_base
+    return make_backend(settings.backend, **options)
