@@ -119,9 +119,12 @@ class StreamReader(Generic[T]):
         return StreamIterator(self, lines=True)
 
     def detach_own(self) -> None:
-        """Detach an iterator that this very thread or task holds half read, so that waiting here cannot wait for itself."""
+        """Detach an iterator that this very thread or task holds half read, so that waiting here cannot wait for itself.
+
+        One whose reader has ended is detached too: nobody is about to read on.
+        """
         iterator = None if self._active is None else self._active()
-        if iterator is not None and iterator.held_by(_reader_identity()):
+        if iterator is not None and (iterator.reader() is _reader() or iterator.abandoned()):
             self._detach(iterator)
 
     def _attach(self, iterator: StreamIterator[T], position: int) -> None:
@@ -186,7 +189,8 @@ class StreamIterator(Generic[T]):
         self._position = 0
         self._over = False
         self._error: BaseException | None = None
-        self._identity: object = None
+        # Who made it holds it, until somebody reads.
+        self._reader = weakref.ref(_reader())
         stream._attach(self, 0)
 
     def __iter__(self) -> Self:
@@ -198,7 +202,7 @@ class StreamIterator(Generic[T]):
     def __next__(self) -> T:
         if self._ready:
             return self._ready.popleft()
-        self._identity = _reader_identity()
+        self._reader = weakref.ref(_reader())
         stream = self._stream
         while not self._ready:
             if self._over:
@@ -217,7 +221,7 @@ class StreamIterator(Generic[T]):
     async def __anext__(self) -> T:
         if self._ready:
             return self._ready.popleft()
-        self._identity = _reader_identity()
+        self._reader = weakref.ref(_reader())
         stream = self._stream
         while not self._ready:
             if self._over:
@@ -236,9 +240,16 @@ class StreamIterator(Generic[T]):
                 await waiter
         return self._ready.popleft()
 
-    def held_by(self, identity: object) -> bool:
-        """Whether this thread or task read last."""
-        return self._identity == identity
+    def reader(self) -> asyncio.Task[Any] | threading.Thread | None:
+        """The thread or task that read last; None if it is gone."""
+        return self._reader()
+
+    def abandoned(self) -> bool:
+        """Whether the thread or task that read last has ended."""
+        reader = self.reader()
+        if reader is None:
+            return True
+        return not reader.is_alive() if isinstance(reader, threading.Thread) else reader.done()
 
     def close(self) -> None:
         """Leave the stream."""
@@ -277,7 +288,9 @@ class _Cutter(Generic[T]):
     def __init__(self, *, text: bool, lines: bool) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace") if text else None
         self._lines = lines
-        self._rest: Any = "" if text else b""
+        self._empty: Any = "" if text else b""
+        self._rest: list[Any] = []
+        self._rest_length = 0
         self._newline: Any = "\n" if text else b"\n"
         self._return: Any = "\r" if text else b"\r"
 
@@ -289,38 +302,44 @@ class _Cutter(Generic[T]):
             out.append(piece)
 
     def finish(self, out: deque[T]) -> None:
-        piece: Any = b"" if self._decoder is None else self._decoder.decode(b"", final=True)
+        piece: Any = self._empty if self._decoder is None else self._decoder.decode(b"", final=True)
         if self._lines:
             self._cut(piece, out)
             if self._rest:
-                out.append(self._rest)
-                self._rest = self._rest[:0]
+                out.append(self._empty.join(self._rest))
+                self._keep(self._empty)
         elif piece:
             out.append(piece)
 
     def _cut(self, piece: Any, out: deque[T]) -> None:
-        parts = (self._rest + piece).split(self._newline)
-        self._rest = parts.pop()
-        back = self._return
-        for line in parts:
-            if line.endswith(back):
-                line = line[:-1]
-            while len(line) > MAX_LINE:
-                out.append(line[:MAX_LINE])
-                line = line[MAX_LINE:]
-            out.append(line)
-        while len(self._rest) > MAX_LINE:
-            out.append(self._rest[:MAX_LINE])
-            self._rest = self._rest[MAX_LINE:]
+        # The pieces of a line are joined once it is whole: a progress bar would otherwise be copied at each of its steps.
+        if self._newline not in piece and self._rest_length + len(piece) <= MAX_LINE:
+            if piece:
+                self._rest.append(piece)
+                self._rest_length += len(piece)
+            return
+        lines = self._empty.join((*self._rest, piece)).split(self._newline)
+        rest = lines.pop()
+        for line in lines:
+            out.append(_emit_pieces(line.removesuffix(self._return), out))
+        self._keep(_emit_pieces(rest, out))
+
+    def _keep(self, rest: Any) -> None:
+        self._rest = [rest] if rest else []
+        self._rest_length = len(rest)
 
 
-def _reader_identity() -> object:
+def _emit_pieces(line: Any, out: deque[Any]) -> Any:
+    while len(line) > MAX_LINE:
+        out.append(line[:MAX_LINE])
+        line = line[MAX_LINE:]
+    return line
+
+
+def _reader() -> asyncio.Task[Any] | threading.Thread:
     """Who reads: the running task, or the thread where there is none."""
-    if asyncio._get_running_loop() is not None:
-        task = asyncio.current_task()
-        if task is not None:
-            return weakref.ref(task)
-    return threading.get_ident()
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+    return task if task is not None else threading.current_thread()
 
 
 def _resolve_on(waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None) -> bool:
