@@ -62,6 +62,8 @@ class SandboxState:
                 handle.accepted = handle.accepted or before.accepted
                 handle.info, handle.stopped = before.info, before.stopped
             self._handle, self._loop = handle, loop
+            if self._gone:
+                handle.releasable = True
         return handle
 
     def _make(self) -> SandboxHandle:
@@ -112,7 +114,8 @@ class SandboxState:
         thread = running_loop_thread()
         if self._pid == os.getpid() and thread is not None and thread.usable:
             try:
-                thread.call(self._let_go)
+                # One round later: operations asked for before have taken their first step then, and are counted.
+                thread.call(thread.loop.call_soon, self._let_go)
             except RuntimeError:
                 pass
 

@@ -39,6 +39,7 @@ class SandboxHandle:
     Attributes:
         info: as last seen.
         stopped: this side has asked for its end.
+        releasable: nobody can begin an operation any more; the server is told once the last one has ended.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SandboxHandle:
         self._watches: dict[str, asyncio.Task[SandboxInfo]] = {}
         self._stop: asyncio.Task[None] | None = None
         self._operations = 0
-        self._releasable = False
+        self.releasable = False
 
     # -- starting
 
@@ -205,12 +206,12 @@ class SandboxHandle:
 
     def let_go(self) -> None:
         """Nobody can begin an operation any more; the server is told once the last one has ended."""
-        self._releasable = True
+        self.releasable = True
         self._tell_if_released()
 
     def _tell_if_released(self) -> None:
-        if self._releasable and not self._operations and self.accepted and not self.stopped:
-            self._releasable = False
+        if self.releasable and not self._operations and self.accepted and not self.stopped:
+            self.releasable = False
             self.presence.let_go(self.sandbox_id)
 
 
