@@ -69,7 +69,7 @@ def _serve(settings: ServerSettings) -> None:
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder)
     if made is not None:
-        lines.append(f"export AVIATO_API_KEY={made}")
+        lines.insert(0, f"export AVIATO_API_KEY={made}")
 
     def ready() -> None:
         for line in lines:

@@ -49,8 +49,9 @@ class Client:
         self.lease_id = new_lease_id()
 
     async def call(self, method, path, *, body=None, expect=None, **kwargs):
-        data = io.BytesIO(json.dumps(body).encode()) if body is not None else None
-        async with self.http.request(method, self.base + path, data=data, **kwargs) as response:
+        if body is not None:
+            kwargs["data"] = io.BytesIO(json.dumps(body).encode())
+        async with self.http.request(method, self.base + path, **kwargs) as response:
             raw = await response.read()
             answer = json.loads(raw) if response.content_type == "application/json" else raw
             if expect is not None:
@@ -98,7 +99,8 @@ async def _serving(folder, backend, **settings):
     path = os.path.join(folder.path, "sock")
     await web.SockSite(runner, listen_unix(path)).start()
     try:
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0)) as http:
+        # Connections are closed after use, so that descriptors can be counted.
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0, force_close=True)) as http:
             yield service, Client(http), path
     finally:
         await runner.cleanup()

@@ -134,6 +134,8 @@ class Service:
         """Hand over: starts under way get a moment, links are closed, sandboxes live on."""
         self.stop_waiting()
         if self._opened is not None:
+            # Cut in the middle, a helper of the backend could be left behind.
+            await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
         await self._finish_starts()
         boxes = list(self.registry.live.values())
@@ -161,18 +163,14 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
+            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.threads).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self._unable = error
-            return
         except Exception as error:
             log.exception("the backend cannot be opened")
-            self._unable = SandboxUnavailableError(
-                f"the backend {self.backend.name!r} cannot be opened: {error}", reason="backend"
-            )
-            return
-        reconciliation = Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.threads)
-        await reconciliation.run()
+            message = f"the backend {self.backend.name!r} cannot be opened: {error}"
+            self._unable = SandboxUnavailableError(message, reason="backend")
 
     def _release(self, box: LiveSandbox) -> None:
         log.info("sandbox %s is released: it was let go and its place is needed", box.sandbox_id)
