@@ -1,0 +1,120 @@
+"""schemathesis over the served description, against a real server process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from aviato.server.openapi import document
+from aviato.server.routes import ROUTES
+from aviato.wire.ids import new_sandbox_id
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import requests
+    import schemathesis
+    from schemathesis import GenerationMode
+    from schemathesis import checks as known
+
+DOCUMENT = document(ROUTES, "1")
+for methods in DOCUMENT["paths"].values():
+    for described in methods.values():
+        # A wrong version is answered by 426, which schemathesis does not count as a refusal; another test has it.
+        described["parameters"] = [item for item in described["parameters"] if item["in"] != "header"]
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    *(
+        known.CHECKS.get_one(name)
+        for name in ("status_code_conformance", "content_type_conformance", "response_schema_conformance", "unsupported_method")
+    ),
+    known.CHECKS.get_one("negative_data_rejection"),
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server over TCP, and one running sandbox in it."""
+    with tempfile.TemporaryDirectory(prefix="aviato-test-", dir="/var/tmp") as state:
+        os.chmod(state, 0o711)
+        (Path(state) / "keys").write_text("the-key\n")
+        command = [
+            sys.executable,
+            "-c",
+            "from aviato.cli.main import main; main()",
+            "serve",
+            "--port",
+            "0",
+            "--max-sandboxes",
+            "50",
+        ]
+        command += ["--state-dir", f"{state}/state", "--api-key-file", f"{state}/keys"]
+        home = str(Path(__file__).resolve().parents[2])
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": home}, cwd="/")
+        base = re.search(r"http://\S+", process.stdout.readline())[0]
+        with requests.Session() as session:
+            session.headers["Authorization"] = "Bearer the-key"
+            body = {"sandbox_id": new_sandbox_id(), "detached": True}
+            session.post(f"{base}/v1/sandboxes", json=body).raise_for_status()
+            yield base, session, body["sandbox_id"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.label for operation in OPERATIONS])
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=str)
+@pytest.mark.parametrize("alive", [False, True], ids=["any", "a living sandbox"])
+def test_what_the_description_says_is_so(server, operation, alive, mode):
+    base, session, sandbox_id = server
+    ends_it = operation.path.endswith("/stop") or (operation.method == "delete" and operation.path.endswith("{sandbox_id}"))
+    if alive and ("{sandbox_id}" not in operation.path or ends_it):
+        pytest.skip("not about a living sandbox")
+    if mode is GenerationMode.NEGATIVE and operation.path == "/v1/health":
+        pytest.skip("there is nothing to get wrong")
+    if alive and mode is GenerationMode.NEGATIVE:
+        pytest.skip("with the id put right nothing may be wrong any more")
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=10,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case):
+        if alive:
+            case.path_parameters["sandbox_id"] = sandbox_id
+            shorten(case)
+        response = case.call(base_url=base, session=session, timeout=30)
+        case.validate_response(response, checks=CHECKS)
+
+    check()
+
+
+def shorten(case):
+    """Keep waits within the patience of a test."""
+    if case.method == "GET" and case.path.endswith("{sandbox_id}"):
+        case.query = {**(case.query or {}), "timeout_seconds": 0.1}
+    if isinstance(case.query, dict):
+        case.query.pop("follow", None)
+    if isinstance(case.body, dict) and "command" in case.body:
+        case.body["timeout_seconds"] = 1.0
+
+
+def test_nothing_was_said_to_fail(server):
+    base, session, _ = server
+    assert json.loads(session.get(f"{base}/v1/health").text)["status"] == "ok"
