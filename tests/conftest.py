@@ -156,7 +156,7 @@ def _no_thread_leaks() -> Iterator[None]:
         left = [
             thread
             for thread in threading.enumerate()
-            if thread not in before and not thread.name.startswith(("aviato-loop", "asyncio_", "ThreadPoolExecutor"))
+            if thread not in before and not thread.name.startswith(("aviato-loop", "asyncio_", "uvloop_", "ThreadPoolExecutor"))
         ]
         if not left:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from aviato.exceptions import SandboxFileError
+from aviato.exceptions import AviatoError, SandboxFileError
 from aviato.results import FileInfo
 from aviato.wire.files import FileList, FileStat
 
@@ -86,10 +86,25 @@ async def write_chunks(
     handle: SandboxHandle, path: str, chunks: AsyncIterable[bytes], *, mode: int | None, length: int | None = None
 ) -> None:
     """Replace a file by what a source yields; not repeated, since the source cannot be read twice."""
+    failed: list[BaseException] = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except Exception as error:
+            failed.append(error)
+            raise
+
     await handle.start()
-    response = await handle.client.transport.open(
-        "PUT", _url(handle, "", path=path, mode=mode), chunks, content_type=_OCTETS, length=length
-    )
+    try:
+        response = await handle.client.transport.open(
+            "PUT", _url(handle, "", path=path, mode=mode), watched(), content_type=_OCTETS, length=length
+        )
+    except AviatoError:
+        if failed:
+            raise failed[0] from None
+        raise
     await response.read()
 
 

@@ -50,6 +50,7 @@ class Presence:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._warned_at = 0.0
+        self._away = False
 
     def client(self, request_timeout_seconds: float, reconnect_timeout_seconds: float, retry: Retrying | None = None) -> Client:
         """A client with these limits; transports are shared."""
@@ -101,8 +102,11 @@ class Presence:
     async def _renew(self) -> None:
         try:
             await self._client.put_lease(self.lease_id)
+            self._away = False
         except AviatoError as error:
-            logger.warning("the lease of this process could not be renewed: %s", error)
+            level = logging.DEBUG if self._away else logging.WARNING
+            self._away = True
+            logger.log(level, "the lease of this process could not be renewed: %s", error)
 
     # -- acknowledgements
 

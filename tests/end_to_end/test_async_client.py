@@ -1,0 +1,96 @@
+"""AsyncClient: the core on the caller's own loop, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import AsyncClient
+
+
+def open_sockets() -> int:
+    return sum(
+        os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        for fd in os.listdir("/proc/self/fd")
+        if fd.isdigit() and os.path.islink(f"/proc/self/fd/{fd}")
+    )
+
+
+def test_it_works_without_a_thread(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            sandbox = await client.sandbox(tags=["async-client"])
+            result = await sandbox.exec(["sh", "-c", "cat; exit 3"], stdin="in")
+            assert (result.stdout, result.returncode) == ("in", 3)
+            await sandbox.write_file("/tmp/a", b"1", mode=0o600)
+            assert await sandbox.read_file("/tmp/a") == b"1"
+            assert (await sandbox.stat("/tmp/a")).mode == 0o600
+            assert b"".join([chunk async for chunk in sandbox.read_file_streaming("/tmp/a")]) == b"1"
+            assert [one.sandbox_id for one in await client.list(tags=["async-client"])] == [sandbox.sandbox_id]
+            found = await client.from_id(sandbox.sandbox_id)
+            assert await found.get_status() == "running"
+            with pytest.raises(aviato.SandboxNotFoundError):
+                await client.from_id("nope")
+        async with AsyncClient() as client:
+            await asyncio.sleep(0.05)
+            assert await client.list(tags=["async-client"], status="running") == []
+
+    before = set(threading.enumerate())
+    asyncio.run(main(), debug=True)
+    assert set(threading.enumerate()) == before
+
+
+def test_streaming_and_stdin(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            process = sandbox.spawn(["cat"], stdin=True)
+            await process.write_stdin(b"one\n")
+            async for line in process.stdout.lines():
+                assert line == "one"
+                break
+            await process.close_stdin()
+            assert (await process).returncode == 0
+            with pytest.raises(aviato.SandboxExecutionError):
+                await process.write_stdin(b"late")
+
+    asyncio.run(main())
+
+
+def test_cancelling(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sandbox.exec(["sleep", "60"]), 0.3)
+            comms = await sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm"])
+            assert "sleep" not in comms.stdout
+            with pytest.raises(aviato.SandboxCommandTimeoutError):
+                await sandbox.exec(["sleep", "60"], timeout_seconds=0.2)
+            with pytest.raises(aviato.SandboxExecutionError):
+                await sandbox.exec(["false"], check=True)
+
+    asyncio.run(main())
+
+
+def test_a_hundred_loops_leave_no_socket(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            await client.list()
+
+    asyncio.run(main())
+    before = open_sockets()
+    for _ in range(100):
+        asyncio.run(main())
+    assert open_sockets() <= before
+
+
+def test_outside_its_block() -> None:
+    async def main() -> None:
+        with pytest.raises(aviato.AviatoValidationError, match="async with"):
+            await AsyncClient(base_url="unix:///nowhere").list()
+
+    asyncio.run(main())

@@ -1,0 +1,147 @@
+"""Files in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import Sandbox
+
+
+def test_write_and_read(sandbox: Sandbox) -> None:
+    content = bytes(range(256))
+    sandbox.write_file("/tmp/a/b/é", content).result()
+    assert sandbox.read_file("/tmp/a/b/é").result() == content
+    info = sandbox.stat("/tmp/a/b/é").result()
+    assert (info.size_bytes, info.mode, info.type) == (256, 0o644, "file")
+    sandbox.write_file("/tmp/a/b/é", b"", mode=0o600).result()
+    sandbox.write_file("/tmp/a/b/é", b"x").result()
+    assert sandbox.stat("/tmp/a/b/é").result().mode == 0o600
+    assert [one.path for one in sandbox.list_files("/tmp/a").result()] == ["/tmp/a/b"]
+
+
+def test_a_relative_path_counts_from_where_commands_start(sandbox: Sandbox) -> None:
+    sandbox.write_file("here", b"1").result()
+    assert sandbox.exec(["cat", "here"]).result().stdout == "1"
+    assert "here" in [os.path.basename(one.path) for one in sandbox.list_files().result()]
+
+
+def test_directories(sandbox: Sandbox) -> None:
+    sandbox.make_directory("/tmp/d/e").result()
+    with pytest.raises(aviato.SandboxFileError):
+        sandbox.remove("/tmp/d").result()
+    sandbox.remove("/tmp/d", recursive=True).result()
+    with pytest.raises(aviato.SandboxFileError) as caught:
+        sandbox.stat("/tmp/d").result()
+    assert (caught.value.reason, caught.value.filepath) == ("no_such_file", "/tmp/d")
+
+
+@pytest.mark.parametrize(("path", "reason"), [("/no/such", "no_such_file"), ("/etc", "is_a_directory")])
+def test_what_cannot_be_read(sandbox: Sandbox, path: str, reason: str) -> None:
+    with pytest.raises(aviato.SandboxFileError) as caught:
+        sandbox.read_file(path).result()
+    assert (caught.value.reason, caught.value.filepath) == (reason, path)
+    assert not caught.value.is_infrastructure
+    with pytest.raises(aviato.SandboxFileError) as caught:
+        list(sandbox.read_file_streaming(path))
+    assert caught.value.reason == reason
+
+
+def test_large_files_in_little_memory(sandbox: Sandbox, tmp_path: Path) -> None:
+    piece = os.urandom(1 << 20)
+
+    def source() -> Iterator[bytes]:
+        for _ in range(100):
+            yield piece
+
+    sandbox.write_file_streaming("/tmp/warm", source()).result()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sandbox.write_file_streaming("/tmp/large", source()).result()
+    position = 0
+    for chunk in sandbox.read_file_streaming("/tmp/large"):
+        start = position % len(piece)
+        assert chunk == (piece + piece)[start : start + len(chunk)]
+        position += len(chunk)
+    assert position == 100 << 20
+    sandbox.download("/tmp/large", tmp_path / "large").result()
+    assert (tmp_path / "large").stat().st_size == 100 << 20
+    sandbox.upload(tmp_path / "large", "/tmp/again").result()
+    assert sandbox.exec(["cmp", "/tmp/large", "/tmp/again"]).result().returncode == 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_upload_keeps_permission_bits(sandbox: Sandbox, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho ran\n")
+    program.chmod(0o755)
+    sandbox.upload(program, "/tmp/program").result()
+    assert sandbox.exec(["/tmp/program"]).result().stdout == "ran\n"
+    with pytest.raises(aviato.AviatoValidationError, match="directory trees"):
+        sandbox.upload(tmp_path, "/tmp/tree")
+    with pytest.raises(aviato.AviatoValidationError, match="directory trees"):
+        sandbox.download("/etc", tmp_path / "etc").result()
+    with pytest.raises(aviato.SandboxFileError):
+        sandbox.download("/no/such", tmp_path / "none").result()
+    assert [path.name for path in tmp_path.iterdir()] == ["program"]
+
+
+def test_a_sleeping_source_delays_nobody(sandbox: Sandbox) -> None:
+    def slow() -> Iterator[bytes]:
+        yield b"begin"
+        time.sleep(1)
+        yield b"end"
+
+    writing = sandbox.write_file_streaming("/tmp/slow", slow())
+    begin = time.monotonic()
+    assert sandbox.exec(["true"]).result().returncode == 0
+    assert time.monotonic() - begin < 0.8
+    writing.result()
+    assert sandbox.read_file("/tmp/slow").result() == b"beginend"
+
+
+def test_a_source_that_fails_leaves_the_old_content(sandbox: Sandbox) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"half"
+        raise LookupError("mine")
+
+    sandbox.write_file("/tmp/kept", b"old").result()
+    with pytest.raises(LookupError, match="mine"):
+        sandbox.write_file_streaming("/tmp/kept", broken()).result()
+    assert sandbox.read_file("/tmp/kept").result() == b"old"
+
+
+def test_async_source(served: Any) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        for n in range(3):
+            await asyncio.sleep(0)
+            assert asyncio.get_running_loop() is loop
+            yield b"%d" % n
+
+    async def main() -> None:
+        async with Sandbox() as sandbox:
+            await sandbox.write_file_streaming("/tmp/async", chunks())
+            assert await sandbox.read_file("/tmp/async") == b"012"
+            assert b"".join([chunk async for chunk in sandbox.read_file_streaming("/tmp/async")]) == b"012"
+
+    asyncio.run(main())
+
+
+def test_arguments() -> None:
+    sandbox = Sandbox(base_url="unix:///nowhere")
+    with pytest.raises(TypeError, match="bytes, not str"):
+        sandbox.write_file("/tmp/a", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="write_file"):
+        sandbox.write_file_streaming("/tmp/a", b"text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mode"):
+        sandbox.write_file("/tmp/a", b"", mode=-1)
+    with pytest.raises(ValueError, match="path"):
+        sandbox.read_file("")

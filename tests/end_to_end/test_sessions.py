@@ -1,0 +1,206 @@
+"""Sessions: many sandboxes, counted and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import Sandbox, SandboxDefaults, Session
+
+
+def test_a_batch_starts_by_itself_and_ends_with_the_session(served: Any) -> None:
+    with Session(SandboxDefaults(tags=["batch"])) as session:
+        sandboxes = [session.sandbox(tags=[f"n-{n}"]) for n in range(8)]
+        done, pending = aviato.wait(sandboxes)
+        assert (done, pending) == (sandboxes, [])
+        assert session.sandbox_count == 8
+        assert len(session.list(status="running").result()) == 8
+        sandboxes[0].stop().result()
+        assert session.sandbox_count == 7
+    assert Sandbox.list(tags=["batch"]).result() == []
+    assert session.sandbox_count == 0
+    with pytest.raises(aviato.AviatoValidationError, match="closed"):
+        session.sandbox()
+    session.close().result()
+
+
+def test_more_than_are_stopped_one_by_one(served: Any) -> None:
+    with Session(SandboxDefaults(tags=["many"])) as session:
+        aviato.wait([session.sandbox() for _ in range(20)])
+        lazy = session.sandbox(start=False)
+        assert lazy.status == "unspecified"
+    assert Sandbox.list(tags=["many"]).result() == []
+
+
+def test_async_form(served: Any) -> None:
+    async def main() -> None:
+        async with Session() as session:
+            results = await asyncio.gather(*(echo(session.sandbox(), n) for n in range(5)))
+            assert results == [f"{n}\n" for n in range(5)]
+
+    async def echo(sandbox: Sandbox, n: int) -> str:
+        return (await sandbox.exec(["echo", str(n)])).stdout
+
+    asyncio.run(main())
+
+
+def test_adopting(served: Any) -> None:
+    with Sandbox() as sandbox:
+        with Session() as session:
+            assert session.from_id(sandbox.sandbox_id, adopt=False).result().exec(["true"]).result().returncode == 0
+            assert session.sandbox_count == 0
+            session.adopt(sandbox)
+            sandbox.exec(["true"]).result()
+            assert session.get_metrics()["aviato/executions"] == 1
+            assert session.sandbox_count == 1
+        assert sandbox.get_status() == "terminated"
+
+
+def test_a_detached_sandbox_outlives_its_session(served: Any) -> None:
+    with Session() as session:
+        sandbox = session.sandbox(detached=True, tags=["detached"])
+        sandbox.wait()
+    assert sandbox.get_status() == "running"
+    with Session() as session:
+        assert [one.sandbox_id for one in session.list(tags=["detached"], adopt=True).result()] == [sandbox.sandbox_id]
+    assert sandbox.get_status() == "terminated"
+
+
+def test_the_error_of_the_body_wins(served: Any) -> None:
+    with pytest.raises(ZeroDivisionError), Session() as session:
+        session.sandbox().wait()
+        _ = 1 / 0
+
+
+def test_metrics(session: Session) -> None:
+    sandbox = session.sandbox()
+    sandbox.exec(["true"]).result()
+    assert session.get_metrics()["aviato/executions"] == 1
+    sandbox.exec(["false"]).result()
+    with pytest.raises(aviato.SandboxExecutionError):
+        sandbox.exec(["false"], check=True).result()
+    with pytest.raises(aviato.SandboxCommandTimeoutError):
+        sandbox.exec(["sleep", "9"], timeout_seconds=0.2).result()
+    cancelled = sandbox.exec(["sleep", "9"])
+    cancelled.cancel()
+    cancelled.exception()
+    metrics = session.get_metrics()
+    assert {name.removeprefix("aviato/"): metrics[name] for name in metrics if "exec" in name and "seconds" not in name} == {
+        "executions": 4,
+        "exec_successes": 1,
+        "exec_completed_ok": 1,
+        "exec_failures": 2,
+        "exec_completed_nonzero": 2,
+        "exec_errors": 1,
+        "exec_cancelled": 1,
+        "exec_timeouts": 1,
+        "exec_completion_rate": 0.25,
+        "exec_failure_rate": 0.25,
+        "avg_execs_per_sandbox": 4,
+        "min_execs_per_sandbox": 4,
+        "max_execs_per_sandbox": 4,
+    }
+    assert metrics["aviato/sandboxes_created"] == metrics["aviato/startup_count"] == 1
+    assert sandbox.exec_stats == {"exec_count": 4, "completed_ok": 1, "completed_nonzero": 2, "failures": 1}
+    assert session.log_metrics(step=1) is False
+
+
+def test_counters_are_exact_under_threads(session: Session) -> None:
+    sandbox = session.sandbox()
+
+    def work() -> None:
+        for _ in range(5):
+            sandbox.exec(["true"]).result()
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.get_metrics()["aviato/exec_successes"] == 80
+
+
+def test_reporters(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[tuple[Any, int | None]] = []
+
+    class Kept:
+        name = "kept"
+
+        def log(self, metrics: Any, step: int | None) -> bool:
+            rows.append((metrics["aviato/executions"], step))
+            return True
+
+    monkeypatch.setattr("aviato.session.load_reporters", lambda: {"kept": Kept()})
+    with Session() as session:
+        session.sandbox().exec(["true"]).result()
+        assert session.log_metrics(step=7)
+        session.sandbox().exec(["true"]).result()
+        session.sandbox().exec(["true"]).result()
+    assert rows == [(1, 7), (2, 7)]
+    with Session(report_to=[]) as session:
+        assert session.log_metrics() is False
+    with pytest.raises(aviato.AviatoValidationError, match="wandb"):
+        Session(report_to=["wandb"])
+    with pytest.raises(TypeError, match="list"):
+        Session(report_to="wandb")
+    with pytest.raises(aviato.AviatoValidationError, match="max_concurrency"):
+        Session(max_concurrency=3)
+
+
+def test_a_full_server_releases_what_nobody_can_use(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=2).url)
+    with Session() as session:
+        results = aviato.results([session.sandbox().exec(["echo", str(n)]) for n in range(12)])
+        assert [result.stdout for result in results] == [f"{n}\n" for n in range(12)]
+        kept = [session.sandbox(), session.sandbox()]
+        aviato.results([sandbox.exec(["true"]) for sandbox in kept])
+        waiting = session.sandbox().exec(["true"])
+        with pytest.raises(aviato.OperationTimeoutError) as caught:
+            waiting.result(1)
+        assert caught.value.is_infrastructure
+        assert all(sandbox.get_status() == "running" for sandbox in kept)
+        del kept[0]
+        gc.collect()
+        assert waiting.result(10).returncode == 0
+
+
+def test_a_command_keeps_its_sandbox(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
+    with Session() as session:
+        process = session.sandbox().exec(["sh", "-c", "sleep 1; echo whole"])
+        gc.collect()
+        assert session.sandbox().exec(["true"]).result(20).returncode == 0
+        assert process.result(0.1).stdout == "whole\n"
+
+
+def test_waiting_for_a_place_is_told(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from aviato.core.presence import Presence
+    from aviato.wire.sandboxes import QueueInfo
+
+    caplog.set_level(logging.WARNING)
+    queue = QueueInfo(position=3, live=2, limit=2, holders={"pid 7": 2})
+    here = Presence("unix:///nowhere", None)  # type: ignore[arg-type]
+    here.waiting_in_queue(None)
+    here.waiting_in_queue(queue)
+    here.waiting_in_queue(queue)
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for a sandbox: 2 of 2 are in use (pid 7 holds 2); place 3 in the queue"
+    ]
+
+
+def test_a_failed_start_reaches_the_command(caplog: pytest.LogCaptureFixture) -> None:
+    defaults = SandboxDefaults(base_url="http://127.0.0.1:9", container_image="x")
+    with Session(defaults, report_to=[]) as session:
+        process = session.sandbox().exec(["true"])
+        with pytest.raises(aviato.SandboxUnavailableError) as caught:
+            process.result(20)
+        assert caught.value.started is False
+        session._made.clear()
