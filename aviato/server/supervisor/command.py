@@ -58,6 +58,11 @@ class Command:
         """Whether its own process has not been reaped yet."""
         return self.pid is not None and self.status is None
 
+    @property
+    def delivered(self) -> bool:
+        """Whether its result has been sent to the one who listens."""
+        return self.subscriber is not None and self.subscriber.over
+
     def failed(self, failure: Failure) -> None:
         """It could not be started: say so on stderr, as a shell would."""
         self.outputs = (Output(self._loop, None, _nothing), Output(self._loop, None, _nothing))

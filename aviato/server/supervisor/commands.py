@@ -65,11 +65,11 @@ class Commands:
         Raises:
             Refused: unknown, in conflict, or its directory is missing.
         """
-        if self.ending:
-            return  # ENDED is on its way and answers every channel.
         exec_id, spec = request["exec_id"], request.get("spec")
         command = self._by_id.get(exec_id)
         if command is None:
+            if self.ending:
+                return  # ENDED is on its way and answers every channel.
             if spec is None or exec_id in self._past:
                 raise unknown_exec(exec_id)
             command = self._start(spec)
@@ -115,10 +115,12 @@ class Commands:
         if command is not None and command.running:
             command.cancelled = True
 
-    def all_sent(self) -> bool:
-        """Whether the output of all commands is read and what subscribers lack is sent."""
+    def all_sent(self, main_too: bool) -> bool:
+        """Whether all output is read and sent to those who listen; with `main_too`, someone listened to the main command."""
         for command in self._by_id.values():
             if command.pid is not None and command.result is None:
+                return False
+            if main_too and command.main and not (command.silenced or command.delivered):
                 return False
             if command.subscriber is not None and command.subscriber.queued:
                 return False
@@ -130,27 +132,28 @@ class Commands:
         mark = command.mark if command is not None else self._past.get(exec_id)
         if mark is not None:
             yield from tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id)
+        while self.reap():
+            yield True  # The dead still count as processes.
 
-    def reap(self) -> None:
-        """Collect the dead, the orphans included, and a bounded number a turn."""
+    def reap(self) -> bool:
+        """Collect the dead, the orphans included, and a bounded number a turn; True if there may be more."""
         for _ in range(REAP_A_TURN):
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return False
             command = self._by_pid.pop(pid, None)
             if command is not None:
                 command.silenced = self.ending and os.WIFSIGNALED(status)
                 command.reaped(status, used)
             self.on_reaped()
-        self._loop.soon(self.reap)
+        return True
 
     def _start(self, spec: dict[str, Any]) -> Command:
         spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
         try:
-            own_peak = usage.own_peak_bytes()
             spawned: spawn.Spawned | spawn.Failure
             try:
                 mark = tree.new_mark(self._proc)
@@ -159,6 +162,10 @@ class Commands:
             else:
                 environment = {**self.environment, **spec["environment"]}
                 spawned = spawn.spawn(spec["command"], environment, spec["stdin"], self._null)
+                if isinstance(spawned, spawn.Failure) and spawned.for_now:
+                    while self.reap():
+                        pass
+                    spawned = spawn.spawn(spec["command"], environment, spec["stdin"], self._null)
         finally:
             os.chdir("/")
         command = Command(self._loop, self._proc, spec, mark, self._over)
@@ -169,7 +176,7 @@ class Commands:
         # A number comes back only when its namespace is gone: whoever had it before has no process left.
         self._by_mark[mark] = command.exec_id
         self._by_pid[spawned.pid] = command
-        command.started(spawned, self._drains, own_peak)
+        command.started(spawned, self._drains, usage.own_peak_bytes())
         command.limit(spec["timeout_seconds"], self._too_late)
         if self.nice:
             _lower(spawned.pid, self.nice)

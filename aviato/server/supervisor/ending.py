@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.loop import Loop
 
 STEP_SECONDS = 0.005
+WAIT_SECONDS = 0.1
 KILL_SECONDS = 5.0
 DRAIN_SECONDS = 1.0
 
@@ -39,6 +40,7 @@ class Ending:
         self._deadline = 0.0
         self._step: Callable[[], bool] = self._ask
         self._patient = False
+        self._busy = False
 
     def begin(self, reason: str, grace_seconds: float, returncode: int | None = None) -> None:
         """End the sandbox: SIGTERM, after the grace SIGKILL, output drained, ENDED.
@@ -71,14 +73,20 @@ class Ending:
 
     def go_on(self) -> None:
         """Something happened that may bring the end nearer."""
-        if self.reason is not None and not self.over:
+        if self.reason is None or self.over or self._busy:
+            return
+        self._busy = True  # Reaping the dead, which a step does, calls back here.
+        try:
             while self._step():
                 pass
+        finally:
+            self._busy = False
 
     def _go_on(self) -> None:
         self.go_on()
         if not self.over:
-            self._loop.after(STEP_SECONDS, self._go_on)
+            waiting = self._patient and self._connection() is None
+            self._loop.after(WAIT_SECONDS if waiting else STEP_SECONDS, self._go_on)
 
     def _ask(self) -> bool:
         if self._loop.now() < self._deadline and tree.pids(self._proc):
@@ -89,7 +97,8 @@ class Ending:
 
     def _kill(self) -> bool:
         tree.kill_all(self._proc)
-        self._commands.reap()
+        while self._commands.reap():
+            pass
         if tree.pids(self._proc) and self._loop.now() < self._deadline:
             return False
         self._deadline = self._loop.now() + DRAIN_SECONDS
@@ -103,7 +112,7 @@ class Ending:
             if self._patient:
                 self._deadline = self._loop.now() + DRAIN_SECONDS
                 return False
-        elif self._loop.now() < self._deadline and not (self._commands.all_sent() and connection.idle):
+        elif self._loop.now() < self._deadline and not (self._commands.all_sent(self._patient) and connection.idle):
             return False
         self._say()
         return False

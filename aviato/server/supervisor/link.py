@@ -70,6 +70,7 @@ class SupervisorLink(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._detached = False
+        self._orphan_seconds: float | None = None
         self._beat: asyncio.TimerHandle | None = None
 
     # -- making and ending ----------------------------------------------------------------------------------------------
@@ -91,6 +92,7 @@ class SupervisorLink(asyncio.Protocol):
         try:
             await link._loop.create_unix_connection(lambda: link, sock=sock)
             if configuration is not None:
+                link._orphan_seconds = configuration["orphan_timeout_seconds"]
                 link._send(FrameType.REQUEST, _json({"op": "configure", **configuration}))
             await link._ready
         except BaseException:
@@ -378,7 +380,8 @@ class SupervisorLink(asyncio.Protocol):
         """An idle sandbox must hear from us, or it takes itself for an orphan."""
         if self.ended() is None and not self._detached:
             self._send(FrameType.KEEPALIVE)
-            self._beat = self._loop.call_later(min(60.0, float(self.hello["orphan_timeout_seconds"]) / 4), self._keep_speaking)
+            patience = self._orphan_seconds or float(self.hello["orphan_timeout_seconds"])
+            self._beat = self._loop.call_later(min(60.0, patience / 4), self._keep_speaking)
 
     def _lose(self, ended: Ended) -> None:
         if self._beat is not None:

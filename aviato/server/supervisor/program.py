@@ -187,6 +187,8 @@ class Supervisor:
         self._commands.working_dir = request["working_dir"]
         self._commands.nice = request["nice"]
         self._orphan_seconds = request["orphan_timeout_seconds"]
+        self._orphan_timer.cancel()
+        self._watch_orphanhood()
         if request["max_lifetime_seconds"] is not None:
             self._loop.after(request["max_lifetime_seconds"], lambda: self._ending.begin("lifetime", 0))
 
@@ -206,12 +208,15 @@ class Supervisor:
             self._ending.begin("orphaned", 0)
             self._ending.give_up()
             left = 1.0
-        # Not longer than a second before it was configured, which may shorten the timeout.
-        self._loop.after(min(left, max(1.0, self._orphan_seconds / 10)), self._watch_orphanhood)
+        self._orphan_timer = self._loop.after(left, self._watch_orphanhood)
 
     def _child_died(self, events: int) -> None:
         os.read(self._children, 4096)
-        self._commands.reap()
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._commands.reap():
+            self._loop.soon(self._reap)
 
     def _trouble(self, error: Exception) -> None:
         self._troubles += 1

@@ -23,6 +23,8 @@ class Failure(NamedTuple):
 
     returncode: int
     message: str
+    for_now: bool = False
+    """Too many processes: it may go once the dead are collected."""
 
 
 class Spawned(NamedTuple):
@@ -120,7 +122,7 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
         return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
     if number == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached")
+        return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached", for_now=True)
     if number in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return Failure(126, f"{name}: not started: the sandbox's limit of {limit} open files is reached")

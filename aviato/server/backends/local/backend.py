@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, plan, syscalls
+from aviato.server.backends.local import facts, plan, probe, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.resolve import LocalImages
 from aviato.server.supervisor.link import SandboxGone, SupervisorLink
+from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,25 +74,46 @@ class LocalBackend(Backend):
         self._held: dict[str, _Held] = {}
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
+        self._checks: list[Check] = []
 
     async def open(self) -> None:
         """See `Backend`."""
-        await asyncio.to_thread(self._look)
-        self._template = await TemplateControl.start()
+        starting = asyncio.create_task(TemplateControl.start())
+        try:
+            await asyncio.to_thread(self._look)
+        finally:
+            self._template = await starting
+        failed = probe.first_failure(self._checks)
+        if failed is not None:
+            remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
+            message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}"
+            raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
     def _look(self) -> None:
         self._places.make()
         self._places.empty_trash()
         self._facts = facts.gather()
-        self._images = LocalImages(find_interpreters(), self._registered, self._allow_any_directory)
-        choices = None
-        if self._root:
-            with open("/proc/self/uid_map") as file:
-                choices = available(self._uid_base, file.read())
+        interpreters = find_interpreters()
+        self._images = LocalImages(interpreters, self._registered, self._allow_any_directory)
+        choices = self._uid_choices()
         self._uids = UidPool(choices)
         for uid in self._places.uids():
             self._uids.keep(uid)
-        self._upper_in_memory = facts.file_system(str(self._places.sandboxes)) in ("overlay", "nfs", "nfs4", "fuse")
+        directory = str(self._places.sandboxes)
+        trial_uid = random.choice(choices) if choices else None
+        trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
+        around = probe.look_around(directory, len(choices) if choices else None)
+        self._checks = probe.explain(trial, around, interpreters)
+        self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
+
+    def _uid_choices(self) -> range | None:
+        if not self._root:
+            return None
+        with open("/proc/self/uid_map") as file:
+            try:
+                return available(self._uid_base, file.read())
+            except SandboxUnavailableError:
+                return None
 
     async def close(self) -> None:
         """See `Backend`."""
@@ -171,7 +194,14 @@ class LocalBackend(Backend):
 
     async def probe(self) -> list[Check]:
         """See `Backend`."""
-        return []
+        if not self._checks:
+            await asyncio.to_thread(self._look)
+        return self._checks
+
+    def describe_plan(self, image: ResolvedImage) -> list[str]:
+        """The steps that a sandbox of this image would take, for people."""
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
+        return plan.describe(plan.make_plan(self._options(spec)))
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 _NUMBERS = {
     "x86_64": {"clone": 56, "pivot_root": 155},
-    "aarch64": {"clone": 220, "pivot_root": 41},
+    "aarch64": {"clone": 220, "pivot_root": 414},
 }.get(platform.machine(), {"clone": -1, "pivot_root": -1})
 # From here on every architecture has the same numbers.
 _OPEN_TREE, _MOVE_MOUNT, _PIDFD_OPEN, _MOUNT_SETATTR = 428, 429, 434, 442

@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
-import types
-
-PACKAGES = ("aviato", "aviato.wire", "aviato.server", "aviato.server.supervisor", "aviato.server.backends")
-
-
-def _bare_packages(root: str) -> None:
-    """Make the packages known without running their `__init__`: what those import is not for here."""
-    for name in (*PACKAGES, "aviato.server.backends.local"):
-        package = types.ModuleType(name)
-        package.__path__ = [os.path.join(root, *name.split("."))]
-        sys.modules[name] = package
-
 
 if __name__ == "__main__":
-    _bare_packages(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import bare  # type: ignore[import-not-found]
 
-import array  # noqa: E402
-import errno  # noqa: E402
-import fcntl  # noqa: E402
-import gc  # noqa: E402
-import json  # noqa: E402
-import select  # noqa: E402
-import signal  # noqa: E402
-import socket  # noqa: E402
-from typing import Any  # noqa: E402
+    del sys.path[0]
+    bare.enter_profile()
+    bare.packages(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
 
-from aviato.server.backends.local import syscalls  # noqa: E402
-from aviato.server.backends.local.confine import Confinement, StepError, given  # noqa: E402
-from aviato.server.supervisor import program  # noqa: E402
-from aviato.wire.frames import FrameType, encode  # noqa: E402
+import array
+import errno
+import fcntl
+import gc
+import json
+import select
+import signal
+import socket
+from typing import Any
+
+from aviato.server.backends.local import syscalls
+from aviato.server.backends.local.confine import Confinement, StepError, given
+from aviato.server.supervisor import program
+from aviato.wire.frames import FrameType, encode
 
 LARGEST_MESSAGE = 1 << 18
 ALL_NAMESPACES = (

@@ -1,0 +1,242 @@
+"""What this machine gives: tried, told apart, and each with the line that repairs it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.backends.base import Check
+from aviato.server.backends.local import facts
+
+if TYPE_CHECKING:
+    from aviato.server.images.interpreters import Interpreter
+
+TRIAL_SECONDS = 60.0
+MINIMUM_KERNEL = (5, 3)
+OVERLAY_KERNEL = (5, 11)
+IDMAP_KERNEL = (5, 19)
+
+DOCKER = (
+    "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined …"
+)
+KUBERNETES = "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}, procMount: Unmasked}"
+MAX_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=15000"
+USERNS_CLONE = "sudo sysctl -w kernel.unprivileged_userns_clone=1"
+APPARMOR = (
+    "printf 'abi <abi/4.0>,\\nprofile aviato flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/aviato"
+    " && sudo apparmor_parser -r /etc/apparmor.d/aviato"
+)
+STATE_DIR = "export AVIATO_STATE_DIR=/a/directory/on/a/local/disk   # ext4, xfs or btrfs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What explains a failed trial.
+
+    Attributes:
+        kernel: its version.
+        root: whether the server is root.
+        container: `kubernetes`, `docker` (any other container) or None.
+        max_user_namespaces, userns_clone, apparmor_restricts: the settings of those names, None where there is none.
+        file_system: of the sandboxes' directory.
+        cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
+        uids: how many host uids sandboxes can have, as root.
+    """
+
+    kernel: tuple[int, int]
+    root: bool
+    container: str | None = None
+    max_user_namespaces: int | None = None
+    userns_clone: int | None = None
+    apparmor_restricts: int | None = None
+    file_system: str = "ext4"
+    cgroups: str = "none"
+    uids: int | None = None
+    proc_covered: tuple[str, ...] = field(default=())
+
+
+def look_around(directory: str, uids: int | None) -> Surroundings:
+    """Read the settings."""
+    container = None
+    if "KUBERNETES_SERVICE_HOST" in os.environ or os.path.exists("/var/run/secrets/kubernetes.io"):
+        container = "kubernetes"
+    elif os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
+        container = "docker"
+    return Surroundings(
+        kernel=facts.kernel(),
+        root=os.geteuid() == 0,
+        container=container,
+        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
+        userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
+        apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        file_system=facts.file_system(directory),
+        cgroups=_cgroups(),
+        uids=uids,
+    )
+
+
+def run_trial(directory: str, uid: int | None) -> dict[str, Any]:
+    """Try it, from the interpreter and in the way that the template will."""
+    scratch = tempfile.mkdtemp(prefix=".trial-", dir=directory)
+    os.chmod(scratch, 0o711)
+    executable: str = getattr(sys, "_base_executable", sys.executable)
+    script = str(Path(__file__).with_name("trial.py"))
+    try:
+        argv = [executable, "-I", "-S", "-B", script, scratch, "-" if uid is None else str(uid)]
+        environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        done = subprocess.run(argv, capture_output=True, timeout=TRIAL_SECONDS, env=environment, cwd="/", check=False)
+        if done.returncode != 0:
+            return {"trial": {"ok": False, "step": "start", "errno": 0, "message": done.stderr.decode(errors="replace")[-500:]}}
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Interpreter]) -> list[Check]:
+    """The lines of `aviato doctor`, from what was tried and seen. Pure."""
+    return [
+        _kernel_check(around),
+        *([_trial_check(trial["trial"])] if "trial" in trial else _isolation(trial, around)),
+        *([_uid_check(around)] if around.root else []),
+        *_layers(trial, around),
+        *_limit_checks(around),
+        _interpreter_check(interpreters),
+    ]
+
+
+def first_failure(checks: list[Check]) -> Check | None:
+    """The required check that failed, if any."""
+    return next((check for check in checks if check.required and not check.ok), None)
+
+
+def _kernel_check(around: Surroundings) -> Check:
+    found = ".".join(str(number) for number in around.kernel)
+    ok = around.kernel >= MINIMUM_KERNEL
+    return Check(name="kernel", ok=ok, detail=f"Linux {found}", remedy=None if ok else "use Linux 5.3 or newer")
+
+
+def _trial_check(result: dict[str, Any]) -> Check:
+    return Check(name="user namespaces", ok=False, detail=f"the trial could not be run: {result.get('message', '')}")
+
+
+def _isolation(trial: dict[str, Any], around: Surroundings) -> list[Check]:
+    checks = []
+    names = {
+        "user_namespaces": "user namespaces",
+        "id_map": "user id map",
+        "mounts": "mounts in a user namespace",
+        "network": "network namespaces",
+        "proc": "own /proc",
+    }
+    for key, name in names.items():
+        result = trial.get(key)
+        if result is None:
+            continue
+        if result["ok"]:
+            checks.append(Check(name=name, ok=True, detail="works"))
+        else:
+            cause, remedy = _cause(key, result["errno"], around)
+            checks.append(Check(name=name, ok=False, detail=f"{cause} ({_error(result)})", remedy=remedy))
+    return checks
+
+
+def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None]:
+    """Why a trial failed, and the line that repairs it."""
+    container: str | None = KUBERNETES if around.container == "kubernetes" else DOCKER if around.container else None
+    if key == "user_namespaces":
+        if around.max_user_namespaces == 0 or number == errno.ENOSPC:
+            return f"user.max_user_namespaces is {around.max_user_namespaces}", MAX_NAMESPACES
+        if around.userns_clone == 0 and not around.root:
+            return "kernel.unprivileged_userns_clone is 0", USERNS_CLONE
+    if key == "proc" and number in (errno.EPERM, errno.EACCES) and around.apparmor_restricts != 1:
+        return "parts of /proc are masked, so that a new one may not be mounted", container or DOCKER
+    if around.apparmor_restricts == 1 and not around.root:
+        return "AppArmor takes the capabilities out of unprivileged user namespaces", APPARMOR
+    if number in (errno.EPERM, errno.EACCES):
+        if container is not None:
+            return "forbidden by the container's seccomp or AppArmor profile", container
+        return "forbidden by a seccomp filter or a security module", "run the server outside of what confines it"
+    if number == errno.EINVAL:
+        return "the kernel was built without it", "use a kernel with CONFIG_USER_NS, CONFIG_PID_NS and CONFIG_NET_NS"
+    return "it failed", None
+
+
+def _uid_check(around: Surroundings) -> Check:
+    if around.uids is None:
+        detail = "the server's user namespace has one id, so sandboxes cannot have ids of their own"
+        remedy = "run the server as an ordinary user, or its container with a range of ids (/etc/subuid)"
+        return Check(name="host uids", ok=False, detail=detail, remedy=remedy)
+    return Check(name="host uids", ok=True, detail=f"{around.uids} ids, one of its own for each sandbox")
+
+
+def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
+    checks = []
+    overlay = trial.get("overlay")
+    if overlay is not None:
+        where = f"on {around.file_system}"
+        if overlay["ok"]:
+            checks.append(Check(name="overlay", ok=True, detail=f"writable layers {where}", required=False))
+        else:
+            detail = f"no writable layer {where} ({_error(overlay)}): `dir:` images get theirs in memory"
+            remedy = STATE_DIR if around.kernel >= OVERLAY_KERNEL else "use Linux 5.11 or newer for `dir:` images"
+            checks.append(Check(name="overlay", ok=False, detail=detail, remedy=remedy, required=False))
+    idmapped = trial.get("idmapped")
+    if idmapped is not None:
+        detail = "`dir:` images are writable inside" if idmapped["ok"] else f"no `dir:` images as root ({_error(idmapped)})"
+        remedy = "" if idmapped["ok"] else "use Linux 5.19 or newer, or images on ext4, xfs or btrfs"
+        works = bool(idmapped["ok"])
+        checks.append(Check(name="idmapped mounts", ok=works, detail=detail, remedy=remedy or None, required=False))
+    return checks
+
+
+def _limit_checks(around: Surroundings) -> list[Check]:
+    per_namespace = around.root or around.kernel >= (5, 14)
+    processes = "processes, " if per_namespace else ""
+    none = "memory, cpu, disk" if per_namespace else "memory, cpu, disk, processes (needs Linux 5.14)"
+    return [
+        Check(name="control groups", ok=True, detail=f"{around.cgroups}; not used by this version", required=False),
+        Check(
+            name="limits that hold", ok=True, detail=f"hard, by rlimits: {processes}open files, file size, core", required=False
+        ),
+        Check(name="limits that do not", ok=False, detail=f"none in this version: {none}", required=False),
+    ]
+
+
+def _interpreter_check(found: list[Interpreter]) -> Check:
+    listed = ", ".join(f"{one.version} ({one.executable})" for one in found)
+    remedy = None if found else "sudo apt install python3"
+    return Check(name="interpreters", ok=bool(found), detail=listed or "no Python for sandboxes", remedy=remedy, required=False)
+
+
+def _error(result: dict[str, Any]) -> str:
+    name = errno.errorcode.get(result["errno"], str(result["errno"]))
+    return f"{name} at {result['step']}"
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cgroups() -> str:
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        try:
+            own = Path("/proc/self/cgroup").read_text().splitlines()[-1].split("::")[-1]
+        except (OSError, IndexError):
+            own = "/"
+        delegated = os.access(f"/sys/fs/cgroup{own}/cgroup.subtree_control", os.W_OK)
+        return "v2, delegated" if delegated else "v2, not delegated"
+    if os.path.isdir("/sys/fs/cgroup/memory"):
+        return "v1, writable" if os.access("/sys/fs/cgroup/memory", os.W_OK) else "v1, not writable"
+    return "none"

@@ -1,0 +1,182 @@
+"""Files through the real program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from aviato.exceptions import SandboxFileError
+
+pytestmark = pytest.mark.anyio
+
+
+async def refused(awaitable):
+    with pytest.raises(SandboxFileError) as caught:
+        await awaitable
+    return caught.value.reason
+
+
+async def test_round_trip(box):
+    data = os.urandom(3_000_000)
+    await box.put("deep/er/file", data)
+    assert await box.get("/workspace/deep/er/file") == data
+    stat = await box.link.stat("deep/er/file")
+    assert (stat["path"], stat["size_bytes"], stat["mode"], stat["type"]) == (
+        "/workspace/deep/er/file",
+        len(data),
+        0o644,
+        "file",
+    )
+    assert abs(stat["mtime"] - time.time()) < 60
+    await box.put("empty", b"")
+    assert await box.get("empty") == b""
+
+
+async def test_modes(box):
+    await box.put("f", b"1", mode=0o750)
+    await box.put("f", b"2")
+    assert (await box.link.stat("f"))["mode"] == 0o750
+    await box.put("f", b"3", mode=0o600)
+    assert (await box.link.stat("f"))["mode"] == 0o600
+    await box.link.make_directory("d", 0o700)
+    assert (await box.link.stat("d"))["mode"] == 0o700
+
+
+async def test_a_write_is_whole_or_nothing(box):
+    await box.put("f", b"old")
+
+    async def failing():
+        yield b"new" * 100_000
+        raise RuntimeError("source")
+
+    with pytest.raises(RuntimeError, match="source"):
+        await box.link.write_file("f", failing())
+    assert await refused(box.put("f", b"new", size_bytes=4)) == "file"
+    assert await refused(box.put("f", b"new", size_bytes=2)) == "file"
+    assert await box.get("f") == b"old"
+    assert [entry["path"] for entry in await box.link.list_files("/workspace")] == ["/workspace/f"]
+
+
+async def test_a_cancelled_write_leaves_nothing(box):
+    async def endless():
+        while True:
+            yield b"x" * 65536
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(box.link.write_file("big", endless()))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await box.link.ping()
+    assert await box.link.list_files("/workspace") == []
+
+
+async def test_readers_see_old_or_new(box):
+    await box.put("f", b"a" * 100_000)
+    exec_id, subscription = box.start("python3", "-c", "while True:\n assert len(set(open('f').read())) == 1")
+    for byte in b"abcdefgh":
+        await box.put("f", bytes([byte]) * 100_000)
+    await box.link.cancel(exec_id)
+    assert (await box.finish(exec_id, subscription)).stderr == ""
+
+
+async def test_links_are_followed_inside(box):
+    await box.sh("ln -s /workspace/target link; ln -s /etc/passwd passwd; echo old > target")
+    await box.put("link", b"new")
+    assert await box.get("target") == b"new"
+    assert (await box.link.stat("link"))["type"] == "symlink"
+    assert (await box.link.stat("link"))["link_target"] == "/workspace/target"
+    assert (await box.get("passwd")).startswith(b"root:x:0:0:")
+
+
+async def test_reasons(box):
+    await box.sh("mkdir d full; touch full/x; mkfifo fifo; echo x > f; ln -s loop loop")
+    link = box.link
+    cases = {
+        "no_such_file": [box.get("nothing"), link.stat("nothing"), link.list_files("nothing"), link.remove("nothing")],
+        "is_a_directory": [box.get("d"), box.put("d", b""), box.put("x/", b"")],
+        "not_a_directory": [link.list_files("f"), box.get("f/x"), box.put("f/x", b""), link.make_directory("f/x")],
+        "not_a_regular_file": [box.get("fifo"), box.get("/dev/zero"), box.put("fifo", b""), box.put("/dev/null", b"")],
+        "directory_not_empty": [link.remove("full")],
+        "file_exists": [link.make_directory("f")],
+        "read_only": [box.put("/usr/x", b""), link.make_directory("/usr/x"), link.remove("/usr/bin/env")],
+        "too_large": [box.get("f", max_bytes=1)],
+        "permission_denied": [link.remove("/", recursive=True), link.remove("/workspace/..")],
+    }
+    for reason, calls in cases.items():
+        for call in calls:
+            assert await refused(call) == reason
+    assert await refused(box.get("loop")) == "file"
+    assert await refused(box.get("a" * 300)) == "file"
+
+
+async def test_a_growing_file_is_cut_at_the_limit(box):
+    assert len(await box.get("/proc/cpuinfo")) > 100
+    assert await refused(box.get("/proc/cpuinfo", max_bytes=10)) == "too_large"
+
+
+async def test_listing(box):
+    await box.sh("mkdir d; cd d; touch b a; mkdir c; ln -s /nowhere l; touch \"$(printf 'new\\nline\\377')\"")
+    entries = await box.link.list_files("d")
+    assert [entry["path"] for entry in entries] == [f"/workspace/d/{name}" for name in ("a", "b", "c", "l", "new\nline\udcff")]
+    assert [entry["type"] for entry in entries] == ["file", "file", "directory", "symlink", "file"]
+    assert await box.get("d/new\nline\udcff") == b""
+    assert await box.link.list_files("d/c") == []
+
+
+async def test_a_huge_listing_is_refused_and_holds_nobody_back(box):
+    await box.python("import os\nos.mkdir('many')\nfor n in range(100_001): os.mknod(f'many/{n}')")
+    listing = asyncio.create_task(refused(box.link.list_files("many")))
+    waits = []
+    while not listing.done():
+        begin = time.monotonic()
+        await box.run("true")
+        waits.append(time.monotonic() - begin)
+    assert await listing == "too_large"
+    assert max(waits) < 0.5
+    await box.link.remove("many/0")
+    assert len(await box.link.list_files("many")) == 100_000
+    await box.link.remove("many", recursive=True)
+
+
+async def test_removing(box):
+    deep = "import os\nfor n in range(3000):\n os.mkdir('d'); os.chdir('d')\nopen('f', 'w')"
+    await box.python(deep)
+    await box.sh("mkdir -p locked/in; touch locked/in/f; chmod 000 locked/in locked; ln -s /etc out")
+    await box.link.remove("d", recursive=True)
+    await box.link.remove("locked", recursive=True)
+    await box.link.remove("out", recursive=True)
+    assert await box.link.list_files(".") == []
+    assert (await box.run("cat", "/etc/hosts")).returncode == 0
+
+
+async def test_a_big_transfer_does_not_hold_commands_back(box):
+    async def chunks():
+        for _ in range(400):
+            yield b"x" * (1 << 18)
+
+    writing = asyncio.create_task(box.link.write_file("big", chunks(), size_bytes=400 << 18))
+    waits = []
+    while not writing.done():
+        begin = time.monotonic()
+        await box.run("true")
+        waits.append(time.monotonic() - begin)
+    await writing
+    assert max(waits) < 0.5
+    reader = box.link.read_file("big")
+    assert (await reader.opened())["size_bytes"] == 400 << 18
+    first = await anext(reader)
+    await asyncio.sleep(0.1)
+    await box.run("true")
+    await reader.aclose()
+    assert set(first) == {ord("x")}
+    assert len(await box.get("big")) == 400 << 18
+
+
+async def test_a_full_disk(box):
+    assert await refused(box.put("/run/big", b"x" * (17 << 20))) == "disk_full"
+    assert await box.link.list_files("/run") == []

@@ -1,0 +1,153 @@
+"""Trees that resist, and everything else that has to die in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = """
+import os, signal, sys, time
+def block():
+    for number in range(1, 65):
+        try: signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError): pass
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def spread(depth):
+    block()
+    os.setsid() if os.getpid() != os.getsid(0) else None
+    print(os.getpid(), flush=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if os.fork() == 0:
+            parent = os.getppid()
+            try: os.setsid()
+            except OSError: pass
+            if parent != 1:
+                try: os.kill(parent, 9)
+                except OSError: pass
+        else:
+            time.sleep(0.005)
+for _ in range(8):
+    if os.fork() == 0:
+        spread(0)
+for pid in range(2, 400):
+    if pid not in (os.getpid(), int(sys.argv[1])):
+        try: os.kill(pid, 15)
+        except OSError: pass
+time.sleep(60)
+"""
+
+
+async def others(box):
+    """Processes beside process 1 and the one that looks."""
+    source = "import os; print(sum(name.isdecimal() and int(name) not in (1, os.getpid()) for name in os.listdir('/proc')))"
+    return int((await box.python(source)).stdout)
+
+
+async def test_a_hostile_tree_is_dead_a_second_after_its_timeout(box):
+    exec_id, neighbour = box.start("sh", "-c", "trap '' TERM; echo $$; read line; echo fine", stdin=True)
+    number = (await box.run("pgrep", "-x", "sh")).stdout.strip()
+    result = await box.python(HOSTILE, number, timeout=1)
+    assert (result.returncode, result.exit["signal"], result.exit["timed_out"]) == (137, 9, True)
+    assert 1.0 <= result.exit["duration_seconds"] < 2
+    deadline = time.monotonic() + 1
+    while await others(box) != 1:
+        assert time.monotonic() < deadline
+    await box.link.write_stdin(exec_id, b"\n", 0, True)
+    last = await box.finish(exec_id, neighbour)
+    assert (last.returncode, last.stdout.splitlines()[-1]) == (0, "fine")
+
+
+async def test_a_fork_bomb_is_contained(box):
+    result = await box.run("bash", "-c", "f() { f | f & }; f; sleep 60", timeout=1)
+    assert result.exit["timed_out"]
+    deadline = time.monotonic() + 1
+    while await others(box):
+        assert time.monotonic() < deadline
+    assert (await box.run("true")).returncode == 0
+
+
+async def test_the_process_limit_is_a_result_that_names_it(box):
+    source = """
+import subprocess, sys
+try:
+    while True: subprocess.Popen(["sleep", "60"])
+except OSError as error:
+    print(error.errno, flush=True)
+sys.stdin.read()
+"""
+    exec_id, subscription = box.start("python3", "-c", source, stdin=True)
+    async for frame in subscription:
+        if frame.type == 3 and frame.stream == 1:
+            break
+    result = await box.run("true")
+    assert (result.returncode, result.stderr) == (126, "true: not started: the sandbox's limit of 512 processes is reached\n")
+    await box.link.cancel(exec_id)
+    assert (await box.run("true")).returncode == 0
+
+
+async def test_the_supervisor_without_descriptors(box):
+    assert (await box.run("prlimit", "--pid", "1", "--nofile=64:4096")).returncode == 0
+    sleepers = [box.start("sleep", "60", stdin=True) for _ in range(12)]
+    await box.link.ping()
+    await asyncio.gather(*(box.link.cancel(exec_id) for exec_id, _ in sleepers))
+    results = await asyncio.gather(*(box.finish(*sleeper) for sleeper in sleepers))
+    assert {result.returncode for result in results} == {126, 137}
+    assert "limit of 64 open files" in results[-1].stderr
+    assert (await box.run("true")).returncode == 0
+
+
+async def test_cancelling_twice_and_after_the_end(box):
+    exec_id, subscription = box.start("sh", "-c", "setsid sleep 60 & sleep 60")
+    await asyncio.sleep(0.05)
+    await asyncio.gather(box.link.cancel(exec_id), box.link.cancel(exec_id))
+    result = await box.finish(exec_id, subscription)
+    assert (result.exit["cancelled"], result.exit["timed_out"], result.returncode) == (True, False, 137)
+    await box.link.cancel(exec_id)
+    assert await others(box) == 0
+
+
+async def test_a_later_command_is_not_taken_for_an_earlier_one(box):
+    """Numbers of namespaces come back; an old mark must not reach a new command."""
+    old = [(await box.run("true")).exec_id for _ in range(20)]
+    exec_id, subscription = box.start("sh", "-c", "sleep 0.3; echo alive")
+    for name in old:
+        await box.link.cancel(name)
+    assert (await box.finish(exec_id, subscription)).stdout == "alive\n"
+
+
+async def test_signals_reach_the_group(box):
+    exec_id, subscription = box.start("sh", "-c", "trap 'echo caught; exit 7' USR1; echo ready; while :; do sleep 0.01; done")
+    await asyncio.sleep(0.2)
+    await box.link.signal(exec_id, 10)
+    result = await box.finish(exec_id, subscription, done=False)
+    assert (result.returncode, result.stdout) == (7, "ready\ncaught\n")
+    await box.link.signal(exec_id, 10)
+
+
+async def test_orphans_are_reaped(box):
+    await box.sh("for i in $(seq 300); do (sh -c 'exit 0' &); done; wait")
+    deadline = time.monotonic() + 5
+    while "Z" in (await box.run("ps", "-eo", "stat")).stdout:
+        assert time.monotonic() < deadline
+
+
+async def test_no_process_can_reach_process_one(box):
+    source = """
+import os
+for number in range(1, 65):
+    try: os.kill(1, number)
+    except OSError: pass
+for name in ("environ", "mem", "root/etc", "fd", "cwd/x"):
+    try:
+        print(name, os.listdir("/proc/1/" + name) if name in ("fd", "root/etc") else open("/proc/1/" + name).read(1))
+    except OSError as error:
+        print(name, error.strerror)
+"""
+    result = await box.python(source)
+    assert result.stdout.count("Permission denied") == 5, result.stdout
+    assert (await box.run("true")).returncode == 0
