@@ -64,6 +64,7 @@ class Reaper:
 
     async def _round(self, now: float, elapsed: float) -> None:
         self._service.leases.tick(elapsed)
+        self._service.registry.save_again()
         self._end_expired(now)
         if self._is_due("ping", PING_SECONDS, now):
             for box in self._service.registry.live.values():

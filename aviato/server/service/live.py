@@ -33,6 +33,7 @@ class LiveSandbox:
         place: resolves when it may start.
         link: to its supervisor, from the moment that it has one.
         asked: the reason for which this server wants it to end.
+        grace_seconds: given to its commands when it was asked.
         entered: its task has taken its first step.
         forced: its supervisor did not end when it was told to.
         ending: how it ended, once that is known.
@@ -52,6 +53,7 @@ class LiveSandbox:
     place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     link: SupervisorLink | None = None
     asked: str | None = None
+    grace_seconds: float = 0.0
     entered: bool = False
     forced: bool = False
     ending: Ending | None = None

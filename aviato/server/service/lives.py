@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
-STOP_SLACK_SECONDS = 5.0
+STOP_SLACK_SECONDS = 10.0
+"""More than a supervisor takes to kill everything and to drain what was written."""
 DESTROY_SECONDS = 20.0
 OUTPUT_SECONDS = 2.0
 
@@ -67,13 +68,16 @@ class Lives:
         box.task = asyncio.create_task(self._live(box), name=f"life of {box.sandbox_id}")
 
     def ask_to_end(self, box: LiveSandbox, reason: str, grace_seconds: float = 0.0) -> None:
-        """End it, whatever it does now; the first reason holds, a repeat is harmless."""
+        """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""
+        if box.asked is not None and box.ending is None and box.ready.is_set() and grace_seconds < box.grace_seconds:
+            box.grace_seconds = grace_seconds
+            box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
         if box.asked is not None or box.ending is not None or (box.link is not None and box.link.ended() is not None):
             return
-        box.asked = reason
+        box.asked, box.grace_seconds = reason, grace_seconds
         self.places.leaving(box)
         if box.record.status is not SandboxStatus.TERMINATING:
-            self._registry.store.save_sandbox(box.move(SandboxStatus.TERMINATING, status_reason=reason))
+            self._registry.save(box.move(SandboxStatus.TERMINATING, status_reason=reason))
         if box.ready.is_set():
             box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
         elif box.entered and box.task is not None:
@@ -114,7 +118,7 @@ class Lives:
     async def _start(self, box: LiveSandbox) -> None:
         await box.place
         box.record = replace(box.record, begun=True)
-        self._registry.store.save_sandbox(box.record)
+        self._registry.save(box.record)
         async with asyncio.timeout(START_SECONDS):
             assert box.image is not None
             box.link = await self._backend.create(self.spec(box))
@@ -131,7 +135,7 @@ class Lives:
         if box.record.status is SandboxStatus.PENDING:
             seconds = time.monotonic() - box.accepted_at
             record = box.move(SandboxStatus.RUNNING, started_at=now, startup_seconds=seconds)
-            self._registry.store.save_sandbox(record)
+            self._registry.save(record)
         lifetime = self.lifetime(box)
         box.expires_at = None if lifetime is None else time.monotonic() + lifetime
         self.places.started(box)
@@ -211,7 +215,7 @@ class Lives:
         for begin in box.on_run:
             begin()
         box.on_run.clear()
-        self._registry.store.save_sandbox(record)
+        self._registry.save(record)
         del self._registry.live[box.sandbox_id]
         self._registry.let_go.pop(box.sandbox_id, None)
         self.places.gone(box)

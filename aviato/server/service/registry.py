@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.subscription import SandboxGone
 
+log = logging.getLogger(__name__)
+
 
 class Registry:
     """The living sandboxes, by id, over the store's records of all."""
@@ -27,6 +31,22 @@ class Registry:
         self.let_go: dict[str, LiveSandbox] = {}
         self.on_idle: Callable[[], None] = lambda: None
         """Called when a sandbox that was let go may have become releasable."""
+        self._unsaved: dict[str, SandboxRecord] = {}
+
+    def save(self, record: SandboxRecord) -> None:
+        """Put a change on record. A store that cannot be written now holds up no sandbox: the change is tried again."""
+        self._unsaved[record.sandbox_id] = record
+        self.save_again()
+
+    def save_again(self) -> None:
+        """Put on record what could not be written before."""
+        for sandbox_id, record in list(self._unsaved.items()):
+            try:
+                self.store.save_sandbox(record)
+            except sqlite3.Error as error:
+                log.error("sandbox %s cannot be put on record now: %s", sandbox_id, error)
+                return
+            del self._unsaved[sandbox_id]
 
     def find(self, sandbox_id: str, *, exec_id: str | None = None) -> LiveSandbox:
         """A sandbox that has not ended and was not told to.
@@ -53,11 +73,15 @@ class Registry:
         Raises:
             SandboxNotFoundError: nothing is.
         """
-        box = self.live.get(sandbox_id)
-        record = box.record if box is not None else self.store.sandbox(sandbox_id)
+        record = self.find_record(sandbox_id)
         if record is None:
             raise SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
         return record
+
+    def find_record(self, sandbox_id: str) -> SandboxRecord | None:
+        """What is on record of a sandbox, or None."""
+        box = self.live.get(sandbox_id)
+        return box.record if box is not None else self._unsaved.get(sandbox_id) or self.store.sandbox(sandbox_id)
 
     def error_of_record(self, record: SandboxRecord, *, exec_id: str | None = None) -> SandboxError:
         """The error of an ending that is on record."""

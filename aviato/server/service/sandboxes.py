@@ -76,7 +76,7 @@ class Sandboxes:
         """
         body_hash = _hash(request)
         known = self._registry.live.get(request.sandbox_id)
-        record = known.record if known is not None else self._registry.store.sandbox(request.sandbox_id)
+        record = known.record if known is not None else self._registry.find_record(request.sandbox_id)
         if record is not None:
             if record.body_hash != body_hash:
                 raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
