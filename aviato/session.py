@@ -287,14 +287,17 @@ def stop_on_sigterm() -> None:
     Raises:
         ValueError: on another thread.
     """
-    global _previous_sigterm
-    if _previous_sigterm is not None:
+    global _previous_sigterm, _undo_registered
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         return
     _previous_sigterm = signal.signal(signal.SIGTERM, _on_sigterm)
-    os.register_at_fork(after_in_child=_undo_in_child)
+    if not _undo_registered:
+        _undo_registered = True
+        os.register_at_fork(after_in_child=_undo_in_child)
 
 
-_previous_sigterm: Any = None
+_previous_sigterm: Any = signal.SIG_DFL
+_undo_registered = False
 
 
 def _on_sigterm(number: int, frame: Any) -> None:
@@ -302,17 +305,15 @@ def _on_sigterm(number: int, frame: Any) -> None:
     clean_up_now()
     if callable(previous):
         previous(number, frame)
-    elif previous == signal.SIG_DFL:
+    elif previous != signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
 
 def _undo_in_child() -> None:
     """SIGTERM ends a forked child as it would have without us."""
-    global _previous_sigterm
-    if _previous_sigterm is not None and signal.getsignal(signal.SIGTERM) is _on_sigterm:
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, _previous_sigterm)
-    _previous_sigterm = None
 
 
 def clean_up_now() -> None:

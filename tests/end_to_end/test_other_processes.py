@@ -1,0 +1,186 @@
+"""From forked and spawned children, and from a worker thread that imports first. Each in an interpreter of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+
+
+def test_a_forked_child_works_and_the_parent_s_request_finishes(served: Any, script: Any) -> None:
+    done = script("""
+        import os, aviato
+        with aviato.Session() as session:
+            sandbox = session.sandbox()
+            running = sandbox.exec(["sh", "-c", "sleep 0.5; echo parent"])
+            sandbox.wait()
+            pid = os.fork()
+            if pid == 0:
+                assert sandbox.exec(["echo", "child"]).result(10).stdout == "child\\n"
+                try:
+                    running.result()
+                except RuntimeError as error:
+                    assert str(os.getppid()) in str(error)
+                with aviato.Sandbox() as own:
+                    assert own.exec(["true"]).result(10).returncode == 0
+                assert session.sandbox().exec(["echo", "again"]).result(10).stdout == "again\\n"
+                assert session.sandbox_count == 1
+                os._exit(7)
+            assert running.result(10).stdout == "parent\\n"
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert sandbox.exec(["echo", "still"]).result(10).stdout == "still\\n"
+        print("ok")
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
+
+
+def test_a_spawned_child_uses_a_sandbox(served: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import multiprocessing, aviato
+
+        def child(sandbox):
+            assert sandbox.exec(["echo", "child"]).result(10).stdout == "child\\n"
+
+        if __name__ == "__main__":
+            with aviato.Sandbox() as sandbox:
+                process = multiprocessing.get_context("spawn").Process(target=child, args=(sandbox,))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
+                assert sandbox.exec(["echo", "alive"]).result(10).stdout == "alive\\n"
+            print("ok")
+        """)
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=40, check=False)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
+def test_a_worker_thread_may_import_first(served: Any, script: Any) -> None:
+    done = script("""
+        import threading
+        said = []
+        def work():
+            import aviato
+            assert [t.name for t in threading.enumerate() if t.name == "aviato-loop"] == []
+            with aviato.Sandbox() as sandbox:
+                said.append(sandbox.exec(["echo", "thread"]).result().stdout)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        print(said)
+    """)
+    assert (done.stdout, done.stderr) == ("['thread\\n']\n", "")
+
+
+def gone(tag: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not aviato.Sandbox.list(tags=[tag]).result():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
+def test_what_a_process_made_is_stopped_at_its_end(served: Any, script: Any, ending: str) -> None:
+    tag = f"at-exit-{len(ending)}"
+    begin = time.monotonic()
+    script(f"""
+        import aviato
+        sandbox = aviato.Sandbox(tags=["{tag}"])
+        session = aviato.Session()
+        other = session.sandbox(tags=["{tag}"])
+        running = sandbox.exec(["sleep", "100"])
+        aviato.wait([sandbox, other])
+        {ending}
+    """)
+    assert time.monotonic() - begin < 6
+    assert gone(tag, 3)
+
+
+def test_a_killed_process_leaves_nothing(served: Any) -> None:
+    source = 'import aviato, time; s = aviato.Sandbox(tags=["killed"]); s.wait(); print(1, flush=True); time.sleep(100)'
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert gone("killed", 10)
+
+
+def test_exit_is_prompt_when_the_server_never_answers(make_server: Any) -> None:
+    server = make_server()
+    source = f"""
+import aviato, os, signal
+sandbox = aviato.Sandbox(base_url={server.url!r})
+running = sandbox.exec(["sleep", "100"])
+sandbox.wait()
+os.kill({server.pid}, signal.SIGSTOP)
+"""
+    begin = time.monotonic()
+    try:
+        subprocess.run([sys.executable, "-c", source], timeout=20, check=True, capture_output=True)
+        assert time.monotonic() - begin < 8.5
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_ctrl_c_ends_the_command_and_the_sandbox(served: Any) -> None:
+    source = """
+import aviato
+with aviato.Sandbox(tags=["ctrl-c"]) as sandbox:
+    process = sandbox.exec(["sh", "-c", "echo up; sleep 100"])
+    next(iter(process.stdout))
+    print("up", flush=True)
+    try:
+        process.result()
+    except KeyboardInterrupt:
+        print(process.done(), flush=True)
+        raise
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert out == "True\n"
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert gone("ctrl-c", 3)
+
+
+def test_stop_on_sigterm(served: Any) -> None:
+    source = """
+import aviato, os, time
+aviato.stop_on_sigterm()
+sandbox = aviato.Sandbox(tags=["sigterm"])
+sandbox.wait()
+child = os.fork()
+if child == 0:
+    time.sleep(100)
+print(child, flush=True)
+os.waitpid(child, 0)
+print("child ended", flush=True)
+time.sleep(100)
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    os.kill(child, signal.SIGTERM)
+    assert process.stdout.readline() == "child ended\n"
+    assert len(aviato.Sandbox.list(tags=["sigterm"]).result()) == 1
+    process.terminate()
+    assert process.wait(10) == -signal.SIGTERM
+    process.stdout.close()
+    assert gone("sigterm", 3)

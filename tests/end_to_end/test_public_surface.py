@@ -1,0 +1,110 @@
+"""What `import aviato` promises: names, cost, and nothing behind one's back."""
+
+from __future__ import annotations
+
+import pkgutil
+import statistics
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+import aviato
+from aviato import exceptions
+
+NAMES = [
+    "AsyncClient",
+    "AsyncUsageWarning",
+    "FileInfo",
+    "OperationRef",
+    "Process",
+    "ProcessResult",
+    "ResourceUsage",
+    "Sandbox",
+    "SandboxDefaults",
+    "SandboxStatus",
+    "Session",
+    "StreamReader",
+    "StreamWriter",
+    "as_completed",
+    "results",
+    "stop_on_sigterm",
+    "wait",
+    "__version__",
+]
+LATER = [
+    "GradeCase",
+    "GradeResult",
+    "NetworkOptions",
+    "RemoteFunction",
+    "ResourceOptions",
+    "Secret",
+    "Serialization",
+    "TerminalResult",
+    "TerminalSession",
+]
+HEAVY = ["aiohttp", "pydantic", "wandb", "click", "docker", "kubernetes", "tenacity", "uvloop", "aviato.bridge.loop"]
+
+
+def client_modules() -> list[str]:
+    found = [module.name for module in pkgutil.walk_packages(aviato.__path__, "aviato.")]
+    return [name for name in found if not name.startswith(("aviato.server", "aviato.cli"))]
+
+
+def test_the_public_names() -> None:
+    errors = [
+        name for name, value in vars(exceptions).items() if isinstance(value, type) and issubclass(value, (Exception, Warning))
+    ]
+    assert aviato.__all__ == sorted({*NAMES, *errors})
+    assert not set(LATER) & set(aviato.__all__)
+    for name in aviato.__all__:
+        assert getattr(aviato, name) is not None
+        assert name in dir(aviato)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = aviato.nothing  # type: ignore[attr-defined]
+
+
+def test_results_is_the_function_whatever_was_imported() -> None:
+    from aviato.results import ProcessResult
+
+    assert isinstance(aviato.results, types.FunctionType)
+    assert ProcessResult is aviato.ProcessResult
+    assert aviato.exceptions.AviatoError is aviato.AviatoError
+
+
+def test_import_loads_little_and_starts_nothing() -> None:
+    source = f"""
+import sys, threading, signal
+before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+import aviato
+from aviato import Sandbox, Session, SandboxDefaults
+Sandbox(), Session()
+assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+assert threading.active_count() == 1
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", client_modules())
+def test_each_module_is_imported_alone(module: str) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", f"import {module}"], check=True, timeout=20)
+
+
+def test_import_time() -> None:
+    def seconds(source: str) -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", source], check=True)
+        return time.perf_counter() - begin
+
+    # Alternating, so that a busy moment of the machine hits all alike.
+    rounds = [
+        [seconds(source) for source in ("pass", "import aviato", "from aviato import Sandbox, Session, SandboxDefaults")]
+        for _ in range(9)
+    ]
+    bare, package, names = (statistics.median(column) for column in zip(*rounds, strict=True))
+    assert package - bare < 0.025
+    assert names - bare < 0.060
