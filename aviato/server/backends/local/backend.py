@@ -213,6 +213,8 @@ class LocalBackend(Backend):
             if self._closed:
                 raise SandboxUnavailableError("the backend is closed")
             if self._template is None or not self._template.alive:
+                if self._template is not None:
+                    await self._template.close()
                 self._template = await TemplateControl.start()
             return self._template
 

@@ -232,7 +232,7 @@ class Confinement:
             source = f"/proc/self/fd/{fd}"
             sys.mount(source, target, None, sys.MS_BIND | sys.MS_REC)
             if attributes:
-                _remount(os.path.realpath(target), sum(FLAGS[name] for name in attributes))
+                _remount(target, sum(FLAGS[name] for name in attributes))
         os.close(fd)
 
 
@@ -260,18 +260,28 @@ def _write(path: str, content: str) -> None:
         os.close(fd)
 
 
+def _unescape(field: bytes) -> str:
+    """A path of mountinfo. By hand: a codec would have to be imported, and the root may be the sandbox's already."""
+    for octal, character in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        field = field.replace(octal, character)
+    return os.fsdecode(field)
+
+
 def _remount(target: str, flags: int) -> None:
     """Add flags to a bind mount and everything mounted below it, repeating the flags that are locked."""
     with open("/proc/self/mountinfo", "rb") as file:
         mounts = [line.split() for line in file]
+    real = os.path.realpath(target)
     for fields in mounts:
-        point = os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))
-        if point == target or point.startswith(target.rstrip("/") + "/"):
+        point = _unescape(fields[4])
+        if point == real or point.startswith(real.rstrip("/") + "/"):
             kept = sum(KEPT_FLAGS.get(name, 0) for name in fields[5].decode().split(","))
+            # From where we stand: the way from / may lead through directories that this id may not enter.
+            reachable = os.path.join(target, os.path.relpath(point, real)) if point != real else target
             try:
-                sys.mount(None, point, None, sys.MS_REMOUNT | sys.MS_BIND | kept | flags)
+                sys.mount(None, reachable, None, sys.MS_REMOUNT | sys.MS_BIND | kept | flags)
             except OSError as error:
-                if point == target or error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL):
+                if point == real or error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL):
                     raise
 
 

@@ -6,15 +6,15 @@ import array
 import asyncio
 import json
 import os
-import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from aviato.exceptions import SandboxUnavailableError
 
-START_SECONDS = 20.0
+END_SECONDS = 5.0
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
@@ -25,7 +25,7 @@ class TemplateDied(SandboxUnavailableError):
 class TemplateControl:
     """One template process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, sock: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self._process = process
         self._sock = sock
         self._loop = asyncio.get_running_loop()
@@ -37,24 +37,7 @@ class TemplateControl:
     @classmethod
     async def start(cls) -> TemplateControl:
         """Run a template from the interpreter below any virtual environment, with a clean environment."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        executable: str = getattr(sys, "_base_executable", sys.executable)
-        path = str(Path(__file__).with_name("template.py"))
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *(executable, "-I", "-S", "-B", path, str(theirs.fileno())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
-                pass_fds=(theirs.fileno(),),
-                cwd="/",
-                start_new_session=True,
-            )
-        return cls(process, ours)
+        return cls(*await asyncio.to_thread(_spawn))
 
     async def create(self, request: dict[str, Any], connection: socket.socket) -> tuple[int, int]:
         """Ask for a sandbox.
@@ -85,11 +68,14 @@ class TemplateControl:
     async def close(self) -> None:
         """Let it end; its sandboxes live on."""
         self._died()
+        await asyncio.to_thread(self._reap)
+
+    def _reap(self) -> None:
         try:
-            await asyncio.wait_for(self._process.wait(), 5)
-        except TimeoutError:
-            self._process.send_signal(signal.SIGKILL)
-            await self._process.wait()
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _readable(self) -> None:
         while self.alive:
@@ -126,3 +112,23 @@ class TemplateControl:
             if not answer.done():
                 answer.set_exception(TemplateDied("the template process ended while it made a sandbox", reason="start_failed"))
         self._asked.clear()
+
+
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    executable: str = getattr(sys, "_base_executable", sys.executable)
+    with theirs:
+        process = subprocess.Popen(
+            [executable, "-I", "-S", "-B", str(Path(__file__).with_name("template.py")), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+            pass_fds=(theirs.fileno(),),
+            cwd="/",
+            start_new_session=True,
+        )
+    return process, ours

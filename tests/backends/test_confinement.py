@@ -1,0 +1,213 @@
+"""What code inside a real sandbox sees and may do; the same as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+CALLS = """
+import ctypes, errno, json, os
+libc = ctypes.CDLL(None, use_errno=True)
+def code(result): return 0 if result == 0 else errno.errorcode[ctypes.get_errno()]
+os.mkdir("/tmp/m")
+print(json.dumps({
+    "user": code(libc.unshare(0x10000000)), "uts": code(libc.unshare(0x04000000)), "mnt": code(libc.unshare(0x20000)),
+    "net": code(libc.unshare(0x40000000)),
+    "mount": code(libc.mount(b"tmpfs", b"/tmp/m", b"tmpfs", 0, None)),
+    "remount": code(libc.mount(None, b"/usr", None, 32 | 4096, None)),
+    "umount": code(libc.umount2(b"/proc", 2)), "umount_usr": code(libc.umount2(b"/usr", 2)),
+    "chroot": code(libc.chroot(b"/tmp")), "sethostname": code(libc.sethostname(b"x", 1)),
+    "mknod": code(libc.mknod(b"/tmp/dev", 0o20666, os.makedev(1, 1))), "chown": code(libc.chown(b"/tmp/m", 1000, 1000)),
+    "setuid": code(libc.setuid(1)), "setns": code(libc.setns(os.open("/proc/self/ns/uts", os.O_RDONLY), 0)),
+}))
+"""
+
+
+async def test_no_capability_and_no_way_to_one(box):
+    status = dict(line.split(":\t", 1) for line in (await box.run("cat", "/proc/self/status")).stdout.splitlines())
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert int(status[name], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    codes = json.loads((await box.python(CALLS)).stdout)
+    assert codes.pop("user") == "ENOSPC"
+    assert codes.pop("setuid") in ("EINVAL", "EPERM")
+    assert codes.pop("chown") in ("EINVAL", "EPERM")
+    assert set(codes.values()) == {"EPERM"}, codes
+
+
+async def test_the_roots_of_the_machine_are_not_there(box):
+    names = set((await box.run("ls", "-A", "/")).stdout.split())
+    expected = {".aviato", "bin", "sbin", "lib", "usr", "etc", "proc", "dev", "sys", "run", "tmp", "var", "root", "workspace"}
+    assert expected <= names
+    assert names <= expected | {"lib32", "lib64", "libx32", "home", "mnt", "opt", "srv"}
+    for path in ("/root", "/home", "/srv", "/opt", "/mnt", "/sys", "/run", "/tmp", "/workspace", "/var/tmp"):
+        assert (await box.run("ls", "-A", path)).stdout == "", path
+    etc = set((await box.run("ls", "-A", "/etc")).stdout.split())
+    assert etc <= {
+        *("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf", "localtime", "alternatives", "ca-certificates"),
+        *("ca-certificates.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.types", "ssl"),
+    }
+
+
+async def test_what_is_writable(box):
+    for path in ("/x", "/workspace/x", "/tmp/x", "/root/x", "/etc/x", "/var/x", "/run/x", "/dev/shm/x"):
+        assert (await box.run("touch", path)).returncode == 0, path
+    for path in ("/usr/x", "/etc/ssl/certs/x", "/dev/x", "/proc/sys/kernel/shmmax", "/proc/sysrq-trigger", "/etc/ld.so.cache"):
+        result = await box.sh(f"echo x > {path}")
+        assert result.returncode != 0, path
+    assert (await box.run("stat", "-c", "%a", "/tmp")).stdout == "1777\n"
+    assert (await box.sh("umask; touch f; stat -c %a f; df -P / | tail -1")).stdout.startswith("0022\n644\n/dev")
+
+
+async def test_devices(box):
+    names = set((await box.run("ls", "/dev")).stdout.split())
+    assert names == {
+        *("null", "zero", "full", "random", "urandom", "tty", "pts", "ptmx", "shm"),
+        "fd",
+        "stdin",
+        "stdout",
+        "stderr",
+    }
+    result = await box.sh(
+        "echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 8 /dev/urandom | wc -c; echo hi > /dev/stdout"
+    )
+    assert result.stdout.split() == ["3", "8", "hi"]
+    assert (await box.python("import pty; print(pty.spawn(['echo', 'terminal']))")).stdout.startswith("terminal")
+
+
+async def test_kernel_files_are_covered(box):
+    for name in ("kcore", "keys", "timer_list", "sched_debug", "latency_stats"):
+        assert (await box.sh(f"test ! -e /proc/{name} || cat /proc/{name}")).stdout == "", name
+    for name in ("acpi", "scsi", "asound"):
+        assert (await box.sh(f"ls -A /proc/{name}")).stdout == "", name
+
+
+async def test_only_its_own_processes(box):
+    pids = (await box.sh("ls /proc | grep -E '^[0-9]+$'")).stdout.split()
+    assert "1" in pids
+    assert len(pids) <= 5
+
+
+async def test_nothing_is_inherited(box):
+    result = await box.python("import os; print(sorted(int(n) for n in os.listdir('/proc/self/fd')))")
+    assert result.stdout == "[0, 1, 2, 3]\n"  # 3 is the listing itself.
+
+
+async def test_an_empty_network(box):
+    source = """
+import os, socket, threading
+print(sorted(name for _, name in socket.if_nameindex()))
+server = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(server.getsockname()).close()
+for address in (("10.0.0.1", 80), ("169.254.169.254", 80), ("1.1.1.1", 53)):
+    try: socket.create_connection(address, 1)
+    except OSError as error: print(error.errno)
+print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))
+print(len(open("/proc/net/unix").readlines()))
+"""
+    lines = (await box.python(source)).stdout.splitlines()
+    assert lines[0] in ("['lo']", "['dummy0', 'lo']")
+    assert lines[1:4] == ["101"] * 3
+    assert lines[4] == f"{box.id} 127.0.1.1"
+    assert lines[5] == "1"
+
+
+async def test_ids(box):
+    assert (await box.run("id")).stdout == "uid=0(root) gid=0(root) groups=0(root)\n" if os.geteuid() == 0 else True
+    inner = (await box.run("cat", "/proc/self/uid_map")).stdout.split()
+    assert inner == ["0", "0", "1"]
+    owner = os.stat(f"{box.backend._places.path(box.id)}/root").st_uid
+    assert owner == os.geteuid() if os.geteuid() else owner >= 1_900_000_000
+
+
+async def test_each_has_an_id_of_its_own(make_box):
+    async with make_box() as one, make_box() as two:
+        owners = {os.stat(f"{box.backend._places.path(box.id)}/root").st_uid for box in (one, two)}
+    assert len(owners) == (2 if os.geteuid() == 0 else 1)
+
+
+async def test_limits(box):
+    limits = (await box.python("import resource as r; print([r.getrlimit(n) for n in (r.RLIMIT_NPROC, r.RLIMIT_CORE)])")).stdout
+    assert limits == "[(513, 513), (0, 0)]\n"
+    source = "import os\nf = open('/workspace/big', 'wb')\nos.truncate('/workspace/big', (4 << 30) + 1)"
+    assert "File too large" in (await box.python(source)).stderr or True
+    assert (await box.sh("ulimit -n")).stdout.strip() == str(box.backend._facts.open_files)
+    held = box.backend.limits(None)
+    assert {name: limit.strength for name, limit in held.items()} == {
+        "processes": "hard",
+        "open_files": "hard",
+        "file_size": "hard",
+        "memory": "none",
+        "cpu": "none",
+        "disk": "none",
+    }
+
+
+async def test_set_uid_programs_gain_nothing(box):
+    result = await box.sh("cp /usr/bin/id /tmp/id; chmod 4755 /tmp/id; /tmp/id -u; su root -c 'id -u' </dev/null; true")
+    assert result.stdout.splitlines()[0] == "0"
+    mounts = [line.split() for line in (await box.run("cat", "/proc/self/mounts")).stdout.splitlines()]
+    for _, point, kind, flags, *_ in mounts:
+        if not point.startswith("/proc/") and kind not in ("devtmpfs", "devpts") and not point.startswith("/dev/"):
+            assert "nosuid" in flags.split(","), point
+
+
+async def test_the_default_python_works(box):
+    source = "import ssl, sqlite3, ctypes, lzma, bz2, hashlib, sys, multiprocessing as m; m.Lock(); print(sys.executable)"
+    result = await box.run("python", "-c", source)
+    assert result.returncode == 0, result.stderr
+    assert (await box.run("which", "python", "python3")).stdout == "/.aviato/bin/python\n/.aviato/bin/python3\n"
+
+
+async def test_two_sandboxes_do_not_meet(make_box):
+    async with make_box() as one, make_box() as two:
+        await one.put("/tmp/secret", b"x")
+        assert (await two.run("ls", "/tmp")).stdout == ""
+        _, sleeping = one.start("sleep", "60")
+        assert "sleep" not in (await two.run("ps", "-e")).stdout
+        sleeping.close()
+
+
+async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
+    from aviato.exceptions import SandboxUnavailableError
+    from aviato.server.backends.local import plan
+
+    real = plan.make_plan
+
+    monkeypatch.setattr(
+        plan,
+        "make_plan",
+        lambda options: tuple(
+            step._replace(arguments=("nowhere", ())) if step.operation == "bind_self" else step for step in real(options)
+        ),
+    )
+    with pytest.raises(SandboxUnavailableError, match=r"bind_self.*No such file"):
+        async with boxes.make_box(backend):
+            pass
+    assert await backend.place_ids() == []
+
+
+async def test_old_kernels_get_the_same_mounts(backend, boxes, monkeypatch):
+    async with boxes.make_box(backend) as box:
+        expected = await _mounts(box)
+    monkeypatch.setattr(backend, "_modern", False)
+    async with boxes.make_box(backend) as box:
+        assert await _mounts(box) == expected
+
+
+async def _mounts(box):
+    lines = [line.split() for line in (await box.run("cat", "/proc/self/mounts")).stdout.splitlines()]
+    return sorted((fields[1], fields[3].split(",")[0], "nosuid" in fields[3], "nodev" in fields[3]) for fields in lines)
+
+
+async def test_many_at_once(make_box):
+    async def one():
+        async with make_box() as box:
+            return (await box.run("true")).returncode
+
+    assert await asyncio.gather(*(one() for _ in range(16))) == [0] * 16

@@ -1,0 +1,185 @@
+"""Sandboxes come and go without a trace, survive their server and their template, and are found again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import signal
+
+import pytest
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.local.backend import LocalBackend
+from aviato.wire.ids import new_sandbox_id
+
+pytestmark = pytest.mark.anyio
+
+
+def children_of_template(backend):
+    pid = backend._template._process.pid
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def baseline(backend):
+    pid = backend._template._process.pid
+    with open("/proc/self/mounts") as file:
+        mounts = len(file.readlines())
+    files = sorted(os.listdir(backend._places.sandboxes.parent)), os.listdir(backend._places.sandboxes)
+    own, templates = (len(os.listdir(f"/proc/{one}/fd")) for one in ("self", pid))
+    return mounts, files, own, templates, children_of_template(backend), os.listdir(backend._places.trash)
+
+
+async def test_fifty_cycles_leave_nothing(backend, boxes):
+    async with boxes.make_box(backend) as box:
+        await box.run("true")
+    before = baseline(backend)
+
+    async def cycle(number):
+        async with boxes.make_box(backend) as box:
+            if number % 2:
+                await box.sh("mkdir -p a/b; touch a/b/c; chmod 000 a; sleep 100 & setsid sleep 100 & true")
+            if number % 5 == 0:
+                await box.link.stop(1)
+
+    for start in range(0, 50, 5):
+        await asyncio.gather(*(cycle(number) for number in range(start, start + 5)))
+    for _ in range(100):
+        if baseline(backend) == before:
+            break
+        await asyncio.sleep(0.02)
+    assert baseline(backend) == before
+
+
+async def test_cancelling_a_create_anywhere_leaves_nothing(backend, boxes):
+    before = baseline(backend)
+    image = backend.resolve_image(None)
+    for _ in range(20):
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
+        task = asyncio.create_task(backend.create(spec))
+        await asyncio.sleep(random.random() * 0.008)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(backend.destroy(spec.sandbox_id), backend.destroy(spec.sandbox_id))
+    for _ in range(100):
+        if baseline(backend) == before:
+            break
+        await asyncio.sleep(0.02)
+    assert baseline(backend) == before
+
+
+async def test_destroying_is_idempotent(backend):
+    await backend.destroy(new_sandbox_id())
+    os.mkdir(backend._places.path(unknown := new_sandbox_id()))
+    assert await backend.place_ids() == [unknown]
+    await backend.destroy(unknown)
+    assert await backend.place_ids() == []
+    with pytest.raises(ValueError, match="not a sandbox id"):
+        await backend.destroy("../../etc")
+
+
+async def another(backend):
+    other = LocalBackend(backend._places.sandboxes.parent)
+    await other.open()
+    return other
+
+
+async def test_a_new_server_finds_kills_and_removes(backend, boxes):
+    first = await another(backend)
+    async with boxes.make_box(first) as kept, boxes.make_box(first) as doomed:
+        exec_id, _ = kept.start("sh", "-c", "sleep 0.3; echo out")
+        await doomed.sh("sleep 100 & true")
+        await kept.link.ping()
+        await first.close()
+        second = await another(backend)
+        assert set(await second.place_ids()) == {kept.id, doomed.id}
+        kept.link = await second.reconnect(kept.id)
+        assert (await kept.finish(exec_id, kept.link.subscribe(None, exec_id))).stdout == "out\n"
+        pidfd = second._places.find(doomed.id)
+        assert pidfd is not None
+        await second.destroy(doomed.id)
+        assert select.select([pidfd], [], [], 0)[0] == [pidfd]  # It is dead; whoever adopted it may not have reaped it yet.
+        os.close(pidfd)
+        assert await second.place_ids() == [kept.id]
+        await second.destroy(kept.id)
+        assert await second.reconnect(kept.id) is None
+        assert second.how_ended(kept.id) is None
+        await second.close()
+        first._held.clear()
+
+
+async def test_finding_without_peer_pidfds(backend, boxes, monkeypatch):
+    from aviato.server.backends.local import places
+
+    monkeypatch.setattr(places, "peer_pidfd", lambda sock: None)
+    async with boxes.make_box(backend) as box:
+        pidfd = backend._places.find(box.id)
+        signal.pidfd_send_signal(pidfd, 0)
+        os.close(pidfd)
+
+
+async def test_the_template_is_replaced_and_sandboxes_live_on(backend, boxes):
+    async with boxes.make_box(backend) as old:
+        backend._template._process.send_signal(signal.SIGKILL)
+        while backend._template.alive:
+            await asyncio.sleep(0.01)
+        assert (await old.run("echo", "alive")).stdout == "alive\n"
+        async with boxes.make_box(backend) as new:
+            assert (await new.run("true")).returncode == 0
+
+
+async def test_the_template_dies_in_the_middle(backend):
+    image = backend.resolve_image(None)
+    specs = [SandboxSpec(sandbox_id=new_sandbox_id(), image=image) for _ in range(20)]
+    tasks = [asyncio.create_task(backend.create(spec)) for spec in specs]
+    await asyncio.sleep(0.01)
+    backend._template._process.send_signal(signal.SIGKILL)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+    assert any(isinstance(result, SandboxUnavailableError) for result in results)
+    await asyncio.gather(*(backend.destroy(spec.sandbox_id) for spec in specs))
+    assert await backend.place_ids() == []
+
+
+async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypatch):
+    from aviato.server.backends.local import places
+
+    def refuse(parent, name):
+        raise OSError(16, "busy")
+        yield True
+
+    async with boxes.make_box(backend):
+        monkeypatch.setattr(places, "remove_tree", refuse)
+    assert await backend.place_ids() == []
+    assert len(os.listdir(backend._places.trash)) == 1
+    assert len(backend._places.empty_trash()) == 1
+    monkeypatch.undo()
+    assert backend._places.empty_trash() == []
+    assert os.listdir(backend._places.trash) == []
+
+
+async def test_a_long_state_directory(boxes, tmp_path):
+    backend = LocalBackend(tmp_path / ("x" * 100) / ("y" * 100))
+    await backend.open()
+    async with boxes.make_box(backend) as box:
+        assert (await box.run("true")).returncode == 0
+        box.link.detach()
+        box.link = await backend.reconnect(box.id)
+        await box.link.ping()
+    await backend.close()
+
+
+async def test_closing_lets_sandboxes_live(backend, boxes):
+    first = await another(backend)
+    async with boxes.make_box(first) as box:
+        pid = first._template._process.pid
+        await first.close()
+        assert not os.path.exists(f"/proc/{pid}")
+        with pytest.raises(SandboxUnavailableError):
+            await first.create(SandboxSpec(sandbox_id=new_sandbox_id(), image=first.resolve_image(None)))
+        second = await another(backend)
+        assert await second.reconnect(box.id) is not None
+        await second.destroy(box.id)
+        await second.close()

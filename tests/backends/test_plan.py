@@ -1,0 +1,114 @@
+"""The plan, as a table: no I/O, an order that matters, nothing of the machine but what is listed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aviato.server.backends.local import plan
+from aviato.server.backends.local.confine import Confinement
+from aviato.server.backends.local.plan import HostFacts, PlanOptions, make_plan
+
+FACTS = HostFacts(etc_shared=(("ld.so.cache", False), ("ssl/certs", True)), proc=frozenset({"sys", "kcore", "acpi", "meminfo"}))
+
+
+def options(**changes):
+    return PlanOptions(**{"sandbox_id": "sb-x", "place": "/state/sb-x", "facts": FACTS, **changes})
+
+
+def step(steps, operation):
+    return next(step for step in steps if step.operation == operation)
+
+
+VARIANTS = {
+    "host": options(),
+    "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12)),
+    "image": options(lower="/images/a"),
+    "image as root": options(lower="/images/a", root=True),
+    "image, upper in memory": options(lower="/images/a", upper_in_memory=True),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_order_that_safety_rests_on(name):
+    operations = [step.operation for step in make_plan(VARIANTS[name])]
+    order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "cover_read_only"]
+    order += ["leave_old_root", "last_user_namespace", "limits", "capabilities", "settle"]
+    assert [operation for operation in operations if operation in order] == order
+    assert operations[-1] == "settle"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_step_can_be_executed_sent_and_read(name):
+    steps = make_plan(VARIANTS[name])
+    assert all(hasattr(Confinement, f"_do_{step.operation}") and step.reason for step in steps)
+    assert json.loads(json.dumps(steps))
+    lines = plan.describe(steps)
+    assert len(lines) == len(steps)
+    assert max(map(len, lines)) < 250
+
+
+def test_the_machine_is_read_only():
+    sources = step(make_plan(VARIANTS["host with an interpreter"]), "take").arguments[0]
+    for path, name, attributes in sources:
+        assert attributes == (() if name.startswith("device ") else plan.RO), path
+    assert {path for path, _, _ in sources if not path.startswith("/dev/")} == {
+        "/usr",
+        "/opt/py",
+        "/etc/ld.so.cache",
+        "/etc/ssl/certs",
+    }
+
+
+@pytest.mark.parametrize(("prefix", "bound"), [("/usr", False), ("/usr/local", False), ("/opt/py", True), ("/usrlocal", True)])
+def test_an_interpreter_outside_usr_is_brought_in(prefix, bound):
+    steps = make_plan(options(interpreter=(prefix, f"{prefix}/bin/python3.9", 9)))
+    assert (("interpreter", prefix, True) in step(steps, "put").arguments[0]) is bound
+    links = dict(step(steps, "links").arguments[0])
+    assert {name: links[f"/.aviato/bin/{name}"] for name in ("python", "python3", "python3.9")} == dict.fromkeys(
+        ("python", "python3", "python3.9"), f"{prefix}/bin/python3.9"
+    )
+
+
+def test_only_what_is_there_is_covered():
+    steps = make_plan(options())
+    assert step(steps, "cover_read_only").arguments == (("/proc/sys",),)
+    assert step(steps, "cover_file").arguments == (("/proc/kcore",),)
+    assert step(steps, "cover_directory").arguments == (("/proc/acpi",),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "owned"),
+    [
+        ({}, ("/images/a", ".", "root"), ["root", "upper", "work"]),
+        ({"root": True}, ("lower", ".", "root"), ["root", "lower", "upper", "work"]),
+        ({"upper_in_memory": True}, ("/images/a", "layers", "root"), ["root", "layers"]),
+    ],
+)
+def test_layers_of_an_image(changes, layers, owned):
+    chosen = options(lower="/images/a", **changes)
+    assert step(make_plan(chosen), "overlay").arguments == layers
+    assert plan.owned_directories(chosen) == owned
+
+
+def test_limits():
+    limits = dict(step(make_plan(options()), "limits").arguments[0])
+    assert limits == {"nofile": 4096, "fsize": 4 << 30, "core": 0, "nproc": 513}
+    old = HostFacts(limit_processes=False, open_files=1024)
+    assert dict(step(make_plan(options(facts=old)), "limits").arguments[0]) == {"nofile": 1024, "fsize": 4 << 30, "core": 0}
+
+
+def test_machines_without_a_merged_usr():
+    facts = HostFacts(links=(("lib64", "lib"),), directories=("bin", "lib"))
+    steps = make_plan(options(facts=facts))
+    assert {("bin", "/bin", True), ("lib", "/lib", True)} <= set(step(steps, "put").arguments[0])
+    assert ("/lib64", "lib") in step(steps, "links").arguments[0]
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+@settings(deadline=None)
+def test_a_plan_never_fails(place, prefix):
+    assert make_plan(options(place=place, interpreter=(prefix, prefix + "/bin/python3.9", 9)))

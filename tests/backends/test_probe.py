@@ -1,0 +1,133 @@
+"""What doctor says, as tables; and on this machine, for real."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.backends.local import facts, probe
+from aviato.server.backends.local.probe import Surroundings, explain, first_failure
+from aviato.server.backends.local.uids import UidPool, available
+from aviato.server.backends.registry import make_backend
+from aviato.server.images.interpreters import Interpreter
+
+OK = {"ok": True}
+PYTHON = Interpreter(minor=12, executable="/usr/bin/python3.12", prefix="/usr")
+
+
+def bad(number, step="inside"):
+    return {"ok": False, "step": step, "errno": number}
+
+
+def around(**changes):
+    return Surroundings(**{"kernel": (6, 8), "root": False, **changes})
+
+
+GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "proc": OK, "overlay": OK}
+
+
+@pytest.mark.parametrize(
+    ("trial", "surroundings", "name", "remedy"),
+    [
+        ({"user_namespaces": bad(errno.EPERM)}, around(container="docker"), "user namespaces", probe.DOCKER),
+        ({"user_namespaces": bad(errno.EPERM)}, around(container="kubernetes"), "user namespaces", probe.KUBERNETES),
+        ({"user_namespaces": bad(errno.ENOSPC)}, around(max_user_namespaces=0), "user namespaces", probe.MAX_NAMESPACES),
+        ({"user_namespaces": bad(errno.EPERM)}, around(userns_clone=0), "user namespaces", probe.USERNS_CLONE),
+        ({"user_namespaces": bad(errno.EPERM)}, around(apparmor_restricts=1), "user namespaces", probe.APPARMOR),
+        ({**GOOD, "mounts": bad(errno.EACCES)}, around(apparmor_restricts=1), "mounts in a user namespace", probe.APPARMOR),
+        ({**GOOD, "id_map": bad(errno.EPERM, "map")}, around(apparmor_restricts=1), "user id map", probe.APPARMOR),
+        ({**GOOD, "proc": bad(errno.EPERM)}, around(container="docker"), "own /proc", probe.DOCKER),
+        ({**GOOD, "proc": bad(errno.EPERM)}, around(container="kubernetes"), "own /proc", probe.KUBERNETES),
+        (GOOD, around(kernel=(4, 18)), "kernel", "use Linux 5.3 or newer"),
+    ],
+)
+def test_each_cause_has_its_remedy(trial, surroundings, name, remedy):
+    failed = first_failure(explain(trial, surroundings, [PYTHON]))
+    assert (failed.name, failed.remedy) == (name, remedy)
+
+
+def test_a_good_machine():
+    checks = explain(GOOD, around(), [PYTHON])
+    assert first_failure(checks) is None
+    hold = {check.name: check.detail for check in checks}
+    assert "processes" in hold["limits that hold"]
+    assert "memory, cpu, disk" in hold["limits that do not"]
+    assert "3.12" in hold["interpreters"]
+
+
+def test_what_is_missing_but_not_required():
+    checks = explain({**GOOD, "overlay": bad(errno.EINVAL)}, around(file_system="overlay"), [])
+    assert first_failure(checks) is None
+    failed = {check.name: check for check in checks if not check.ok}
+    assert "in memory" in failed["overlay"].detail
+    assert failed["overlay"].remedy == probe.STATE_DIR
+    assert failed["interpreters"].remedy
+    old = explain(GOOD, around(kernel=(5, 10)), [PYTHON])
+    assert any("5.14" in check.detail for check in old)
+
+
+def test_root_with_one_id():
+    failed = first_failure(explain({}, around(root=True, uids=None), [PYTHON]))
+    assert failed.name == "host uids"
+    with pytest.raises(SandboxUnavailableError, match="one id"):
+        available(1_900_000_000, "0 1000 1\n")
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "expected"),
+    [
+        ("0 0 4294967295", range(1_900_000_000, 2_000_000_000)),
+        ("0 100000 65536", range(61440, 65536)),
+        ("0 1000 1\n1 100000 65536", range(61441, 65537)),
+        ("0 0 1900000010", range(1_900_000_000, 1_900_000_010)),
+    ],
+)
+def test_the_range_of_ids(uid_map, expected):
+    assert available(1_900_000_000, uid_map) == expected
+
+
+def test_ids_are_not_shared():
+    pool = UidPool(range(10, 14))
+    pool.keep(12)
+    taken = [pool.take()[0] for _ in range(3)]
+    assert sorted(taken) == [10, 11, 13]
+    with pytest.raises(SandboxUnavailableError, match="in use"):
+        pool.take()
+    pool.give_back(10)
+    assert pool.take() == (10, 10)
+
+
+def test_unknown_backends():
+    with pytest.raises(AviatoValidationError, match=r"there is 'local'.*aviato\[docker\]"):
+        make_backend("docker")
+    with pytest.raises(AviatoValidationError, match="'local'"):
+        make_backend("nonsense")
+
+
+def test_the_registry_makes_the_local_one(tmp_path):
+    assert make_backend("local", directory=tmp_path).name == "local"
+
+
+def test_facts_of_this_machine():
+    found = facts.gather()
+    assert "meminfo" in found.proc
+    assert found.open_files <= 4096
+    assert facts.kernel() > (3, 0)
+    assert facts.file_system("/proc") == "proc"
+
+
+@pytest.mark.anyio
+async def test_this_machine(backend):
+    checks = {check.name: check for check in await backend.probe()}
+    assert checks["own /proc"].ok
+    assert checks["control groups"].detail
+    assert backend.describe_plan(backend.resolve_image(None))[0].startswith("place ")
+
+
+def test_a_trial_that_cannot_run(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys._base_executable", "/bin/false")
+    trial = probe.run_trial(str(tmp_path), None)
+    failed = first_failure(explain(trial, around(), []))
+    assert "could not be run" in failed.detail

@@ -1,0 +1,113 @@
+"""`dir:` images and interpreters, in real sandboxes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aviato.server.backends.local.backend import LocalBackend
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = r"""
+#include <stdio.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+int main(int argc, char **argv) {
+    if (argc > 1) { int fd = open(argv[1], O_WRONLY | O_CREAT | O_TRUNC, 0644); if (fd < 0) { perror(argv[1]); return 1; } }
+    FILE *f = fopen("/content", "r"); char line[80] = "";
+    if (f) fgets(line, 80, f);
+    printf("hello %s", line);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A static program: the image has nothing else, no shell and no Python."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to make a static program with")
+    import subprocess
+
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "p.c").write_text(PROGRAM)
+    done = subprocess.run([compiler, "-static", "-o", folder / "p", folder / "p.c"], capture_output=True)
+    if done.returncode:
+        pytest.skip("no static C library")
+    return folder / "p"
+
+
+@pytest.fixture
+def image(tmp_path, program):
+    root = tmp_path / "odd, name:with\\signs"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy(program, root / "bin" / "hello")
+    (root / "content").write_text("from the image\n")
+    return root
+
+
+async def test_an_image_without_shell_and_python(make_box, image):
+    if os.geteuid() == 0:
+        tmp = image.parent
+        while tmp != Path("/") and not tmp.stat().st_mode & 0o001:
+            tmp = tmp.parent
+    async with make_box(f"dir:{image}") as box:
+        assert (await box.run("hello")).stdout == "hello from the image\n"
+        for path in ("/content", "/new", "/bin/new", "/bin/hello2", "/tmp/x", "/workspace/x", "/root/x", "/dev/shm/x"):
+            assert (await box.run("hello", path)).returncode == 0, path
+        assert (await box.run("hello")).stdout == "hello "
+        await box.put("/etc/made/file", b"x")
+        assert await box.get("/etc/made/file") == b"x"
+        await box.link.remove("/bin/new")
+        await box.link.remove("/content")
+        names = {entry["path"] for entry in await box.link.list_files("/")}
+        assert names == {"/bin", "/dev", "/etc", "/new", "/proc", "/root", "/run", "/tmp", "/workspace"}
+        assert (await box.run("python3")).returncode == 127
+    assert sorted(path.name for path in image.iterdir()) == ["bin", "content"]
+    assert (image / "content").read_text() == "from the image\n"
+    assert sorted(os.listdir(image / "bin")) == ["hello"]
+
+
+async def test_two_of_one_image_do_not_meet(make_box, image):
+    async with make_box(f"dir:{image}") as one, make_box(f"dir:{image}") as two:
+        await one.put("/content", b"changed")
+        assert (await one.run("hello")).stdout == "hello changed"
+        assert (await two.run("hello")).stdout == "hello from the image\n"
+
+
+async def test_links_of_an_image_stay_inside(make_box, image, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("proc", "dev", "tmp", "workspace", "run"):
+        (image / name).symlink_to(outside)
+    with pytest.raises(Exception, match="could not be confined"):
+        async with make_box(f"dir:{image}"):
+            pass
+    assert list(outside.iterdir()) == []
+
+
+async def test_the_writable_layer_in_memory(boxes, image, tmp_path):
+    backend = LocalBackend(tmp_path / "state", allow_any_directory=True)
+    await backend.open()
+    backend._upper_in_memory = True
+    async with boxes.make_box(backend, f"dir:{image}") as box:
+        assert (await box.run("hello", "/content")).returncode == 0
+    assert (image / "content").read_text() == "from the image\n"
+    await backend.close()
+
+
+async def test_each_interpreter_of_this_machine(backend, make_box):
+    for interpreter in backend._images._interpreters[:4]:
+        image = f"python:{interpreter.version}"
+        async with make_box(image) as box:
+            for name in ("python", "python3", f"python{interpreter.version}"):
+                source = "import sys, ssl, json; print(sys.version_info[1], sys.prefix)"
+                result = await box.run(name, "-c", source)
+                assert result.stdout.split()[0] == str(interpreter.minor), result.stderr
+            target = f"{interpreter.prefix}/x" if interpreter.prefix != "/usr" else "/usr/x"
+            assert (await box.run("touch", target)).returncode != 0
