@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -468,6 +469,7 @@ def test_in_a_forked_child_the_parents_operations_are_refused(gates):
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(10)  # a child that hangs must not outlive the test
         try:
             wait([gates[0].ref])
         except RuntimeError as error:

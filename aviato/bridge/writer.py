@@ -30,6 +30,7 @@ class StreamWriter:
         self._name = name
         self._offset = 0
         self._closed: str | None = None
+        self._broken: str | None = None
         self._closing: OperationRef[None] | None = None
         # Held while an operation is handed to the loop, so that writes begin in the order of the calls; the turn keeps it.
         self._order = threading.Lock()
@@ -64,10 +65,10 @@ class StreamWriter:
         """End of input, after all that was written; a second call joins the first."""
         with self._order:
             if self._closing is None:
-                reason, self._closed = self._closed, self._closed or f"{self._name} is closed"
-                self._closing = OperationRef.start(
-                    self._close(ended=reason is not None), name=f"close {self._name}", shared=True
-                )
+                # After a broken write the command still waits for the end of its input.
+                ended = self._closed is not None and self._broken is None
+                self._closed = self._closed or f"{self._name} is closed"
+                self._closing = OperationRef.start(self._close(ended=ended), name=f"close {self._name}", shared=True)
             return self._closing
 
     def mark_closed(self, why: str) -> None:
@@ -80,13 +81,17 @@ class StreamWriter:
 
     async def _write(self, content: bytes) -> None:
         async with self._turn:
+            if self._broken is not None:
+                raise SandboxExecutionError(self._broken, reason="stdin_closed")
             for start in range(0, len(content), PIECE_BYTES):
                 piece = content[start : start + PIECE_BYTES]
                 try:
                     await self._send(piece, self._offset)
-                except asyncio.CancelledError:
+                except BaseException as error:
                     # Nobody knows whether the piece arrived: what followed it at this offset could be taken for a repeat.
-                    self.mark_closed("a write was cancelled before the sandbox had confirmed it")
+                    what = "was cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+                    self._broken = f"{self._name} is closed: a write {what} before the sandbox had confirmed it"
+                    self._closed = self._closed or self._broken
                     raise
                 self._offset += len(piece)
 

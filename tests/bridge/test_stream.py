@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import threading
 import time
 
@@ -496,6 +497,7 @@ def test_a_child_of_a_fork_reads_what_is_over_and_is_refused_what_is_live():
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(10)  # a child that hangs must not outlive the test
         try:
             os.write(writer, "".join(over).encode())
             next(iter(live))
