@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
-import stat
 import time
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
-
-from anyio import to_thread
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
 from aviato.server.host import room
+from aviato.server.supervisor.removal import remove_tree
 from aviato.server.supervisor.subscription import SandboxGone
+from aviato.server.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aviato.server.service import Service
     from aviato.server.service.live import LiveSandbox
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 ROUND_SECONDS = 1.0
 CAPACITY_SECONDS = 5.0
@@ -72,14 +65,14 @@ class Reaper:
                     box.spawn(asyncio.create_task(self._ping(box)))
         if self._is_due("capacity", CAPACITY_SECONDS, now) and self._service.settings.max_sandboxes is None:
             admission = self._service.places.admission
-            admission.limit = capacity(await self._in_thread(lambda: room(admission.live)))
+            admission.limit = capacity(await in_thread(room, admission.live))
             self._service.places.update()
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now):
-            await self._in_thread(self._service.store.checkpoint)
+            await in_thread(self._service.store.checkpoint)
         if self._is_due("trash", TRASH_SECONDS, now):
             for sandbox_id in list(self._service.lives.leftovers):
                 await self._service.lives.destroy(sandbox_id)
-            await self._in_thread(self._empty_trash)
+            await in_thread(empty_trash, self._service.folder.trash)
         if self._is_due("purge", PURGE_SECONDS, now):
             await self._purge()
 
@@ -112,31 +105,18 @@ class Reaper:
     async def _purge(self) -> None:
         before = time.time() - self._service.settings.record_retention
         while ids := self._service.store.purge(before):
-            await self._in_thread(partial(self._service.logs.remove, ids))
-
-    def _empty_trash(self) -> None:
-        trash = self._service.folder.trash
-        for name in os.listdir(trash):
-            remove_tree(os.path.join(trash, name))
-
-    async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        return await to_thread.run_sync(call, limiter=self._service.threads)
+            await in_thread(self._service.logs.remove, ids)
 
 
-def remove_tree(path: str) -> None:
-    """Remove a tree as far as it goes, opening directories on the way; what resists stays for the next time."""
-
-    def open_up(call: Callable[..., object], name: str, error: BaseException) -> None:
-        parent = os.path.dirname(name)
-        try:
-            os.chmod(parent, stat.S_IRWXU)
-            if not os.path.islink(name):
-                os.chmod(name, stat.S_IRWXU)
-            call(name)
-        except OSError:
-            log.debug("%s cannot be removed yet: %s", name, error)
-
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, onerror=lambda call, name, info: open_up(call, name, info[1]))
-    else:
-        os.unlink(path)
+def empty_trash(trash: str) -> None:
+    """Remove what can be removed by now; for a worker thread."""
+    parent = os.open(trash, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(parent):
+            try:
+                for _ in remove_tree(parent, name):
+                    pass
+            except OSError as error:
+                log.debug("%s cannot be removed yet: %s", name, error)
+    finally:
+        os.close(parent)

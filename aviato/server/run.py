@@ -18,6 +18,7 @@ from aviato.server.app import make_app
 from aviato.server.host import raise_open_files
 from aviato.server.middlewares import Guard
 from aviato.server.service import Service
+from aviato.server.threads import fix_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
+LEAVE_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
@@ -63,6 +65,7 @@ async def serve(
     SIGINT ends every sandbox (a second one hands over at once); SIGTERM hands over: sandboxes live on.
     """
     raise_open_files()
+    fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend)
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
@@ -90,6 +93,13 @@ async def serve(
     finally:
         service.stop_waiting()
         await runner.cleanup()
+        _leave_in_time()
+
+
+def _leave_in_time() -> None:
+    """Bound the rest of the way out: a thread that removes a large tree would hold it up, and the next server does that too."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, LEAVE_SECONDS)
 
 
 async def _until_over(service: Service, runner: web.AppRunner, signals: asyncio.Queue[int], idle_exit: float | None) -> None:

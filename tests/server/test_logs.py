@@ -6,7 +6,6 @@ import asyncio
 import os
 
 import pytest
-from anyio import CapacityLimiter
 
 from aviato.server.service import output as output_module
 from aviato.server.service.output import MainOutput
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 def make(directory):
-    return MainOutput(str(directory), "sb-x", CapacityLimiter(4))
+    return MainOutput(str(directory), "sb-x")
 
 
 async def text(output, follow=False, tail_lines=None):

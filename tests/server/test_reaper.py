@@ -11,7 +11,7 @@ import pytest
 
 from aviato.server import reaper as reaper_module
 from aviato.server.admission import HostRoom
-from aviato.server.reaper import Reaper, remove_tree
+from aviato.server.reaper import Reaper, empty_trash
 
 pytestmark = pytest.mark.anyio
 
@@ -139,15 +139,15 @@ async def test_a_shorter_grace_counts(server):
     assert {(await task)["status_reason"] for task in tasks} == {"stopped"}
 
 
-def test_removing_opens_what_is_closed_and_leaves_what_links_point_to(tmp_path):
+def test_emptying_the_trash_opens_what_is_closed_and_leaves_what_links_point_to(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").touch()
-    tree = tmp_path / "tree"
-    (tree / "a" / "b").mkdir(parents=True)
-    (tree / "a" / "b" / "f").touch()
-    (tree / "link").symlink_to(outside)
-    (tree / "a" / "b").chmod(0)
-    (tree / "a").chmod(0)
-    remove_tree(str(tree))
-    assert not tree.exists() and (outside / "kept").exists()
+    trash = tmp_path / "trash"
+    (trash / "tree" / "a" / "b").mkdir(parents=True)
+    (trash / "tree" / "a" / "b" / "f").touch()
+    (trash / "tree" / "link").symlink_to(outside)
+    (trash / "tree" / "a" / "b").chmod(0)
+    (trash / "tree" / "a").chmod(0)
+    empty_trash(str(trash))
+    assert list(trash.iterdir()) == [] and (outside / "kept").exists()

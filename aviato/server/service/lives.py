@@ -9,18 +9,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyio import to_thread
-
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import Ended, SandboxGone
+from aviato.server.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from anyio import CapacityLimiter
 
     from aviato.server.backends.base import Backend
     from aviato.server.service.live import LiveSandbox
@@ -46,19 +43,15 @@ class Lives:
         backend: where they run.
         registry: where they are found.
         main: reads the output of main commands.
-        threads: bounds the threads for blocking calls.
     """
 
     places: Places
 
-    def __init__(
-        self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand, threads: CapacityLimiter
-    ) -> None:
+    def __init__(self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand) -> None:
         self._settings = settings
         self._backend = backend
         self._registry = registry
         self._main = main
-        self._threads = threads
         self.on_gone: list[Callable[[LiveSandbox], None]] = []
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
@@ -173,7 +166,7 @@ class Lives:
             ended = Ended(reason="lost")
         left = None
         if ended.reason == "lost" and box.asked is None:
-            left = await to_thread.run_sync(self._backend.how_ended, box.sandbox_id, limiter=self._threads)
+            left = await in_thread(self._backend.how_ended, box.sandbox_id)
         await self._main.drained(box, OUTPUT_SECONDS)
         return ending_of(ended.reason, asked=box.asked, left=left, returncode=ended.returncode, message=ended.message)
 

@@ -15,8 +15,6 @@ from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
-    from anyio import CapacityLimiter
-
     from aviato.server.service.live import LiveSandbox
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.subscription import Subscription
@@ -30,16 +28,14 @@ class MainCommand:
 
     Args:
         directory: where the output is kept.
-        threads: bounds the threads that touch the disk.
     """
 
-    def __init__(self, directory: str, threads: CapacityLimiter) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._threads = threads
 
     def output(self, sandbox_id: str) -> MainOutput:
         """The output of a sandbox, not opened yet."""
-        return MainOutput(self._directory, sandbox_id, self._threads)
+        return MainOutput(self._directory, sandbox_id)
 
     async def start(self, box: LiveSandbox, link: SupervisorLink) -> None:
         """Start it, or join it if an earlier server did, and return when it has begun to run.

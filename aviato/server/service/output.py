@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from anyio import CapacityLimiter, to_thread
+from aviato.server.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,13 +26,11 @@ class MainOutput:
     Args:
         directory: where the files are.
         sandbox_id: whose output.
-        threads: bounds the threads that touch the disk.
     """
 
-    def __init__(self, directory: str, sandbox_id: str, threads: CapacityLimiter) -> None:
+    def __init__(self, directory: str, sandbox_id: str) -> None:
         self._directory = directory
         self._sandbox_id = sandbox_id
-        self._threads = threads
         self._changed = asyncio.Event()
         self._fd: int | None = None
         self._state_fd: int | None = None
@@ -43,11 +41,11 @@ class MainOutput:
 
     async def open(self) -> None:
         """Read what an earlier server wrote."""
-        await to_thread.run_sync(self._load, limiter=self._threads)
+        await in_thread(self._load)
 
     async def append(self, pieces: list[tuple[int, bytes]]) -> None:
         """Write `(stream, bytes)` in order of arrival and wake those who follow."""
-        await to_thread.run_sync(self._write, pieces, limiter=self._threads)
+        await in_thread(self._write, pieces)
         self._wake()
 
     def finish(self) -> None:
@@ -61,14 +59,14 @@ class MainOutput:
 
     async def read(self, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
         """What is kept, from the last `tail_lines` lines on, then what arrives if `follow`."""
-        position = await to_thread.run_sync(self._first, tail_lines, limiter=self._threads)
+        position = await in_thread(self._first, tail_lines)
         end = self.total
         while True:
             changed = self._changed
             if follow:
                 end = self.total
             while position < end:
-                at, data = await to_thread.run_sync(self._read, position, end, limiter=self._threads)
+                at, data = await in_thread(self._read, position, end)
                 if not data:
                     return
                 position = at + len(data)

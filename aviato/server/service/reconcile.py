@@ -7,18 +7,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from anyio import to_thread
-
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.service.live import LiveSandbox
 from aviato.server.states import ending_of, start_failed
 from aviato.server.supervisor.subscription import SandboxGone
+from aviato.server.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
-    from anyio import CapacityLimiter
-
     from aviato.server.backends.base import Backend
     from aviato.server.service.leases import Leases
     from aviato.server.service.lives import Lives
@@ -39,15 +36,12 @@ class Reconciliation:
     by the reason that their supervisor left behind or `lost`. Places without a record are taken away.
     """
 
-    def __init__(
-        self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases, threads: CapacityLimiter
-    ) -> None:
+    def __init__(self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases) -> None:
         self._backend = backend
         self._registry = registry
         self._lives = lives
         self._places = places
         self._leases = leases
-        self._threads = threads
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
@@ -76,7 +70,7 @@ class Reconciliation:
         self._places.hold(box)
         if link is None:
             if box.ending is None:
-                left = await to_thread.run_sync(self._backend.how_ended, record.sandbox_id, limiter=self._threads)
+                left = await in_thread(self._backend.how_ended, record.sandbox_id)
                 box.settle(ending_of("lost", asked=box.asked, left=left, message="its supervisor was gone after a restart"))
             box.task = asyncio.create_task(self._lives.conclude(box))
             return

@@ -9,19 +9,16 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyio import to_thread
-
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.service.live import LiveSandbox, info_of
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
+from aviato.server.threads import in_thread
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from anyio import CapacityLimiter
 
     from aviato.options import SandboxStatus
     from aviato.server.backends.base import Backend
@@ -47,7 +44,6 @@ class Sandboxes:
         places: Places,
         leases: Leases,
         polls: Polls,
-        threads: CapacityLimiter,
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -56,7 +52,6 @@ class Sandboxes:
         self._places = places
         self._leases = leases
         self._polls = polls
-        self._threads = threads
 
     def create(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
@@ -156,7 +151,7 @@ class Sandboxes:
             limit=limit,
             cursor=cursor,
         )
-        records, cursor = await to_thread.run_sync(self._registry.store.list_sandboxes, query, limiter=self._threads)
+        records, cursor = await in_thread(self._registry.store.list_sandboxes, query)
         live = self._registry.live
         return SandboxPage(
             sandboxes=[self._info(live.get(record.sandbox_id), record) for record in records], next_cursor=cursor

@@ -7,8 +7,6 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from anyio import CapacityLimiter, to_thread
-
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
 from aviato.server.host import room
@@ -24,6 +22,7 @@ from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.store import Store
+from aviato.server.threads import in_thread
 from aviato.wire.sandboxes import Health
 from aviato.wire.version import WIRE_VERSION
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-THREADS = 8
 HAND_OVER_SECONDS = 1.0
 SHUTDOWN_GRACE_SECONDS = 2.0
 
@@ -53,12 +51,11 @@ class Service:
         self.settings = settings
         self.folder = folder
         self.backend = backend
-        self.threads = CapacityLimiter(THREADS)
         self.store = Store(folder.store)
         self.registry = Registry(self.store)
         self.polls = Polls()
-        main = MainCommand(folder.output, self.threads)
-        self.lives = Lives(settings, backend, self.registry, main, self.threads)
+        main = MainCommand(folder.output)
+        self.lives = Lives(settings, backend, self.registry, main)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(limit=limit, in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1))
         self.places = Places(admission, self.registry, self._release)
@@ -68,9 +65,7 @@ class Service:
         self.execs = Execs(self.store, self.registry, self.places)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
-        self.sandboxes = Sandboxes(
-            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.threads
-        )
+        self.sandboxes = Sandboxes(settings, backend, self.registry, self.lives, self.places, self.leases, self.polls)
         self._opened: asyncio.Task[None] | None = None
         self._unable: AviatoError | None = None
 
@@ -148,7 +143,7 @@ class Service:
         try:
             await self.backend.close()
         finally:
-            await to_thread.run_sync(self.store.close, limiter=self.threads)
+            await in_thread(self.store.close)
 
     async def _finish_starts(self) -> None:
         starting = [box for box in self.registry.live.values() if box.place.done() and not box.ready.is_set()]
@@ -163,7 +158,7 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
-            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.threads).run()
+            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self._unable = error

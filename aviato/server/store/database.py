@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,11 @@ class Store:
             self._set_up()
         except (OSError, sqlite3.Error) as error:
             raise SandboxUnavailableError(f"the store {path!r} cannot be opened: {error}", reason="store") from error
-        # Both are used by worker threads only, one at a time each.
+        # These are used by worker threads only, under their lock.
         self._reader = self._connect()
         self._checkpointer = self._connect()
+        self._reading = threading.Lock()
+        self._folding = threading.Lock()
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
@@ -96,7 +99,8 @@ class Store:
 
     def checkpoint(self) -> None:
         """Fold the log into the file; for a worker thread, since it waits for the disk."""
-        self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        with self._folding:
+            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     # Sandboxes
 
@@ -131,7 +135,8 @@ class Store:
 
     def list_sandboxes(self, query: Query) -> tuple[list[SandboxRecord], str | None]:
         """One page of sandboxes and the cursor of the next; for a worker thread."""
-        return page(self._reader, query)
+        with self._reading:
+            return page(self._reader, query)
 
     # Commands
 
