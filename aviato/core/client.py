@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pydantic
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxUnavailableError
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.sandboxes import CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aviato.wire.execution import Acknowledgements
 
 T = TypeVar("T")
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 NEVER_REACHED_SECONDS = 5.0
 """How long a server that has never answered is tried."""
@@ -84,19 +85,17 @@ class Client:
 
     async def create(self, body: bytes) -> SandboxInfo:
         """Create a sandbox, or join the creation of this id."""
-        return SandboxInfo.model_validate_json(await self.call("create sandbox", "POST", "/v1/sandboxes", body))
+        return decode(SandboxInfo, await self.call("create sandbox", "POST", "/v1/sandboxes", body))
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         """A sandbox as the server sees it."""
-        return SandboxInfo.model_validate_json(await self.call("get sandbox", "GET", f"/v1/sandboxes/{sandbox_id}"))
+        return decode(SandboxInfo, await self.call("get sandbox", "GET", f"/v1/sandboxes/{sandbox_id}"))
 
     async def poll(self, sandbox_id: str, until: str) -> SandboxInfo:
         """The sandbox once it is `running` or `ended`, or as it is after the long poll's time."""
         path = f"/v1/sandboxes/{sandbox_id}?wait={until}&timeout_seconds={LONG_POLL_SECONDS:g}"
         silence = LONG_POLL_SECONDS + self.transport.request_timeout_seconds
-        return SandboxInfo.model_validate_json(
-            await self.call(f"wait for sandbox {sandbox_id}", "GET", path, silence_seconds=silence)
-        )
+        return decode(SandboxInfo, await self.call(f"wait for sandbox {sandbox_id}", "GET", path, silence_seconds=silence))
 
     async def list_sandboxes(
         self,
@@ -119,7 +118,7 @@ class Client:
         while True:
             items = query if cursor is None else [*query, ("cursor", cursor)]
             body = await self.call("list sandboxes", "GET", f"/v1/sandboxes?{urlencode(items)}")
-            page = SandboxPage.model_validate_json(body)
+            page = decode(SandboxPage, body)
             found.update((info.sandbox_id, info) for info in page.sandboxes)
             cursor = page.next_cursor
             if cursor is None:
@@ -142,9 +141,7 @@ class Client:
             nonlocal attempts
             attempts += 1
             try:
-                return SandboxInfo.model_validate_json(
-                    await self.transport.request(method, path, body, silence_seconds=silence)
-                )
+                return decode(SandboxInfo, await self.transport.request(method, path, body, silence_seconds=silence))
             except SandboxNotFoundError:
                 # An earlier attempt of this very call, whose answer was lost, may have done the work.
                 if missing_ok or attempts > 1:
@@ -157,7 +154,7 @@ class Client:
 
     async def put_lease(self, lease_id: str) -> LeaseInfo:
         """Make or renew a lease."""
-        return LeaseInfo.model_validate_json(await self.call("renew lease", "PUT", f"/v1/leases/{lease_id}"))
+        return decode(LeaseInfo, await self.call("renew lease", "PUT", f"/v1/leases/{lease_id}"))
 
     async def end_lease(self, lease_id: str) -> None:
         """End a lease and all its sandboxes, without repeating: this is the last word of a process."""
@@ -167,6 +164,20 @@ class Client:
         """Tell the server what has arrived and who was let go."""
         body = acknowledgements.model_dump_json(exclude_defaults=True).encode()
         await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
+
+
+def decode(model: type[M], body: bytes) -> M:
+    """What a body or the payload of a frame says.
+
+    Raises:
+        SandboxUnavailableError: it cannot be read.
+    """
+    try:
+        return model.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        raise SandboxUnavailableError(
+            f"the server sent what is no {model.__name__} ({error.error_count()} faults)", reason="protocol", retryable=False
+        ) from error
 
 
 def encode(model: type[BaseModel], **values: Any) -> bytes:
@@ -204,4 +215,4 @@ def encode_exec(values: dict[str, Any]) -> bytes:
 
 def error_of(payload: bytes) -> AviatoError:
     """The error that an ERROR frame carries."""
-    return from_wire(ErrorBody.model_validate_json(payload))
+    return from_wire(decode(ErrorBody, payload))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.core.client import encode_exec, error_of
+from aviato.core.client import decode, encode_exec, error_of
 from aviato.exceptions import (
     AviatoError,
     OperationCancelledError,
@@ -178,7 +178,7 @@ class Execution:
                 raise _Cut(f"bytes before offset {frame.offset} are missing")
             output.feed(frame.payload, frame.offset)
         elif kind == FrameType.EXIT:
-            ended = ExecExit.model_validate_json(frame.payload)
+            ended = decode(ExecExit, frame.payload)
             if (
                 self._total(StreamId.STDOUT) < ended.stdout_bytes_total
                 or self._total(StreamId.STDERR) < ended.stderr_bytes_total
@@ -188,7 +188,7 @@ class Execution:
             self._acknowledge_end()
             return True
         elif kind == FrameType.STARTED:
-            self._has_started(Started.model_validate_json(frame.payload))
+            self._has_started(decode(Started, frame.payload))
         elif kind == FrameType.ERROR:
             error = error_of(frame.payload)
             if error.retryable and isinstance(error, SandboxUnavailableError):
@@ -198,7 +198,7 @@ class Execution:
             return True
         elif kind == FrameType.KEEPALIVE:
             if frame.payload:
-                self._handle.presence.waiting_in_queue(KeepAlive.model_validate_json(frame.payload).queue)
+                self._handle.presence.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
         elif kind == FrameType.GAP:
             self._verdict = SandboxUnavailableError(
                 f"output of command {self.exec_id} is gone: {frame.payload.decode(errors='replace')}",

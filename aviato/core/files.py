@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from aviato.core.client import decode
 from aviato.exceptions import AviatoError, SandboxFileError
 from aviato.results import FileInfo
 from aviato.wire.files import FileList, FileStat
@@ -112,14 +113,14 @@ async def stat(handle: SandboxHandle, path: str) -> FileInfo:
     """What is known of a file."""
     await handle.start()
     body = await handle.client.call(f"stat {path!r}", "GET", _url(handle, "/stat", path=path))
-    return _info(FileStat.model_validate_json(body))
+    return _info(decode(FileStat, body))
 
 
 async def list_files(handle: SandboxHandle, path: str) -> list[FileInfo]:
     """The entries of a directory, by name."""
     await handle.start()
     body = await handle.client.call(f"list {path!r}", "GET", _url(handle, "/list", path=path))
-    return [_info(item) for item in FileList.model_validate_json(body).files]
+    return [_info(item) for item in decode(FileList, body).files]
 
 
 async def make_directory(handle: SandboxHandle, path: str) -> None:

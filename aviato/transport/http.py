@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
+from yarl import URL
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport import auth, embedded, faults
@@ -265,7 +266,7 @@ class HttpTransport:
         async with timer:
             return await session.request(
                 method,
-                server.endpoint.origin + path,
+                URL(server.endpoint.origin + path, encoded=True),
                 data=data,
                 headers=headers,
                 timeout=self._timeout(silence),
