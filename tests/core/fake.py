@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -117,9 +118,12 @@ async def serving(tmp_path: Path) -> AsyncIterator[FakeServer]:
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     path = tmp_path / "s"
-    await web.UnixSite(runner, str(path)).start()
+    folder = os.open(tmp_path, os.O_PATH)  # the path may be longer than a socket's may be
+    await web.UnixSite(runner, f"/proc/self/fd/{folder}/s").start()
     fake.url = f"unix://{path}"
     try:
         yield fake
     finally:
         await runner.cleanup()
+        os.close(folder)
+        path.unlink(missing_ok=True)

@@ -97,11 +97,10 @@ def test_without_an_exit_there_is_no_returncode(tmp_path: Path, started: bool) -
             await process
         assert 0.8 < time.monotonic() - begin < 4
         assert (caught.value.started, caught.value.is_infrastructure) == (started, True)
-        seen = []
+        reader = aiter(process.stdout)
+        assert await anext(reader) == "seen"
         with pytest.raises(aviato.SandboxUnavailableError):
-            async for text in process.stdout:
-                seen.append(text)
-        assert seen == ["seen"]
+            await anext(reader)
 
     against(tmp_path, test, reconnect_timeout_seconds=1)
 
