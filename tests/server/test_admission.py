@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviato.exceptions import SandboxResourceExhaustedError
@@ -78,6 +78,7 @@ def test_the_oldest_are_released(wanted, expected):
     assert to_release([(3.0, "a"), (1.0, "b"), (2.0, "c")], wanted) == expected
 
 
+@settings(database=None)
 @given(st.lists(st.tuples(st.sampled_from(["enqueue", "admit", "started", "gone"]), st.integers(0, 15)), max_size=80))
 def test_whatever_happens_the_limits_hold_and_the_order_is_kept(steps):
     admission = Admission(limit=4, in_flight_limit=2)
