@@ -208,3 +208,25 @@ async def test_bad_requests_name_the_field(server):
     assert (await server.call("GET", "/v1/nothing", expect=404))["error"]["reason"] == "http"
     error = (await server.call("GET", "/v1/health", headers={"Aviato-Wire": "99"}, expect=426))["error"]
     assert (error["code"], error["reason"]) == ("UNAVAILABLE", "wire_version") and "'99'" in error["message"]
+
+
+@pytest.mark.parametrize("detached", [True, False])
+async def test_a_dropped_command_of_a_detached_sandbox_is_killed_unless_it_is_read_again(server, monkeypatch, detached):
+    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.1)
+    sandbox_id = (await server.running(detached=detached))["sandbox_id"]
+    url = f"{server.base}/v1/sandboxes/{sandbox_id}/execs"
+
+    async def drop(exec_id):
+        response = await server.http.post(url, json={"exec_id": exec_id, "command": ["hang"]})
+        response.close()
+        while server.service.execs.feeds:
+            await asyncio.sleep(0.005)
+
+    dropped, resumed = new_exec_id(), new_exec_id()
+    await drop(dropped)
+    await drop(resumed)
+    again = await server.http.get(f"{url}/{resumed}")
+    await asyncio.sleep(0.3)
+    execs = server.backend.links[sandbox_id].execs
+    assert execs[dropped].over is detached and not execs[resumed].over
+    again.close()
