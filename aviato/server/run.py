@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
-LEAVE_SECONDS = 0.5
+LEAVE_SECONDS = 1.8
 IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
@@ -91,13 +91,13 @@ async def serve(
         await _close_listeners(runner)
         log.info("the server goes")
     finally:
+        _leave_in_time()
         service.stop_waiting()
         await runner.cleanup()
-        _leave_in_time()
 
 
 def _leave_in_time() -> None:
-    """Bound the rest of the way out: a thread that removes a large tree would hold it up, and the next server does that too."""
+    """Bound the way out, whatever holds it up (a thread that removes a large tree): the next server takes up what is left."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, LEAVE_SECONDS)
 

@@ -281,3 +281,27 @@ def test_help_is_quick_and_imports_no_verb():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=20)
     assert done.returncode == 0 and "serve" in done.stdout, done.stderr
+
+
+HELD_UP = """
+import asyncio, sys, time, uvloop
+from aviato.server.backends.local.backend import LocalBackend
+async def close(self):
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+    await asyncio.sleep(60)
+LocalBackend.close = close
+from aviato.cli.main import main
+main()
+"""
+
+
+def test_whatever_holds_it_up_a_server_leaves_within_two_seconds(state):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD_UP, "serve", "--state-dir", str(state)],
+        stdout=subprocess.PIPE, text=True, env=environment(), cwd="/",
+    )  # fmt: skip
+    with process, process.stdout:
+        assert process.stdout.readline().startswith("export")
+        before = time.monotonic()
+        process.terminate()
+        assert process.wait(timeout=20) == 0 and time.monotonic() - before < 2.3
