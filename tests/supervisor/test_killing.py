@@ -101,6 +101,17 @@ async def test_the_supervisor_without_descriptors(box):
     assert (await box.run("true")).returncode == 0
 
 
+async def test_a_supervisor_robbed_of_its_descriptors_still_kills_and_ends(box):
+    source = "import os, resource, time\nresource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))\nos.fork()\ntime.sleep(60)"
+    result = await box.run("python3", "-c", source, timeout=0.5)
+    assert (result.returncode, result.exit["timed_out"]) == (137, True)
+    result = await box.run("true")
+    assert (result.returncode, "open files" in result.stderr) == (126, True)
+    begin = time.monotonic()
+    assert (await box.link.stop(5)).reason == "stopped"
+    assert time.monotonic() - begin < 1
+
+
 async def test_cancelling_twice_and_after_the_end(box):
     exec_id, subscription = box.start("sh", "-c", "setsid sleep 60 & sleep 60")
     await asyncio.sleep(0.05)

@@ -9,10 +9,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from aviato.server.images.resolved import ResolvedImage
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aviato.server.supervisor.link import SupervisorLink
+
+__all__ = ["Backend", "Check", "Limit", "ResolvedImage", "SandboxSpec", "Strength"]
 
 Strength = Literal["hard", "watched", "none"]
 
@@ -23,25 +27,6 @@ class Limit:
 
     value: float | None
     strength: Strength
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedImage:
-    """An image that this backend can start.
-
-    Attributes:
-        reference: what is in use, for the record.
-        note: a substitution that the client should log once, or None.
-        kind: `host` or `dir`.
-        root: the root directory of a `dir` image.
-        interpreter: the host Python that `python` means in a `host` sandbox.
-    """
-
-    reference: str
-    kind: Literal["host", "dir"]
-    note: str | None = None
-    root: str | None = None
-    interpreter: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.backends.base import ResolvedImage
 from aviato.server.images.interpreters import Interpreter, choose, choose_default
 from aviato.server.images.reference import parse
+from aviato.server.images.resolved import ResolvedImage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -126,7 +126,7 @@ class Commands:
                 return False
         return True
 
-    def kill(self, exec_id: str) -> Iterator[bool]:
+    def kill(self, exec_id: str) -> Iterator[float]:
         """A job that kills everything that a command started and that still lives, also long after its own exit."""
         command = self._by_id.get(exec_id)
         mark = command.mark if command is not None else self._past.get(exec_id)

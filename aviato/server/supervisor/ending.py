@@ -26,14 +26,11 @@ DRAIN_SECONDS = 1.0
 class Ending:
     """One way from living to gone; a second reason that comes meanwhile changes nothing but may shorten the grace."""
 
-    def __init__(
-        self, loop: Loop, commands: Commands, proc: int, note: int, connection: Callable[[], Connection | None]
-    ) -> None:
+    def __init__(self, loop: Loop, commands: Commands, note: int, connection: Callable[[], Connection | None]) -> None:
         self.reason: str | None = None
         self.over = False
         self._loop = loop
         self._commands = commands
-        self._proc = proc
         self._note = note
         self._connection = connection
         self._returncode: int | None = None
@@ -89,17 +86,17 @@ class Ending:
             self._loop.after(WAIT_SECONDS if waiting else STEP_SECONDS, self._go_on)
 
     def _ask(self) -> bool:
-        if self._loop.now() < self._deadline and tree.pids(self._proc):
+        if self._loop.now() < self._deadline and tree.signal_all(0):
             return False
         self._deadline = self._loop.now() + KILL_SECONDS
         self._step = self._kill
         return True
 
     def _kill(self) -> bool:
-        tree.kill_all(self._proc)
+        tree.signal_all(signal.SIGKILL)
         while self._commands.reap():
             pass
-        if tree.pids(self._proc) and self._loop.now() < self._deadline:
+        if tree.signal_all(0) and self._loop.now() < self._deadline:
             return False
         self._deadline = self._loop.now() + DRAIN_SECONDS
         self._step = self._drain

@@ -34,11 +34,11 @@ class Timer:
 
 
 class Job:
-    """Work in bounded steps: a generator that yields True when it can go on, and False to sleep until `wake()`."""
+    """Work in bounded steps: a generator that yields True when it can go on at once, or seconds to let pass before."""
 
     __slots__ = ("_loop", "_queued", "done", "steps")
 
-    def __init__(self, loop: Loop, steps: Iterator[bool]) -> None:
+    def __init__(self, loop: Loop, steps: Iterator[float]) -> None:
         self.steps = steps
         self.done = False
         self._loop = loop
@@ -63,8 +63,11 @@ class Job:
         if self.done:
             return
         try:
-            if next(self.steps):
+            pause = next(self.steps)
+            if pause is True:
                 self.wake()
+            else:
+                self._loop.after(pause, self.wake)
         except StopIteration:
             self.done = True
 
@@ -107,7 +110,7 @@ class Loop:
         """Call back in the next turn, without waiting."""
         self._soon.append(callback)
 
-    def start(self, steps: Iterator[bool]) -> Job:
+    def start(self, steps: Iterator[float]) -> Job:
         """Begin a job."""
         job = Job(self, steps)
         job.wake()

@@ -44,13 +44,12 @@ class Supervisor:
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
         self._connection: Connection | None = None
-        self._ending = Ending(self._loop, self._commands, self._proc, note, lambda: self._connection)
+        self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
         self._commands.on_reaped = self._ending.go_on
         self._open: dict[int, files.Download | files.Upload | dict[str, Any] | None] = {}
         self._orphan_seconds = 600.0
         self._last_heard = self._loop.now()
-        self._boot_id = _read_line("/proc/sys/kernel/random/boot_id")
         self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
         self._children = _child_signals()
         self._loop.watch(self._children, READ, self._child_died)
@@ -111,7 +110,7 @@ class Supervisor:
         hello = {
             "protocol": PROTOCOL,
             "pid_namespace": self._pid_namespace,
-            "boot_id": self._boot_id,
+            "boot_id": _BOOT_ID,
             "features": FEATURES,
             "orphan_timeout_seconds": self._orphan_seconds,
             "execs": self._commands.summary(),
@@ -252,8 +251,8 @@ class Supervisor:
         path: str = request["path"]
         return os.path.join(self._commands.working_dir, path)
 
-    def _work(self, connection: Connection, channel: int, steps: Iterator[bool], reply: bool) -> None:
-        def guarded() -> Iterator[bool]:
+    def _work(self, connection: Connection, channel: int, steps: Iterator[float], reply: bool) -> None:
+        def guarded() -> Iterator[float]:
             try:
                 yield from steps
             except Refused as refused:
@@ -311,6 +310,9 @@ def _read_line(path: str) -> str:
             return file.readline().strip()
     except OSError:
         return ""
+
+
+_BOOT_ID = _read_line("/proc/sys/kernel/random/boot_id")
 
 
 def run(connection: int | None, listener: int, note: int) -> None:

@@ -10,14 +10,16 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CLONE_NEWUTS = 0x04000000
-ROUNDS_A_TURN = 16
-"""Rounds run back to back: a tree that forks on must not get a turn of the loop's time between two of them."""
+TURN_SECONDS = 0.02
+"""Rounds run back to back for so long: a tree that forks on must not get a turn of the loop between two of them."""
+PAUSE_SECONDS = 0.001
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,7 +42,7 @@ def pids(proc: int) -> list[str]:
     return [name for name in os.listdir(proc) if name.isdecimal() and name != mine]
 
 
-def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[bool]:
+def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[float]:
     """A job that kills a tree; it ends when a whole scan has found nothing alive with the mark.
 
     Args:
@@ -48,27 +50,43 @@ def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[boo
         mark: see above.
         still: whether the mark means the same command as when the job began.
     """
+    killed: set[str] = set()
     while still():
-        for _ in range(ROUNDS_A_TURN):
-            if not _kill_round(proc, mark):
+        until = time.monotonic() + TURN_SECONDS
+        while True:
+            try:
+                hits = _kill_round(proc, mark)
+            except OSError:
+                # Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive
+                # its time because of that: the other commands go too.
+                signal_all(signal.SIGKILL)
                 return
-        yield True
+            if not hits:
+                return
+            if hits <= killed:
+                # All are dying, and need the processor for it more than we do.
+                yield PAUSE_SECONDS
+                break
+            killed |= hits
+            if time.monotonic() > until:
+                yield True
+                break
 
 
-def kill_all(proc: int) -> bool:
-    """Kill everything else in this process namespace; True if there was anything."""
+def signal_all(number: int) -> bool:
+    """Signal everything else in this process namespace (0: only look); True if there is anything, the unreaped included."""
     try:
-        os.kill(-1, signal.SIGKILL)
+        os.kill(-1, number)
     except ProcessLookupError:
         return False
     return True
 
 
-def _kill_round(proc: int, mark: int) -> int:
-    hits = 0
+def _kill_round(proc: int, mark: int) -> set[str]:
+    hits = set()
     for pid in pids(proc):
         if _carries(proc, pid, mark):
-            hits += 1
+            hits.add(pid)
             try:
                 os.kill(int(pid), signal.SIGKILL)
             except ProcessLookupError:

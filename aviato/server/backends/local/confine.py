@@ -32,7 +32,7 @@ KEPT_FLAGS = {
 
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, each with its lock: uid 0 means nothing here.
 SECURE_BITS = 1 | 2 | 4 | 8
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 LARGEST_CAPABILITY = 63
 
 
@@ -181,9 +181,7 @@ class Confinement:
 
     def _do_loopback(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            request = struct.pack("16sh14x", b"lo", 0)
-            flags = struct.unpack("16sh14x", fcntl.ioctl(sock, SIOCGIFFLAGS, request))[1]
-            fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))
+            fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 
     def _do_hostname(self, name: str) -> None:
         sys.set_hostname(name)
@@ -202,8 +200,8 @@ class Confinement:
 
     def _do_capabilities(self, kept: list[int]) -> None:
         for number in range(LARGEST_CAPABILITY + 1):
-            if number not in kept:
-                sys.prctl(sys.PR_CAPBSET_DROP, number, optional=True)
+            if number not in kept and not sys.prctl(sys.PR_CAPBSET_DROP, number, optional=True):
+                break  # The kernel has no more.
         sys.prctl(sys.PR_SET_SECUREBITS, SECURE_BITS)
         sys.prctl(sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
         bits = sum(1 << number for number in kept)

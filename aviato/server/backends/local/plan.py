@@ -50,6 +50,8 @@ LIMIT_PROCESSES = 512
 LIMIT_OPEN_FILES = 4096
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
+ETC_BYTES = 16 << 20
+LINKS_BYTES = 64 << 10
 RUN_BYTES = 16 << 20
 MEMORY_UPPER_BYTES = 1 << 30
 """Size of the writable layer where it has to be in memory."""
@@ -191,19 +193,24 @@ def _image_root(options: PlanOptions) -> list[Step]:
 
 def _host_tree(options: PlanOptions) -> list[Step]:
     facts = options.facts
+    # Every name made on disk costs as much as several system calls, and again when it is removed: no more than needed.
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
-    directories += [("/home", 0o755), ("/mnt", 0o755), ("/opt", 0o755), ("/srv", 0o755)]
+    directories += [("/home", 0o755), ("/opt", 0o755)]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
     links = [(f"/{name}", target) for name, target in facts.links]
     if facts.utc is not None:
         links.append(("/etc/localtime", facts.utc))
+    steps = [Step("tmpfs", ("/etc", ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory")]
     if options.interpreter is not None:
         executable, minor = options.interpreter[1:]
-        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
+        directories.append(("/.aviato", 0o755))
+        steps.append(Step("tmpfs", ("/.aviato", LINKS_BYTES, 0o755), "what is ours"))
+        steps.append(Step("directories", (((LINKS_DIRECTORY, 0o755),),), "for the links of the interpreter"))
         links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
     return [
         Step("directories", (tuple(directories),), "the top of the tree"),
+        *steps,
         Step("links", (tuple(links),), "the machine's own links, and those of the interpreter"),
         Step(
             "files",

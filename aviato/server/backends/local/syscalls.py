@@ -128,12 +128,13 @@ def pidfd_open(pid: int) -> int:
     return _check(_libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_int(pid), ctypes.c_uint(0)), "pidfd_open")
 
 
-def prctl(option: int, value: int = 0, *, optional: bool = False) -> None:
-    """Change an attribute of this process; with `optional`, a kernel that does not know it is fine."""
+def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
+    """Change an attribute of this process; with `optional`, a kernel that does not know it is fine, and the answer False."""
     zero = ctypes.c_ulong(0)
     result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
     if not optional:
         _check(result, f"prctl {option}")
+    return bool(result >= 0)
 
 
 def set_capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
