@@ -1,0 +1,60 @@
+"""The benchmarks run, print and write what they say; their figures are not tested."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MBPP = ROOT.parent / "shared" / "data" / "mbpp.jsonl"
+PROBLEMS = [
+    {"task_id": 1, "code": "def double(n):\r\n    return 2 * n", "test_setup_code": "", "test_list": ["assert double(2) == 4"]},
+    {"task_id": 2, "code": "def half(n):\r\n    return n // 3", "test_setup_code": "", "test_list": ["assert half(8) == 4"]},
+    {"task_id": 3, "code": "broken(", "test_setup_code": "import math", "test_list": []},
+]
+
+
+def run(server: Any, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AVIATO_BASE_URL": server.url, "COLUMNS": "160"}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_mbpp_compares_every_verdict(server: Any, tmp_path: Path) -> None:
+    data, result = tmp_path / "problems.jsonl", tmp_path / "result.json"
+    data.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS))
+    done = run(server, "mbpp.py", "--data", str(data), "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdicts that differ: none" in done.stdout
+    found = json.loads(result.read_text())
+    assert found["verdicts"]["sandbox"] == found["verdicts"]["bare"] == {"1": "pass", "2": "fail", "3": "fail"}
+    assert found["rates"]["sandbox"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not on this machine (../shared/data)")
+def test_the_first_200_references_of_mbpp_agree_with_the_bare_run(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "mbpp.py", "--data", str(MBPP), "--limit", "200", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(result.read_text())
+    assert len(found["verdicts"]["sandbox"]) == 200
+    assert found["different"] == []
+
+
+@pytest.mark.timeout(120)
+def test_latency_prints_ratios_to_floors(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "latency.py", "--rounds", "3", "--starts", "1", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "floor: /bin/true" in done.stdout
+    figures = json.loads(result.read_text())["figures"]
+    assert figures["exec of true, .result()"]["ratio"]["value"] > 0
+    assert figures["first result of all, no server running"]["seconds"]
