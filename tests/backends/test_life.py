@@ -160,6 +160,22 @@ async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypa
     assert os.listdir(backend._places.trash) == []
 
 
+async def test_the_template_runs_on_each_supported_python(boxes, tmp_path, monkeypatch):
+    from aviato.server.images.interpreters import find_interpreters
+
+    supported = {found.minor: found for found in find_interpreters() if found.minor >= 11}
+    for minor, found in supported.items():
+        monkeypatch.setattr("sys._base_executable", found.executable)
+        backend = LocalBackend(tmp_path / str(minor))
+        await backend.open()
+        async with boxes.make_box(backend) as box:
+            result = await box.run("sh", "-c", "cat; exit 3", stdin=b"bytes")
+            assert (result.returncode, result.stdout) == (3, "bytes"), found
+            await box.put("file", b"x" * 1000)
+            assert (await box.link.stop(1)).reason == "stopped"
+        await backend.close()
+
+
 async def test_a_long_state_directory(boxes, tmp_path):
     backend = LocalBackend(tmp_path / ("x" * 100) / ("y" * 100))
     await backend.open()
