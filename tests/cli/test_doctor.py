@@ -1,0 +1,85 @@
+"""What keeps sandboxes from running is found by trying, here under conditions made for real, and each has its remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AVIATO = [sys.executable, "-m", "aviato"]
+FORBID = [sys.executable, str(Path(__file__).with_name("forbid_namespaces.py"))]
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can arrange the machine like that")
+x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[dict[str, str]]:
+    directory = Path("/tmp") / f"aviato-doctor-{os.getpid()}"
+    directory.mkdir(mode=0o711)
+    yield {**os.environ, "AVIATO_STATE_DIR": str(directory), "AVIATO_IDLE_EXIT": "1"}
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def doctor(state: dict[str, str], *before: str) -> tuple[int, dict[str, Any]]:
+    command = [*before, *AVIATO, "doctor", "--json"]
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def in_own_mounts(commands: str) -> list[str]:
+    """A shell in a mount namespace of its own that runs `commands` and then its arguments."""
+    return ["unshare", "-m", "sh", "-ec", f'{commands}; exec "$@"', "sh"]
+
+
+@x86_64_only
+def test_user_namespaces_forbidden_by_seccomp(state: dict[str, str]) -> None:
+    status, checks = doctor(state, *FORBID)
+    failed = checks["user namespaces"]
+    assert status == 1 and not failed["ok"]
+    assert "EPERM" in failed["detail"] and failed["remedy"]
+
+
+@x86_64_only
+def test_a_create_says_the_same_remedy(state: dict[str, str]) -> None:
+    _, checks = doctor(state, *FORBID)
+    command = [*FORBID, *AVIATO, "run", "true"]
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 125
+    assert checks["user namespaces"]["remedy"] in done.stderr
+
+
+@x86_64_only
+def test_forbidden_namespaces_are_infrastructure_and_never_a_reward(state: dict[str, str]) -> None:
+    code = "import aviato\ntry:\n aviato.Sandbox().exec(['true']).result()\n"
+    code += "except aviato.AviatoError as error: print(type(error).__name__, error.is_infrastructure)"
+    command = [*FORBID, sys.executable, "-c", code]
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "SandboxUnavailableError True\n"
+
+
+@root_only
+def test_a_masked_proc(state: dict[str, str]) -> None:
+    mask = next(path for path in ("/proc/acpi", "/proc/bus", "/proc/fs") if os.path.isdir(path))
+    status, checks = doctor(state, *in_own_mounts(f"mount -t tmpfs none {mask}"))
+    assert status == 1
+    assert "masked" in checks["own /proc"]["detail"]
+    assert "systempaths=unconfined" in checks["own /proc"]["remedy"] or "procMount" in checks["own /proc"]["remedy"]
+
+
+@root_only
+def test_state_on_an_overlay(state: dict[str, str]) -> None:
+    mounts = "mount -t tmpfs none /mnt; cd /mnt; chmod 711 .; mkdir l u w m; "
+    mounts += "mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w m; cd /"
+    status, checks = doctor({**state, "AVIATO_STATE_DIR": "/mnt/m/state"}, *in_own_mounts(mounts))
+    assert status == 0, "`host` sandboxes need no overlay"
+    assert not checks["overlay"]["ok"] and not checks["overlay"]["required"]
+    assert "AVIATO_STATE_DIR" in checks["overlay"]["remedy"]
