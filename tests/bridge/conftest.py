@@ -15,6 +15,9 @@ import asyncio, contextlib, os, signal, sys, threading, time
 from aviato.bridge.loop import loop_thread, register_exit, running_loop_thread
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import *
+import warnings
+# Python 3.12 and later warn whoever forks beside threads; that it works all the same is what is tried here.
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)
 
 def say(*what):
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())
