@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import weakref
+from _thread import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
@@ -293,11 +294,12 @@ def stop_on_sigterm() -> None:
     _previous_sigterm = signal.signal(signal.SIGTERM, _on_sigterm)
     if not _undo_registered:
         _undo_registered = True
-        os.register_at_fork(after_in_child=_undo_in_child)
+        os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_sigterm_in, after_in_child=_undo_in_child)
 
 
 _previous_sigterm: Any = signal.SIG_DFL
 _undo_registered = False
+_masks: dict[int, Any] = {}
 
 
 def _on_sigterm(number: int, frame: Any) -> None:
@@ -310,10 +312,20 @@ def _on_sigterm(number: int, frame: Any) -> None:
         os.kill(os.getpid(), number)
 
 
+def _hold_sigterm() -> None:
+    """Before a fork: the interpreter forgets signals that reach a child in its first moments, so they have to wait."""
+    _masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_sigterm_in() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop(get_ident()))
+
+
 def _undo_in_child() -> None:
     """SIGTERM ends a forked child as it would have without us."""
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, _previous_sigterm)
+    _let_sigterm_in()
 
 
 def clean_up_now() -> None:

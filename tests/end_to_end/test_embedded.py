@@ -111,18 +111,17 @@ print(running.result(25).stdout, end="")
 
 def test_ctrl_c_in_a_script_leaves_the_server_to_others(state: Path) -> None:
     source = HELLO + "; import time; print('up', flush=True); time.sleep(100)"
-    client = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", source],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "AVIATO_STATE_DIR": str(state)},
         start_new_session=True,
-    )
-    assert client.stdout is not None
-    assert [client.stdout.readline(), client.stdout.readline()] == [b"hi\n", b"up\n"]
-    os.killpg(client.pid, signal.SIGINT)
-    client.wait(10)
-    client.stdout.close()
+    ) as client:
+        assert client.stdout is not None
+        assert [client.stdout.readline(), client.stdout.readline()] == [b"hi\n", b"up\n"]
+        os.killpg(client.pid, signal.SIGINT)
+        client.wait(10)
     assert len(embedded_pids(state)) == 1
 
 

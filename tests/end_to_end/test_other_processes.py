@@ -111,12 +111,10 @@ def test_what_a_process_made_is_stopped_at_its_end(served: Any, script: Any, end
 
 def test_a_killed_process_leaves_nothing(served: Any) -> None:
     source = 'import aviato, time; s = aviato.Sandbox(tags=["killed"]); s.wait(); print(1, flush=True); time.sleep(100)'
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"1\n"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.kill()
     assert gone("killed", 10)
 
 
@@ -139,24 +137,22 @@ os.kill({server.pid}, signal.SIGSTOP)
 
 def test_ctrl_c_ends_the_command_and_the_sandbox(served: Any) -> None:
     source = """
-import aviato
+import aviato, os, signal, threading
 with aviato.Sandbox(tags=["ctrl-c"]) as sandbox:
     process = sandbox.exec(["sh", "-c", "echo up; sleep 100"])
     next(iter(process.stdout))
-    print("up", flush=True)
+    waiting = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     try:
+        waiting.start()
         process.result()
     except KeyboardInterrupt:
         print(process.done(), flush=True)
         raise
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
-    assert out == "True\n"
-    assert err.rstrip().endswith("KeyboardInterrupt")
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=False)
+    assert done.stdout == "True\n"
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert done.returncode == -signal.SIGINT
     assert gone("ctrl-c", 3)
 
 
@@ -174,13 +170,12 @@ os.waitpid(child, 0)
 print("child ended", flush=True)
 time.sleep(100)
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    os.kill(child, signal.SIGTERM)
-    assert process.stdout.readline() == "child ended\n"
-    assert len(aviato.Sandbox.list(tags=["sigterm"]).result()) == 1
-    process.terminate()
-    assert process.wait(10) == -signal.SIGTERM
-    process.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        os.kill(child, signal.SIGTERM)
+        assert process.stdout.readline() == "child ended\n"
+        assert len(aviato.Sandbox.list(tags=["sigterm"]).result()) == 1
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
     assert gone("sigterm", 3)
