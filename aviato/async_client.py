@@ -21,6 +21,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Self
 
+from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.bridge.stream import StreamReader
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
@@ -114,7 +115,7 @@ class AsyncClient:
         wanted = [SandboxStatus(item) for item in ((status,) if isinstance(status, str) else status)]
         client = self._client(self._connection)
         infos = await client.list_sandboxes(
-            tags=sandbox_config.checks.tags(tags),
+            tags=checks.tags(tags),
             status=wanted,
             include_stopped=include_stopped or any(item.is_terminal for item in wanted),
         )

@@ -123,15 +123,15 @@ class Process(OperationRef[ProcessResult]):
                 feeding.cancel()
         result = process_result(self.command, ended, self.stdout, self.stderr)
         self._returncode = result.returncode
-        error = failure(result, request, sandbox_id=self._state.sandbox_id, check=self._check, cancelled=ended.cancelled)
-        if isinstance(error, SandboxExecutionError):
+        failed = failure(result, request, sandbox_id=self._state.sandbox_id, check=self._check, cancelled=ended.cancelled)
+        if isinstance(failed, SandboxExecutionError):
             self._settle(None, "nonzero", result)  # the streams of a command that ended by itself end without an error
-        elif error is not None:
-            self._settle(error, "cancelled" if ended.cancelled else "error", result)
+        elif failed is not None:
+            self._settle(failed, "cancelled" if ended.cancelled else "error", result)
         else:
             self._settle(None, "ok" if result.returncode == 0 else "nonzero", result)
-        if error is not None:
-            raise error
+        if failed is not None:
+            raise failed
         return result
 
     def _finish(self, task: asyncio.Task[ProcessResult]) -> None:

@@ -19,7 +19,6 @@ from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
-    from typing import Unpack
 
     from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.policy.metrics import Metrics
     from aviato.process import Process
-    from aviato.sandbox_config import Connection, SandboxOptions
+    from aviato.sandbox_config import Connection
     from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
 
@@ -107,7 +106,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
     def _init(self, state: SandboxState) -> None:
         self._state = state
         self._start_ref: OperationRef[None] | None = None
-        self._running_ref: OperationRef[Sandbox] | None = None
+        self._running_ref: OperationRef[None] | None = None
 
     @classmethod
     def _of(cls, state: SandboxState, *, let_go: bool = False) -> Self:
@@ -128,7 +127,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
     # -- making and finding
 
     @classmethod
-    def run(cls, *command: str, **options: Unpack[SandboxOptions]) -> Self:
+    def run(cls, *command: str, **options: Any) -> Self:
         """Make a sandbox and start it; blocking. It has been accepted by the server when this returns.
 
         Args:
@@ -176,11 +175,11 @@ class Sandbox(SandboxFiles, SandboxProperties):
         """
         connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
         wanted = statuses(status)
-        query = {"tags": checks.tags(tags or ()), "status": [str(one) for one in wanted]}
+        all_of = checks.tags(tags or ())
         stopped = include_stopped or any(one.is_terminal for one in wanted)
 
         async def work(client: Client, _: Presence) -> list[Sandbox]:
-            found = await client.list_sandboxes(**query, include_stopped=stopped)
+            found = await client.list_sandboxes(tags=all_of, status=wanted, include_stopped=stopped)
             return [cls._seen(info, connection) for info in found]
 
         return begin(call(connection, work), "list sandboxes")
@@ -469,11 +468,11 @@ async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termi
         raise SandboxTimeoutError(
             f"sandbox {handle.sandbox_id} has not ended within {limit:g} s", sandbox_id=handle.sandbox_id, reason="wait_timeout"
         ) from None
-    error = ending_error(info)
+    ending = ending_error(info)
     failed = info.status is SandboxStatus.FAILED and info.returncode is None
     terminated = info.status is SandboxStatus.TERMINATED and raise_on_termination
-    if error is not None and (failed or terminated):
-        raise error
+    if ending is not None and (failed or terminated):
+        raise ending
 
 
 def _logs(follow: bool, tail_lines: int | None) -> Callable[[SandboxHandle], AsyncIterator[bytes]]:

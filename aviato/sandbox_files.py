@@ -36,9 +36,10 @@ class SandboxFiles:
         name = _path(path)
 
         def fetch(handle: SandboxHandle) -> AsyncIterator[bytes]:
-            return _files().read_chunks(handle, name)
+            return _files().read_chunks(handle, name)  # type: ignore[no-any-return]
 
-        return _transfer().LazyStream(self._state_in_use(), f"file {name!r}", fetch, text=False)
+        stream: StreamReader[bytes] = _transfer().LazyStream(self._state_in_use(), f"file {name!r}", fetch, text=False)
+        return stream
 
     def write_file(self, path: str, content: bytes, *, mode: int | None = None) -> OperationRef[None]:
         """Replace a file, atomically; directories above it are made. `mode` None keeps it, 0644 for a new file."""

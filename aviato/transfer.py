@@ -44,16 +44,16 @@ class LazyStream(StreamReader[T]):
         self._begun = False
 
     def __iter__(self) -> StreamIterator[T]:
-        return self._begin(super().__iter__())
+        return self._begin(super().__iter__())  # type: ignore[no-any-return]
 
     def __aiter__(self) -> StreamIterator[T]:
-        return self._begin(super().__aiter__())
+        return self._begin(super().__aiter__())  # type: ignore[no-any-return]
 
     def lines(self) -> StreamIterator[T]:
         """Lines without their end."""
-        return self._begin(super().lines())
+        return self._begin(super().lines())  # type: ignore[no-any-return]
 
-    def _begin(self, iterator: StreamIterator[T]) -> StreamIterator[T]:
+    def _begin(self, iterator: Any) -> Any:
         if not self._begun:
             self._begun = True
             fetching = OperationRef.start(self._state.do(self._pump), name=self._name)
