@@ -240,7 +240,8 @@ class SandboxFailedError(SandboxError):
 
 class SandboxTerminatedError(SandboxError):
     """The sandbox was ended by a limit or by the server: `reason` is `lease_expired`, `lifetime`, `idle`, `shutdown`,
-    `orphaned` or `released`."""
+    `orphaned` or `released`.
+    """
 
     code = "SANDBOX_TERMINATED"
     default_reason = "terminated"

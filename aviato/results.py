@@ -102,7 +102,8 @@ def _text(data: bytes, total: int, head: int | None) -> str:
     cut = _incomplete_tail(first)
     lead = _continuation_head(last)
     left_out += cut + lead
-    return f"{first[: len(first) - cut].decode(errors='replace')}\n[… {left_out} bytes left out …]\n{last[lead:].decode(errors='replace')}"
+    before, after = first[: len(first) - cut], last[lead:]
+    return f"{before.decode(errors='replace')}\n[… {left_out} bytes left out …]\n{after.decode(errors='replace')}"
 
 
 def _incomplete_tail(data: bytes) -> int:

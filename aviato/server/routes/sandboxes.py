@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from aviato.options import SandboxStatus  # noqa: TC001  pydantic looks it up
+from aviato.options import SandboxStatus
 from aviato.server.peers import peer_process
 from aviato.server.routes.streaming import stream_octets
 from aviato.server.routes.table import OCTETS, Call, Route, answer
