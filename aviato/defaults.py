@@ -30,7 +30,8 @@ class SandboxDefaults:
         temp_dir: where functions put their files inside a sandbox.
         tags: tags of every sandbox; those of the call are added.
         environment_variables: of every command; those of the call win.
-        resources, network, runway_ids, tower_ids: not available yet.
+        runway_ids, tower_ids: where sandboxes may be placed; None is anywhere. The local backend has one of each, `local`.
+        resources, network: not available yet.
     """
 
     container_image: str = DEFAULT_IMAGE
@@ -66,7 +67,10 @@ class SandboxDefaults:
         object.__setattr__(self, "args", texts("args", self.args))
         object.__setattr__(self, "tags", tags(self.tags))
         object.__setattr__(self, "environment_variables", environment(self.environment_variables))
-        for name in ("resources", "network", "runway_ids", "tower_ids"):
+        for name in ("runway_ids", "tower_ids"):
+            if (ids := getattr(self, name)) is not None:
+                object.__setattr__(self, name, texts(name, ids))
+        for name in ("resources", "network"):
             refuse_later(name, getattr(self, name))
 
     def given(self, name: str) -> bool:

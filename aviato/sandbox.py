@@ -93,8 +93,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
             network: not available yet.
             secrets: not available yet.
             runtime: not available yet.
-            runway_ids: not available yet.
-            tower_ids: not available yet.
+            runway_ids, tower_ids: where it may be placed; None is anywhere. The local backend has one of each, `local`.
 
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; it is named.

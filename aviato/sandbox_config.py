@@ -91,7 +91,7 @@ class SandboxOptions(TypedDict, total=False):
 
 _LATER = (
     *("idle_timeout_seconds", "resources", "strict_limits", "mounted_files", "ports", "network"),
-    *("secrets", "runtime", "runway_ids", "tower_ids"),
+    *("secrets", "runtime"),
 )
 
 
@@ -122,6 +122,11 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         "annotations": _annotations(options.get("annotations")),
         **_main_command(options.get("command"), options.get("args"), chosen),
     }
+    for name in ("runway_ids", "tower_ids"):
+        placed: Any = options.get(name)
+        placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
+        if placed:
+            create[name] = placed
     if (working_dir := options.get("working_dir")) is not None:
         create["working_dir"] = checks.absolute("working_dir", working_dir)
     lifetime = options.get("max_lifetime_seconds")

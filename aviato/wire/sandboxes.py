@@ -43,6 +43,9 @@ class CreateSandbox(RequestModel):
     tags: list[Tag] = []
     annotations: dict[str, str] = {}
     max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    runway_ids: list[Text] = []
+    """Where it may be placed; empty is anywhere."""
+    tower_ids: list[Text] = []
 
 
 class QueueInfo(ResponseModel):

@@ -94,7 +94,7 @@ def test_overrides_and_tables() -> None:
         ({"environment_variables": ["A"]}, TypeError),
         ({"resources": {"cpu": 1}}, AviatoValidationError),
         ({"network": "internet"}, AviatoValidationError),
-        ({"runway_ids": ["a"]}, AviatoValidationError),
+        ({"runway_ids": "a"}, TypeError),
     ],
 )
 def test_bad_values(values: dict[str, Any], error: type[Exception]) -> None:

@@ -193,6 +193,17 @@ def test_reprs_and_errors_show_no_secret(served: Any, caplog: pytest.LogCaptureF
     assert secret not in shown
 
 
+@pytest.mark.parametrize("name", ["runway_ids", "tower_ids"])
+def test_placement(name: str) -> None:
+    with Sandbox(**{name: ["elsewhere", "local"]}) as sandbox:
+        sandbox.wait()
+        assert (sandbox.runway_id, sandbox.tower_id) == ("local", "local")
+    with pytest.raises(aviato.AviatoValidationError, match=f"{name}.*'elsewhere'.*'local'"):
+        Sandbox.run(defaults=aviato.SandboxDefaults(**{name: ["elsewhere"]}))
+    with pytest.raises(TypeError, match=name):
+        Sandbox(**{name: "local"})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -204,8 +215,6 @@ def test_reprs_and_errors_show_no_secret(served: Any, caplog: pytest.LogCaptureF
         ("network", "internet"),
         ("secrets", ["a"]),
         ("runtime", "runsc"),
-        ("runway_ids", ["a"]),
-        ("tower_ids", ["a"]),
     ],
 )
 def test_what_is_not_there_yet_is_refused_by_name(name: str, value: Any) -> None:

@@ -64,6 +64,10 @@ class Backend(ABC):
     """One kind of place where sandboxes run."""
 
     name: str
+    runway_ids: frozenset[str] = frozenset({"local"})
+    """The pools that sandboxes can be placed in; one machine has one of each."""
+    tower_ids: frozenset[str] = frozenset({"local"})
+    """The nodes that sandboxes can be placed on."""
 
     @abstractmethod
     async def open(self) -> None:

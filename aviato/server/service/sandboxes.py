@@ -184,6 +184,12 @@ class Sandboxes:
         longest = self._settings.max_detached_lifetime
         if request.detached and (request.max_lifetime_seconds or 0.0) > longest:
             violations["max_lifetime_seconds"] = f"at most {longest:g} for a detached sandbox on this server"
+        for name, wanted, there in (
+            ("runway_ids", request.runway_ids, self._backend.runway_ids),
+            ("tower_ids", request.tower_ids, self._backend.tower_ids),
+        ):
+            if wanted and there.isdisjoint(wanted):
+                violations[name] = f"none of {wanted!r} is here; there is {', '.join(map(repr, sorted(there)))}"
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)
