@@ -100,6 +100,7 @@ class Execution:
         except asyncio.CancelledError:
             if self._sent and self._exit is None and not self._handle.presence.ended:
                 await _to_its_end(self.cancel())
+                self._acknowledge_end()
             raise
         except SandboxError as error:
             if error.started is None:

@@ -62,6 +62,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "SANDBOX_FAILED": 409,
     "SANDBOX_TERMINATED": 409,
     "EXECUTION": 409,
+    "CANCELLED": 409,
     "FILE": 422,
     "IMAGE": 422,
     "RESOURCE_EXHAUSTED": 429,

@@ -85,6 +85,25 @@ async def test_what_may_still_be_used_is_not_released(small):
     assert await status_of(small, kept) == "running"
 
 
+async def test_a_cancelled_command_does_not_keep_its_sandbox(small):
+    sandbox_ids = [(await small.running(releasable=True))["sandbox_id"] for _ in range(2)]
+    for sandbox_id, reads_on in zip(sandbox_ids, (False, True), strict=True):
+        exec_id = new_exec_id()
+        reader = asyncio.create_task(small.exec(sandbox_id, "hang", exec_id=exec_id))
+        while not small.service.registry.live[sandbox_id].execs:
+            await asyncio.sleep(0.01)
+        if not reads_on:
+            reader.cancel()
+            await asyncio.sleep(0.05)
+        await small.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/cancel", expect=204)
+        if reads_on:
+            assert (await reader)[-1][1]["cancelled"] is True
+            await let_go(small, execs=[ack(sandbox_id, exec_id)])
+    await let_go(small, *sandbox_ids)
+    for _ in range(2):
+        assert (await small.wait((await small.create())["sandbox_id"], "running", timeout=5))["status"] == "running"
+
+
 async def test_neither_detached_ones_nor_those_of_no_session_nor_main_commands_are_released(small):
     with_main = (await small.running(releasable=True, command="hang"))["sandbox_id"]
     plain = (await small.running())["sandbox_id"]

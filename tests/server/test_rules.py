@@ -94,6 +94,15 @@ async def test_an_exec_waits_for_its_pending_sandbox_and_can_be_cancelled_there(
     assert given_up not in server.backend.links[sandbox_id].execs
 
 
+async def test_a_cancel_that_overtakes_its_command_holds(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/cancel")
+    error = await server.exec(sandbox_id, "echo", "x", exec_id=exec_id, expect=409)
+    assert error["code"] == "CANCELLED"
+    assert exec_id not in server.backend.links[sandbox_id].execs
+
+
 async def test_an_error_before_the_first_frame_has_a_status(server):
     sandbox_id = (await server.running())["sandbox_id"]
     error = await server.exec(sandbox_id, "echo", working_dir="relative", expect=400)

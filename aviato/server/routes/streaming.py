@@ -33,8 +33,8 @@ async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamRespons
         if feed.over:
             return web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
         response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             await _pour(response, feed, held)
         except Exception as error:
             _break_off(request, error)
@@ -79,8 +79,8 @@ async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes], *, l
     """Send bytes as they come. What fails after the head breaks the connection, so that nobody takes a part for the whole."""
     response = web.StreamResponse(headers={"Content-Type": OCTETS})
     response.content_length = length
-    await response.prepare(request)
     try:
+        await response.prepare(request)
         async for piece in pieces:
             await response.write(piece)
         await response.write_eof()

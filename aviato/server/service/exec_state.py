@@ -23,7 +23,7 @@ class ExecState:
         request: None for one that an earlier server accepted.
         started: it has begun to run.
         exit: its result.
-        cancelled: cancelled before its sandbox ran, so it never will.
+        cancelled: given up by its caller; if it has not begun to run, it never will.
         feed: who reads it now.
         abandon: the timer that kills it when nobody comes back.
     """

@@ -14,6 +14,7 @@ from aviato.server.service.registry import error_of_gone, running
 from aviato.server.supervisor.link import ExecSpec
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
+from aviato.wire.frames import FrameType, StreamId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -110,16 +111,22 @@ class Execs:
         """Kill a command's whole tree, and return when it is dead; one that waits for its sandbox never starts.
 
         Raises:
-            ExecNotFoundError: the sandbox knows no such command.
+            ExecNotFoundError: it is the main command.
         """
         box = self._registry.find(sandbox_id, exec_id=exec_id)
+        self._refuse_main(box, exec_id)
         state = box.execs.get(exec_id)
-        if state is not None and not box.ready.is_set():
-            state.cancelled = True
+        if state is None:
+            # The request that starts it may come behind this one, on another connection.
+            state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+        state.cancelled = True
+        if not box.ready.is_set():
             if state.feed is not None:
                 state.feed.fail_cancelled()
             return
         await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
+        if state.feed is None:
+            self._discard(box, state)
 
     def acknowledge(self, request: Acknowledgements) -> None:
         """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored."""
@@ -188,7 +195,27 @@ class Execs:
                 state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
             elif feed.over and state.exit is None and not state.started:
                 box.execs.pop(state.exec_id, None)
+            if state.cancelled and not feed.over:
+                self._discard(box, state)
         if box.let_go and box.calls == 0:
+            self._places.update()
+
+    def _discard(self, box: LiveSandbox, state: ExecState) -> None:
+        """Nobody fetches the result of a cancelled command: until it is taken, it would keep its sandbox from being idle."""
+        if box.runs and box.link is not None:
+            box.spawn(asyncio.create_task(self._take_result(box, box.link, state)))
+
+    async def _take_result(self, box: LiveSandbox, link: SupervisorLink, state: ExecState) -> None:
+        offsets = {int(StreamId.STDOUT): 0, int(StreamId.STDERR): 0}
+        with suppress(AviatoError, SandboxGone):
+            subscription = link.subscribe(None, state.exec_id)
+            async for frame in subscription:
+                if frame.type == FrameType.DATA:
+                    offsets[frame.stream] = frame.offset + len(frame.payload)
+                done = frame.type == FrameType.EXIT
+                if done or frame.type == FrameType.DATA:
+                    link.acknowledge(state.exec_id, *offsets.values(), done)
+        if box.let_go:
             self._places.update()
 
     def _kill_abandoned(self, box: LiveSandbox, state: ExecState) -> None:

@@ -104,7 +104,7 @@ class ExecFeed:
     def _attach(self) -> None:
         if not self.box.runs:
             self._failure = self.box.error(started=False)
-        elif self.state.cancelled:
+        elif self.state.cancelled and not self.state.started:
             self._failure = cancelled_error(self.state.exec_id)
         else:
             try:
@@ -132,9 +132,9 @@ class ExecFeed:
         return self._encode(frames)
 
     async def _raise(self, failure: BaseException) -> None:
-        self.over = True
         if isinstance(failure, SandboxGone):
             failure = await error_of_gone(self.box, failure, started=self.state.started)
+        self.over = True
         raise failure
 
     def _encode(self, frames: list[Frame]) -> bytes:
