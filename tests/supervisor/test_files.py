@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from aviato.exceptions import SandboxFileError
+from aviato.exceptions import AviatoValidationError, SandboxFileError
 
 pytestmark = pytest.mark.anyio
 
@@ -122,10 +122,26 @@ async def test_a_growing_file_is_cut_at_the_limit(box):
 async def test_listing(box):
     await box.sh("mkdir d; cd d; touch b a; mkdir c; ln -s /nowhere l; touch \"$(printf 'new\\nline\\377')\"")
     entries = await box.link.list_files("d")
-    assert [entry["path"] for entry in entries] == [f"/workspace/d/{name}" for name in ("a", "b", "c", "l", "new\nline\udcff")]
+    assert [entry["path"] for entry in entries] == [f"/workspace/d/{name}" for name in ("a", "b", "c", "l", "new\nline\ufffd")]
     assert [entry["type"] for entry in entries] == ["file", "file", "directory", "symlink", "file"]
-    assert await box.get("d/new\nline\udcff") == b""
     assert await box.link.list_files("d/c") == []
+
+
+async def test_a_listing_is_cut_into_frames_that_fit(box):
+    script = "import os\nos.mkdir('d')\nfor n in range(700): os.symlink(b'\\xff' * 4095, f'd/{n}')"
+    assert (await box.python(script)).returncode == 0
+    entries = await box.link.list_files("d")
+    assert [entry["link_target"] for entry in entries] == ["\ufffd" * 4095] * 700
+    assert (await box.python("import os\nfor n in range(700, 3000): os.symlink(b'\\xff' * 4095, f'd/{n}')")).returncode == 0
+    assert await refused(box.link.list_files("d")) == "too_large"
+    assert (await box.run("true")).returncode == 0
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+async def test_every_request_is_answered(box, path):
+    for call in (box.link.list_files, box.link.stat, box.link.remove, box.link.make_directory, box.get):
+        with pytest.raises(AviatoValidationError):
+            await asyncio.wait_for(call(path), 5)
 
 
 async def test_a_huge_listing_is_refused_and_holds_nobody_back(box):
@@ -152,6 +168,26 @@ async def test_removing(box):
     await box.link.remove("out", recursive=True)
     assert await box.link.list_files(".") == []
     assert (await box.run("cat", "/etc/hosts")).returncode == 0
+
+
+async def test_removing_what_resists(box):
+    """Deep, without any permission, and with the names taken that a removal might want for itself."""
+    script = """
+import os
+os.mkdir("tree")
+for number in range(1, 200):
+    os.makedirs(f"tree/.aviato-1-{number}/inner")
+os.chdir("tree")
+for _ in range(120):
+    os.mkdir("d")
+    os.chdir("d")
+for _ in range(120):
+    os.chmod(".", 0o500)
+    os.chdir("..")
+"""
+    assert (await box.python(script)).returncode == 0
+    await box.link.remove("tree", recursive=True)
+    assert await box.link.list_files(".") == []
 
 
 async def test_a_big_transfer_does_not_hold_commands_back(box):

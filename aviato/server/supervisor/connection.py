@@ -61,6 +61,11 @@ class Connection:
         """Whether everything has been handed to the kernel."""
         return not self._out and not self._sources
 
+    @property
+    def full(self) -> bool:
+        """Whether it is time to wait for the other side to read."""
+        return self.open and self._out_bytes >= HIGH_BYTES
+
     def send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None:
         """Queue a frame; it goes out at the end of the turn."""
         if not self.open:

@@ -18,21 +18,28 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.connection import Connection
 
 LARGEST_LISTING = 100_000
+LARGEST_LISTING_BYTES = 32 << 20
 ENTRIES_A_TURN = 256
 PIECE_BYTES = 64 << 10
 CREDIT_BYTES = 128 << 10
+SLOW_READER_SECONDS = 0.005
+
+
+def readable(name: str) -> str:
+    """A name as text that every layer can carry: bytes that are no UTF-8, which only code inside makes, become U+FFFD."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def describe(path: str, found: os.stat_result, link: str | None = None) -> dict[str, Any]:
     """A `wire.files.FileStat`."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     return {
-        "path": path,
+        "path": readable(path),
         "size_bytes": found.st_size,
         "mode": stat.S_IMODE(found.st_mode),
         "mtime": found.st_mtime,
         "type": kinds.get(stat.S_IFMT(found.st_mode), "other"),
-        "link_target": link,
+        "link_target": None if link is None else readable(link),
     }
 
 
@@ -46,28 +53,41 @@ def stat_path(path: str) -> dict[str, Any]:
     return describe(path, found, link)
 
 
-def list_directory(path: str, connection: Connection, channel: int) -> Iterator[bool]:
-    """A job that sends the entries of a directory, sorted by name, as one JSON array in pieces."""
-    entries: list[dict[str, Any]] = []
+def list_directory(path: str, connection: Connection, channel: int) -> Iterator[float]:
+    """A job that sends the entries of a directory, sorted by name, as one JSON array in pieces.
+
+    What code inside can make long, names and targets of links, is bounded: every piece fits a frame, the whole fits memory.
+    """
+    entries: list[tuple[str, str]] = []
+    size = 0
     try:
         with os.scandir(path) as found:
             for count, entry in enumerate(found, 1):
                 if count > LARGEST_LISTING:
                     raise file_error(path, "too_large", f"the directory has more than {LARGEST_LISTING} entries")
                 try:
-                    entries.append(stat_path(os.path.join(path, entry.name)))
+                    text = json.dumps(stat_path(os.path.join(path, entry.name)), separators=(",", ":"))
                 except Refused:
-                    pass  # Gone meanwhile.
+                    continue  # Gone meanwhile.
+                entries.append((entry.name, text))
+                size += len(text)
+                if size > LARGEST_LISTING_BYTES:
+                    raise file_error(path, "too_large", f"the listing has more than {LARGEST_LISTING_BYTES} bytes")
                 if count % ENTRIES_A_TURN == 0:
                     yield True
     except OSError as error:
         raise os_file_error(path, error) from None
-    entries.sort(key=lambda entry: entry["path"])
-    for start in range(0, len(entries), ENTRIES_A_TURN):
-        piece = json.dumps(entries[start : start + ENTRIES_A_TURN])[1:-1]
-        connection.send(FrameType.DATA, ("," if start else "[").encode() + piece.encode(), channel=channel)
-        yield True
-    connection.send(FrameType.DATA, b"]" if entries else b"[]", channel=channel)
+    entries.sort()
+    piece = "["
+    for number, (_, text) in enumerate(entries):
+        piece += f",{text}" if number else text
+        if len(piece) >= PIECE_BYTES:
+            connection.send(FrameType.DATA, piece.encode(), channel=channel)
+            piece = ""
+            yield True
+            while connection.full:
+                yield SLOW_READER_SECONDS
+    connection.send(FrameType.DATA, f"{piece}]".encode(), channel=channel)
     connection.send(FrameType.END, channel=channel)
 
 

@@ -136,9 +136,16 @@ class Supervisor:
         except Refused as refused:
             self._close_channel(channel)
             connection.send_json(FrameType.ERROR, refused.body, channel=channel)
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
             self._close_channel(channel)
-            connection.send_json(FrameType.ERROR, invalid(f"a malformed request: {error!r}").body, channel=channel)
+            connection.send_json(FrameType.ERROR, self._refusal(error).body, channel=channel)
+
+    def _refusal(self, error: Exception) -> Refused:
+        """The answer to a request that failed in a way that nobody foresaw: no request goes without one."""
+        if isinstance(error, (KeyError, TypeError, ValueError)):
+            return invalid(f"a malformed request: {error!r}")
+        self._trouble(error)
+        return Refused("EXECUTION", f"the sandbox could not do it: {error}", reason="refused")
 
     def _dispatch(self, connection: Connection, frame: Frame) -> None:
         channel = frame.channel
@@ -257,6 +264,8 @@ class Supervisor:
                 yield from steps
             except Refused as refused:
                 connection.send_json(FrameType.ERROR, refused.body, channel=channel)
+            except Exception as error:
+                connection.send_json(FrameType.ERROR, self._refusal(error).body, channel=channel)
             else:
                 if reply:
                     self._reply(connection, channel)

@@ -56,7 +56,6 @@ def remove_tree(parent: int, name: str) -> Iterator[bool]:
         OSError: something cannot be removed.
     """
     stack = [_Folder(parent, name)]
-    moved = 0
     try:
         while stack:
             folder = stack[-1]
@@ -66,8 +65,9 @@ def remove_tree(parent: int, name: str) -> Iterator[bool]:
                     if len(stack) < DEPTH:
                         inner = entry.name
                         break
-                    moved += 1
-                    os.rename(entry.name, f".aviato-{os.getpid()}-{moved}", src_dir_fd=folder.fd, dst_dir_fd=stack[0].fd)
+                    # Its `..` changes, so it has to be writable; and no name that someone else could have taken.
+                    os.close(open_directory(folder.fd, entry.name))
+                    os.rename(entry.name, f".aviato-{os.urandom(8).hex()}", src_dir_fd=folder.fd, dst_dir_fd=stack[0].fd)
                 if count % STEPS_A_TURN == 0:
                     yield True
             if inner is not None:
