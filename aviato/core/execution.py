@@ -151,9 +151,7 @@ class Execution:
             try:
                 response = await transport.open("GET", path, silence_seconds=silence, head_seconds=head)
             except ExecNotFoundError as error:
-                raise SandboxUnavailableError(
-                    f"the server has lost command {self.exec_id}", sandbox_id=self._handle.sandbox_id, retryable=False
-                ) from error
+                raise self._not_known(error) from error
         else:
             body = encode_exec(self._request)
             self._sent = True
@@ -192,6 +190,8 @@ class Execution:
             self._has_started(decode(Started, frame.payload))
         elif kind == FrameType.ERROR:
             error = error_of(frame.payload)
+            if isinstance(error, ExecNotFoundError):
+                raise self._not_known(error)
             if error.retryable and isinstance(error, SandboxUnavailableError):
                 raise error
             self._verdict = error
@@ -210,6 +210,14 @@ class Execution:
             return True
         self._accepted = self._moved = True
         return False
+
+    def _not_known(self, error: ExecNotFoundError) -> Exception:
+        """The server does not know it: one that has not begun was accepted by a server that died, and is sent again."""
+        if self.started:
+            message = f"the server has lost command {self.exec_id}"
+            return SandboxUnavailableError(message, sandbox_id=self._handle.sandbox_id, retryable=False)
+        self._accepted = False
+        return _Cut(str(error))
 
     def _has_started(self, started: Started) -> None:
         self.started = True

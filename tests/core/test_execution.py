@@ -116,6 +116,19 @@ def test_a_command_that_the_server_has_lost(tmp_path: Path) -> None:
     against(tmp_path, test)
 
 
+@pytest.mark.parametrize("in_frame", [False, True])
+def test_a_command_that_a_dead_server_had_accepted_is_sent_again(tmp_path: Path, in_frame: bool) -> None:
+    async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
+        unknown = frame(FrameType.ERROR, {"code": "EXEC_NOT_FOUND", "message": "no such command"})
+        fake.execs = [fake.stream(ACCEPTED, cut=True), fake.stream(ACCEPTED, STARTED, data(b"x", 0), exit_frame(1))]
+        fake.resumes = [fake.stream(unknown) if in_frame else fake.error("EXEC_NOT_FOUND", 404)]
+        assert (await sandbox.exec(["x"])).stdout == "x"
+        first, second = fake.seen("POST", "/execs")
+        assert first == second
+
+    against(tmp_path, test)
+
+
 def test_a_gap_is_an_error(tmp_path: Path) -> None:
     async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
         fake.execs = [fake.stream(ACCEPTED, frame(FrameType.GAP, {"from_offset": 0, "to_offset": 9}))]

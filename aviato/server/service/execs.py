@@ -214,7 +214,7 @@ class Execs:
                     offsets[frame.stream] = frame.offset + len(frame.payload)
                 done = frame.type == FrameType.EXIT
                 if done or frame.type == FrameType.DATA:
-                    link.acknowledge(state.exec_id, *offsets.values(), done)
+                    link.acknowledge(state.exec_id, offsets[StreamId.STDOUT], offsets[StreamId.STDERR], done)
         if box.let_go:
             self._places.update()
 
