@@ -51,6 +51,7 @@ class FakeLink:
         self.execs = {}
         self.active = set()
         self.acknowledged = []
+        self.hello = {"execs": {}}
         self.pings = 0
         self.stubborn = False
         self._ended = asyncio.get_running_loop().create_future()

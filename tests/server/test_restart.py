@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -57,6 +58,18 @@ async def test_a_half_made_start_is_lost_and_leaves_nothing(serving, folder, bac
     async with serving(folder, backend) as (_, client, _):
         assert (await client.wait(sandbox_id, "ended"))["status_reason"] == "lost"
         assert backend.places == set()
+
+
+async def test_a_supervisor_that_was_never_told_its_environment_is_not_used(serving, folder, backend):
+    async with serving(folder, backend) as (service, client, _):
+        sandbox_id = (await client.running())["sandbox_id"]
+        record = service.registry.live[sandbox_id].record
+        service.store.save_sandbox(replace(record, status="pending", started_at=None))
+    first = backend.links[sandbox_id]
+    async with serving(folder, backend) as (_, client, _):
+        assert (await client.wait(sandbox_id, "running"))["status"] == "running"
+        assert backend.destroyed == [sandbox_id] and backend.links[sandbox_id] is not first
+        assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
 
 
 async def test_a_restart_gives_a_heartbeat_lease_a_full_period_and_then_ends_it(serving, folder, backend):

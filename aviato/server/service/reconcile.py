@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
@@ -32,7 +33,8 @@ RECONNECT_SECONDS = 10.0
 class Reconciliation:
     """Makes the store and the machine agree.
 
-    Sandboxes whose supervisor answers run again; those whose start was never begun are queued again; the others have ended,
+    Sandboxes whose supervisor answers run again; those whose start was never begun, or broken off, are queued again; the others
+    have ended,
     by the reason that their supervisor left behind or `lost`. Places without a record are taken away.
     """
 
@@ -66,6 +68,13 @@ class Reconciliation:
                 self._places.join(box)
                 return
         link = await self._reconnect(record.sandbox_id) if box.ending is None else None
+        if link is not None and record.started_at is None and box.asked is None and not link.hello["execs"]:
+            # Its server died before it had said what holds inside (environment, directory, lifetime). Nothing has run there.
+            link.detach()
+            await self._lives.destroy(record.sandbox_id)
+            self._registry.save(replace(record, begun=False))
+            await self._take_up(replace(record, begun=False))
+            return
         self._enter(box)
         self._places.hold(box)
         if link is None:
