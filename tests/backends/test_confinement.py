@@ -87,6 +87,12 @@ async def test_kernel_files_are_covered(box):
         assert (await box.sh(f"ls -A /proc/{name}")).stdout == "", name
 
 
+async def test_process_one_tells_nothing_of_the_machine(box):
+    seen = await box.sh("tr '\\0' ' ' < /proc/1/cmdline; cat /proc/1/comm")
+    assert seen.stdout.split() == ["aviato-supervisor", "aviato-supervis"]
+    assert (await box.sh("cat /proc/1/environ /proc/1/maps /proc/1/auxv; readlink /proc/1/exe /proc/1/cwd")).stdout == ""
+
+
 async def test_only_its_own_processes(box):
     pids = (await box.sh("ls /proc | grep -E '^[0-9]+$'")).stdout.split()
     assert "1" in pids

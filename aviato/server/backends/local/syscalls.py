@@ -27,7 +27,7 @@ AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 4
 
-PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 4, 24, 28
+PR_SET_NAME, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 15, 4, 24, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAPABILITY_VERSION_3 = 0x20080522
@@ -131,6 +131,12 @@ def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
     if not optional:
         _check(result, f"prctl {option}")
     return bool(result >= 0)
+
+
+def prctl_name(name: bytes) -> None:
+    """Name this thread; 15 bytes of it."""
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(ctypes.c_int(PR_SET_NAME), ctypes.c_char_p(name), zero, zero, zero), "prctl name")
 
 
 def set_capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:

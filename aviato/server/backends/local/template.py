@@ -18,6 +18,7 @@ if __name__ == "__main__":
     bare.packages(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
 
 import array
+import ctypes
 import errno
 import fcntl
 import gc
@@ -43,6 +44,7 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWCGROUP
 )
 CONNECTION, LISTENER, NOTE = 3, 4, 5
+NAME = b"aviato-supervisor"
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
 
 
@@ -73,6 +75,9 @@ class Template:
         # As process 1 a child is safe from signals of its inside only where no handler is set.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._children = program._child_signals()
+        with open("/proc/self/stat", "rb") as file:
+            start, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
+        self._arguments = (start, end - start)
 
     def run(self) -> None:
         """Serve until the server is gone."""
@@ -182,6 +187,10 @@ class Template:
         try:
             self._control.close()
             os.close(self._children)
+            # Everyone inside can read the command line of process 1, and this one tells where the server is installed.
+            start, size = self._arguments
+            ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
+            syscalls.prctl_name(NAME)
             confinement = Confinement(lambda: _wait_for_maps(sync), modern=request["modern"])
             for name, tree in trees.items():
                 given(confinement, name, tree)
