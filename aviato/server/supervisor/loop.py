@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import heapq
 import select
 import time
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 HANGUP = select.EPOLLHUP | select.EPOLLERR
+
+BLIND_SECONDS = 0.01
+FEW_TIMERS = 1024
 
 
 class Timer:
@@ -81,29 +86,47 @@ class Loop:
         self._on_error = on_error
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
+        self._blind: dict[int, int] = {}
+        """Descriptors that epoll has no room for (code inside can use up its user's share): tried at intervals instead."""
         self._timers: list[Timer] = []
+        self._many_timers = FEW_TIMERS
         self._soon: list[Callable[[], None]] = []
 
     now = staticmethod(time.monotonic)
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call the handler with the events of a descriptor; a hang-up always counts."""
-        self._epoll.register(fd, events)
+        try:
+            self._epoll.register(fd, events)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            if not self._blind:
+                self.after(BLIND_SECONDS, self._try_blindly)
+            self._blind[fd] = events
         self._handlers[fd] = handler
 
     def change(self, fd: int, events: int) -> None:
         """Other events from now on."""
-        self._epoll.modify(fd, events)
+        if fd in self._blind:
+            self._blind[fd] = events
+        else:
+            self._epoll.modify(fd, events)
 
     def forget(self, fd: int) -> None:
         """Watch it no more; call it before closing the descriptor."""
-        if self._handlers.pop(fd, None) is not None:
+        if self._handlers.pop(fd, None) is not None and self._blind.pop(fd, None) is None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back once."""
         timer = Timer(self.now() + seconds, callback)
         heapq.heappush(self._timers, timer)
+        if len(self._timers) > self._many_timers:
+            # Time limits of commands that ended long before would pile up until they are due.
+            self._timers = [timer for timer in self._timers if timer.callback is not None]
+            heapq.heapify(self._timers)
+            self._many_timers = max(FEW_TIMERS, 2 * len(self._timers))
         return timer
 
     def soon(self, callback: Callable[[], None]) -> None:
@@ -146,6 +169,19 @@ class Loop:
         if not self._timers:
             return -1.0
         return max(0.0, self._timers[0].due - self.now())
+
+    def _try_blindly(self) -> None:
+        for fd, events in list(self._blind.items()):
+            if fd not in self._blind:
+                continue
+            try:
+                self._epoll.register(fd, events)
+            except OSError:
+                self._run(functools.partial(self._handlers[fd], events))
+            else:
+                del self._blind[fd]
+        if self._blind:
+            self.after(BLIND_SECONDS, self._try_blindly)
 
     def _run(self, callback: Callable[[], None]) -> None:
         try:
