@@ -134,3 +134,34 @@ async def test_what_was_in_the_pipe_at_exit_is_read_even_past_the_window(box):
     await asyncio.sleep(0.5)
     result = await box.finish(exec_id, subscription)
     assert len(result.streams[1]) == result.exit["stdout_bytes_total"] == 2_000_000
+
+
+async def test_a_pipe_that_is_emptied_from_inside_ends_all_the_same(box, boxes):
+    """Who opens his pipe again by /proc can read what he wrote: the result must not wait for bytes that are gone."""
+    script = """
+import os, time
+if os.fork() == 0:
+    own = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+    time.sleep(1)
+    while True:
+        try:
+            os.read(own, 1 << 20)
+        except BlockingIOError:
+            time.sleep(0.01)
+os.set_blocking(1, False)
+until = time.monotonic() + 0.5
+while time.monotonic() < until:
+    try:
+        os.write(1, b"x" * 4096)
+    except BlockingIOError:
+        time.sleep(0.01)
+"""
+    exec_id, subscription = box.start("python3", "-I", "-c", script)
+    result = await collect(box, boxes, subscription, WINDOW)
+    await asyncio.sleep(2)
+    box.link.acknowledge(exec_id, WINDOW, 0, False)
+    async with asyncio.timeout(5):
+        async for frame in subscription:
+            result.take(frame)
+    assert (result.returncode, result.exit["stdout_bytes_total"]) == (0, len(result.streams[1]))
+    await box.link.cancel(exec_id)

@@ -61,6 +61,8 @@ class Output:
         if count > 0:
             del self._window[:count]
             self.base += count
+            if self.target is not None:
+                self._catch_up()
             self._watch()
 
     def mark_exit(self) -> None:
@@ -70,8 +72,7 @@ class Output:
         waiting = array.array("i", [0])
         fcntl.ioctl(self._fd, termios.FIONREAD, waiting)
         self.target = self.end + waiting[0]
-        while self._fd is not None and self._read():
-            pass
+        self._catch_up()
 
     def release(self) -> int | None:
         """Give the descriptor away; nothing more is read here."""
@@ -80,6 +81,10 @@ class Output:
             self._loop.forget(fd)
             self._watched = False
         return fd
+
+    def _catch_up(self) -> None:
+        while self._read():
+            pass
 
     def _watch(self) -> None:
         wanted = self._fd is not None and len(self._window) < WINDOW_BYTES
@@ -102,6 +107,9 @@ class Output:
         try:
             data = os.read(self._fd, min(room, PIECE_BYTES))
         except BlockingIOError:
+            if self.target is not None:
+                # Empty before its time: someone inside opened the pipe by /proc and took what had been in it.
+                self.target = min(self.target, self.end)
             return False
         except OSError:
             data = b""
