@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
-SAMPLE_SECONDS = 0.1
+FIRST_SAMPLE_SECONDS = 0.001
+LAST_SAMPLE_SECONDS = 0.1
+"""Pauses between two looks at a command's memory double from the one to the other: most commands are short."""
 
 
 class Command:
@@ -48,9 +50,12 @@ class Command:
         self._started = loop.now()
         self._ended = 0.0
         self._lingered = False
-        self._timers: list[Timer] = []
+        self._limit: Timer | None = None
+        self._next_sample: Timer | None = None
         self._own_peak = 0
         self._peak: int | None = None
+        self._pause = FIRST_SAMPLE_SECONDS
+        self._looked = 0.0
         self._usage: dict[str, Any] = {}
 
     @property
@@ -84,7 +89,7 @@ class Command:
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""
         if seconds is not None:
-            self._timers.append(self._loop.after(seconds, lambda: too_late(self)))
+            self._limit = self._loop.after(seconds, lambda: too_late(self))
 
     def signal(self, number: int) -> None:
         """Send a signal to its process group, while its own process keeps the number of the group from being used again."""
@@ -98,8 +103,9 @@ class Command:
         """Its own process is gone; the result comes when its pipes are empty."""
         self._ended = self._loop.now()
         self.status = status
-        for timer in self._timers:
-            timer.cancel()
+        for timer in (self._limit, self._next_sample):
+            if timer is not None:
+                timer.cancel()
         self._usage = {
             "cpu_seconds": round(used.ru_utime + used.ru_stime, 6),
             "max_rss_bytes": usage.peak_bytes(self._own_peak, self._peak, used.ru_maxrss << 10),
@@ -124,6 +130,8 @@ class Command:
 
     def _moved(self) -> None:
         """Something was read or may be over."""
+        if self.status is None and self._loop.now() - self._looked >= FIRST_SAMPLE_SECONDS and self._unsure:
+            self._look()  # Who prints a result, or closes a pipe, is often about to leave.
         if self.status is not None and self.result is None and all(self._is_drained(output) for output in self.outputs):
             self._finish()
         if self.subscriber is not None:
@@ -154,14 +162,24 @@ class Command:
 
     def _sample(self) -> None:
         """Look at its memory for as long as rusage might not tell."""
-        if not self.running or self.pid is None:
+        if not self.running:
             return
+        self._look()
+        if self._unsure:
+            self._next_sample = self._loop.after(self._pause, self._sample)
+            self._pause = min(2 * self._pause, LAST_SAMPLE_SECONDS)
+
+    @property
+    def _unsure(self) -> bool:
+        """Whether rusage may not tell its peak."""
+        return self._peak is None or self._peak <= self._own_peak + usage.SLACK_BYTES
+
+    def _look(self) -> None:
+        assert self.pid is not None
+        self._looked = self._loop.now()
         peak = usage.peak_sample(self._proc, self.pid)
         if peak is not None:
             self._peak = max(peak, self._peak or 0)
-        if self._peak is None or self._peak <= self._own_peak + usage.SLACK_BYTES:
-            self._timers = [timer for timer in self._timers if timer.callback is not None]
-            self._timers.append(self._loop.after(SAMPLE_SECONDS, self._sample))
 
 
 class Subscriber:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import stat
+import struct
 from typing import NamedTuple
 
 from aviato.server.supervisor.errors import file_error, os_file_error
@@ -14,6 +15,11 @@ from aviato.server.supervisor.errors import file_error, os_file_error
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED_DESCRIPTORS = 32
 """Kept free for the supervisor itself: commands get none of the last ones below its limit."""
+
+LARGEST_CHAIN = 6
+"""Scripts whose interpreters are scripts: the kernel follows five."""
+LEASED = "another process holds a lease on it"
+PT_INTERP = 3
 
 _RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
@@ -89,7 +95,9 @@ def spawn(argv: list[str], environment: dict[str, str], stdin: bool, null: int) 
     if isinstance(program, Failure):
         return program
     pipes: list[int] = []
+    held: list[int] = []
     try:
+        _hold(program, held)
         for _ in range(3 if stdin else 2):
             pipes += os.pipe2(os.O_CLOEXEC)
         _check_room(pipes)
@@ -101,6 +109,9 @@ def spawn(argv: list[str], environment: dict[str, str], stdin: bool, null: int) 
         for fd in pipes:
             os.close(fd)
         return _failure(argv[0], program, error)
+    finally:
+        for fd in held:
+            os.close(fd)
     kept = [out_read, err_read] if in_write is None else [out_read, err_read, in_write]
     for fd in pipes:
         if fd in kept:
@@ -108,6 +119,45 @@ def spawn(argv: list[str], environment: dict[str, str], stdin: bool, null: int) 
         else:
             os.close(fd)
     return Spawned(pid, in_write, out_read, err_read)
+
+
+def _hold(program: str, held: list[int]) -> None:
+    """Open what exec will open, for as long as that takes, where it is the sandbox's own.
+
+    Opening a file that another process holds a write lease on waits for that process, 45 s by default, and this one would wait
+    with it. Only a file's owner can take a lease, and nobody while it is open.
+
+    Raises:
+        BlockingIOError: there is such a lease.
+    """
+    for _ in range(LARGEST_CHAIN):
+        try:
+            if os.stat(program).st_uid != os.geteuid():
+                return
+            held.append(os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+            following = _loader(held[-1])
+        except BlockingIOError:
+            raise BlockingIOError(errno.EWOULDBLOCK, LEASED) from None
+        except (OSError, ValueError, struct.error):
+            return
+        if not following:
+            return
+        program = os.fsdecode(following)
+
+
+def _loader(fd: int) -> bytes:
+    """The path of the interpreter that a script or an ELF file names, or nothing."""
+    head = os.pread(fd, 256, 0)
+    if head.startswith(b"#!"):
+        return (head[2:].split(b"\n")[0].split() or [b""])[0]
+    if head[:5] == b"\x7fELF\x02":
+        start, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+        table = os.pread(fd, size * min(count, 64), start)
+        for offset in range(0, len(table), size or 1):
+            kind, _, begin, _, _, length = struct.unpack_from("<IIQQQQ", table, offset)
+            if kind == PT_INTERP:
+                return os.pread(fd, min(length, 4096), begin).rstrip(b"\0")
+    return b""
 
 
 def _check_room(pipes: list[int]) -> None:
@@ -120,6 +170,8 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
     number = error.errno if isinstance(error, OSError) else errno.EINVAL
     if number == errno.ENOENT:
         return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
+    if isinstance(error, BlockingIOError) and error.strerror == LEASED:
+        return Failure(126, f"{name}: {LEASED}")
     if number == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached", for_now=True)
