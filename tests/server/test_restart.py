@@ -48,6 +48,18 @@ async def test_a_queued_sandbox_is_queued_again(serving, folder, backend):
         assert (await client.wait(second, "running"))["status"] == "running"
 
 
+async def test_what_was_let_go_before_a_restart_is_released_after_it(serving, folder, backend):
+    async with serving(folder, backend, max_sandboxes=1) as (_, client, _):
+        first = (await client.running(releasable=True))["sandbox_id"]
+        await client.call("POST", "/v1/acknowledgements", body={"let_go": [first], "execs": []}, expect=204)
+        lease_id = client.lease_id
+    async with serving(folder, backend, max_sandboxes=1) as (_, client, _):
+        client.lease_id = lease_id
+        second = (await client.create())["sandbox_id"]
+        assert (await client.wait(second, "running", timeout=5))["status"] == "running"
+        assert (await client.wait(first, "ended"))["status_reason"] == "released"
+
+
 async def test_a_half_made_start_is_lost_and_leaves_nothing(serving, folder, backend):
     backend.switches.create_waits = asyncio.Event()
     async with serving(folder, backend) as (_, client, _):

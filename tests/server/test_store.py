@@ -50,6 +50,19 @@ def test_it_survives_being_opened_again(tmp_path):
     again.close()
 
 
+def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path):
+    path = tmp_path / "store.db"
+    Store(str(path)).close()
+    db = sqlite3.connect(path)
+    db.executescript("ALTER TABLE sandboxes DROP COLUMN let_go; PRAGMA user_version = 1;")
+    db.close()
+    for _ in range(2):
+        store = Store(str(path))
+        assert store.living() == []
+        assert "let_go" in {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        store.close()
+
+
 def test_a_newer_store_is_refused(tmp_path):
     path = tmp_path / "store.db"
     Store(str(path)).close()

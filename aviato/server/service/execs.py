@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError
@@ -143,9 +144,11 @@ class Execs:
                 freed = freed or box.let_go
         for sandbox_id in request.let_go:
             box = self._registry.live.get(sandbox_id)
-            if box is not None and box.request.releasable and not box.record.detached:
-                box.let_go = freed = True
+            if box is not None and box.request.releasable and not box.record.detached and not box.let_go:
+                box.record = replace(box.record, let_go=True)
+                self._registry.save(box.record)
                 self._registry.let_go[sandbox_id] = box
+                freed = True
         if freed:
             self._places.update()
 

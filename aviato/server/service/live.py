@@ -41,7 +41,6 @@ class LiveSandbox:
         settled: `ending` is known.
         gone: its place is taken away and the end is on record.
         calls: requests that use it now.
-        let_go: nobody will begin a request on it any more.
         on_run: called in order when it runs, before any waiter of `ready`.
     """
 
@@ -63,7 +62,6 @@ class LiveSandbox:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     execs: dict[str, ExecState] = field(default_factory=dict)
     calls: int = 0
-    let_go: bool = False
     pings_missed: int = 0
     expires_at: float | None = None
     on_run: list[Callable[[], None]] = field(default_factory=list)
@@ -74,6 +72,11 @@ class LiveSandbox:
     def sandbox_id(self) -> str:
         """Its id."""
         return self.record.sandbox_id
+
+    @property
+    def let_go(self) -> bool:
+        """Whether nobody will begin a request on it any more."""
+        return self.record.let_go
 
     @property
     def main_exec_id(self) -> str:

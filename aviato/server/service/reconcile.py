@@ -109,6 +109,8 @@ class Reconciliation:
 
     def _enter(self, box: LiveSandbox) -> None:
         self._registry.live[box.sandbox_id] = box
+        if box.let_go:
+            self._registry.let_go[box.sandbox_id] = box
         if box.record.lease_id is not None:
             lease = self._leases.held.get(box.record.lease_id)
             if lease is None:

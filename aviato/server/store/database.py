@@ -24,7 +24,7 @@ from aviato.server.store.records import (
     sandbox_record,
     sandbox_row,
 )
-from aviato.server.store.schema import SCHEMA, SCHEMA_VERSION
+from aviato.server.store.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +89,9 @@ class Store:
             )
         if version == 0:
             db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            return
+        for older in range(version, SCHEMA_VERSION):
+            db.executescript(f"BEGIN; {MIGRATIONS[older]} PRAGMA user_version = {older + 1}; COMMIT;")
 
     def close(self) -> None:
         """Fold the log into the file and close."""

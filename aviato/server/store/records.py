@@ -20,6 +20,7 @@ class SandboxRecord:
         body_hash: of the create, to tell a repeat from a conflict.
         body: the create itself as JSON, kept only until the sandbox has ended.
         begun: whether its start was begun, so that it cannot simply be queued again.
+        let_go: whether its client has said that nobody can use it any more.
     """
 
     sandbox_id: str
@@ -37,6 +38,7 @@ class SandboxRecord:
     detached: bool = False
     lease_id: str | None = None
     begun: bool = False
+    let_go: bool = False
     image: str | None = None
     image_note: str | None = None
     tags: tuple[str, ...] = ()
@@ -100,6 +102,7 @@ def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
         is_infrastructure=bool(values["is_infrastructure"]),
         detached=bool(values["detached"]),
         begun=bool(values["begun"]),
+        let_go=bool(values["let_go"]),
         tags=tuple(json.loads(values["tags"])),
         annotations=json.loads(values["annotations"]),
         limits=json.loads(values["limits"]),

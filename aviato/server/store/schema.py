@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -21,6 +21,7 @@ CREATE TABLE sandboxes (
     detached INTEGER NOT NULL,
     lease_id TEXT,
     begun INTEGER NOT NULL,
+    let_go INTEGER NOT NULL DEFAULT 0,
     image TEXT,
     image_note TEXT,
     tags TEXT NOT NULL,
@@ -62,3 +63,6 @@ CREATE TABLE api_keys (
     created_at REAL NOT NULL
 ) WITHOUT ROWID;
 """
+
+MIGRATIONS = {1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;"}
+"""From each older version to the next."""
