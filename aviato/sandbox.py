@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
@@ -13,7 +12,7 @@ from aviato.options import SandboxStatus
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_files import SandboxFiles
 from aviato.sandbox_properties import SandboxProperties
-from aviato.sandbox_state import SandboxState, begin, call
+from aviato.sandbox_state import SandboxState, begin, call, hold_too
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
         self = cls.__new__(cls)
         self._init(state)
         if let_go:
-            weakref.finalize(self, state.let_go).atexit = False
+            state.hold(self)
         return self
 
     @classmethod
@@ -121,7 +120,9 @@ class Sandbox(SandboxFiles, SandboxProperties):
         """The object of a sandbox that exists."""
         state = SandboxState(info.sandbox_id, SandboxConfig(connection=connection), metrics=metrics)
         state.info = info
-        return cls._of(state)
+        sandbox = cls._of(state)
+        hold_too(info.sandbox_id, sandbox)
+        return sandbox
 
     # -- making and finding
 
@@ -404,6 +405,7 @@ class Sandbox(SandboxFiles, SandboxProperties):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Id and configuration, never a key; the copy connects at its first use and owns no clean-up."""
+        self._state.keep()
         return (_copy, (type(self), self.sandbox_id, self._state.config, self._state.is_accepted))
 
 

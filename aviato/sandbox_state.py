@@ -7,6 +7,8 @@ The bridge, and with it asyncio, is imported at first use: it is two thirds of w
 from __future__ import annotations
 
 import os
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.exceptions import AviatoError
@@ -49,6 +51,7 @@ class SandboxState:
         self.info: SandboxInfo | None = None
         self._pid = os.getpid()
         self._gone = False
+        self._objects: deque[None] = deque()
         self._handle: SandboxHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -107,8 +110,21 @@ class SandboxState:
         info = self.last_seen
         return (info is not None and info.status.is_terminal) or (self.stopped and not self.is_accepted)
 
-    def let_go(self) -> None:
-        """The `Sandbox` object is gone. Called by the collector, in whichever thread."""
+    def hold(self, sandbox: object) -> None:
+        """Let go once this object is gone too: one the session made, or another of the same id in this process."""
+        self._objects.append(None)
+        _releasable[self.sandbox_id] = self
+        weakref.finalize(sandbox, self._object_gone).atexit = False
+
+    def keep(self) -> None:
+        """A copy leaves this process, and nobody will know when that is gone."""
+        self._objects.append(None)
+
+    def _object_gone(self) -> None:
+        """Called by the collector, in whichever thread."""
+        self._objects.pop()
+        if self._objects:
+            return
         from aviato.bridge.loop import running_loop_thread
 
         thread = running_loop_thread()
@@ -123,6 +139,16 @@ class SandboxState:
         self._gone = True
         if self._handle is not None and self._loop is _running_loop():
             self._handle.let_go()
+
+
+_releasable: weakref.WeakValueDictionary[str, SandboxState] = weakref.WeakValueDictionary()
+
+
+def hold_too(sandbox_id: str, sandbox: object) -> None:
+    """Another object of a sandbox: one that was made here to be let go is kept by it as well."""
+    state = _releasable.get(sandbox_id)
+    if state is not None:
+        state.hold(sandbox)
 
 
 def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False) -> OperationRef[T]:

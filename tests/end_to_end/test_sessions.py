@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import pickle
 import threading
 from typing import Any
 
@@ -168,6 +169,24 @@ def test_a_full_server_releases_what_nobody_can_use(make_server: Any, monkeypatc
         del kept[0]
         gc.collect()
         assert waiting.result(10).returncode == 0
+
+
+@pytest.mark.parametrize("copy", ["found", "pickled"])
+def test_a_copy_keeps_its_sandbox(make_server: Any, monkeypatch: pytest.MonkeyPatch, copy: str) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
+    with Session() as session:
+        sandbox = session.sandbox().wait()
+        other = Sandbox.from_id(sandbox.sandbox_id).result() if copy == "found" else pickle.loads(pickle.dumps(sandbox))
+        del sandbox
+        gc.collect()
+        waiting = session.sandbox()
+        with pytest.raises(aviato.OperationTimeoutError):
+            waiting.wait(0.5)
+        assert other.exec(["echo", "x"]).result().stdout == "x\n"
+        if copy == "found":
+            del other
+            gc.collect()
+            waiting.wait(10)
 
 
 def test_a_command_keeps_its_sandbox(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
