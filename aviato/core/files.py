@@ -1,4 +1,7 @@
-"""Files of a sandbox: contents as octets, the rest as JSON."""
+"""Files of a sandbox: contents as octets, the rest as JSON.
+
+Each call waits until the sandbox runs before it is sent: time in a queue is no silence of the server's.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,13 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
             if not response.finished:
                 response.close()
 
-    await handle.start()
+    await handle.wait_running()
     return await handle.client.repeat(attempt, f"read {path!r}")
 
 
 async def read_chunks(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
     """A file as it arrives. Only its beginning is repeated: bytes that were handed out cannot be taken back."""
-    await handle.start()
+    await handle.wait_running()
     async for chunk in _stream(handle, _url(handle, "", path=path), f"read {path!r}"):
         yield chunk
 
@@ -79,7 +82,7 @@ async def write_file(handle: SandboxHandle, path: str, content: bytes, *, mode: 
         )
         await response.read()
 
-    await handle.start()
+    await handle.wait_running()
     await handle.client.repeat(attempt, f"write {path!r}")
 
 
@@ -97,7 +100,7 @@ async def write_chunks(
             failed.append(error)
             raise
 
-    await handle.start()
+    await handle.wait_running()
     try:
         response = await handle.client.transport.open(
             "PUT", _url(handle, "", path=path, mode=mode), watched(), content_type=_OCTETS, length=length
@@ -111,21 +114,21 @@ async def write_chunks(
 
 async def stat(handle: SandboxHandle, path: str) -> FileInfo:
     """What is known of a file."""
-    await handle.start()
+    await handle.wait_running()
     body = await handle.client.call(f"stat {path!r}", "GET", _url(handle, "/stat", path=path))
     return _info(decode(FileStat, body))
 
 
 async def list_files(handle: SandboxHandle, path: str) -> list[FileInfo]:
     """The entries of a directory, by name."""
-    await handle.start()
+    await handle.wait_running()
     body = await handle.client.call(f"list {path!r}", "GET", _url(handle, "/list", path=path))
     return [_info(item) for item in decode(FileList, body).files]
 
 
 async def make_directory(handle: SandboxHandle, path: str) -> None:
     """Make a directory and those above it."""
-    await handle.start()
+    await handle.wait_running()
     await handle.client.call(f"make directory {path!r}", "POST", _url(handle, "/directory", path=path))
 
 
@@ -143,7 +146,7 @@ async def remove(handle: SandboxHandle, path: str, *, recursive: bool) -> None:
             if attempts == 1 or error.reason != "no_such_file":
                 raise
 
-    await handle.start()
+    await handle.wait_running()
     await handle.client.repeat(attempt, f"remove {path!r}")
 
 

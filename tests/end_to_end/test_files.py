@@ -145,3 +145,15 @@ def test_arguments() -> None:
         sandbox.write_file("/tmp/a", b"", mode=-1)
     with pytest.raises(ValueError, match="path"):
         sandbox.read_file("")
+
+
+def test_time_in_the_queue_is_no_silence_of_the_server(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
+    with Sandbox() as first, Sandbox(request_timeout_seconds=0.5) as second:
+        first.wait()
+        writing = second.write_file("/tmp/x", b"late")
+        with pytest.raises(aviato.OperationTimeoutError):
+            writing.result(2)
+        first.stop().result()
+        writing.result(10)
+        assert second.read_file("/tmp/x").result() == b"late"
