@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import Sandbox
+from aviato import Sandbox, SandboxDefaults
 
 
 def test_write_and_read(sandbox: Sandbox) -> None:
@@ -149,7 +149,8 @@ def test_arguments() -> None:
 
 def test_time_in_the_queue_is_no_silence_of_the_server(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
-    with Sandbox() as first, Sandbox(request_timeout_seconds=0.5) as second:
+    impatient = SandboxDefaults(request_timeout_seconds=0.5, reconnect_timeout_seconds=0.5)
+    with Sandbox() as first, Sandbox(defaults=impatient) as second:
         first.wait()
         writing = second.write_file("/tmp/x", b"late")
         with pytest.raises(aviato.OperationTimeoutError):
