@@ -92,7 +92,8 @@ class Sandbox(SandboxFiles, SandboxProperties):
             network: not available yet.
             secrets: not available yet.
             runtime: not available yet.
-            runway_ids, tower_ids: where it may be placed; None is anywhere. The local backend has one of each, `local`.
+            runway_ids: pools it may be placed in; None is any. The local backend has one, `local`.
+            tower_ids: nodes it may be placed on; None is any. The local backend has one, `local`.
 
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; it is named.
