@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -124,6 +125,12 @@ async def test_this_machine(backend):
     assert checks["own /proc"].ok
     assert checks["control groups"].detail
     assert backend.describe_plan(backend.resolve_image(None))[0].startswith("place ")
+
+
+def test_a_trial_leaves_nothing(tmp_path):
+    """`work/work` of a used overlay has no permissions: as an ordinary user that took more than rmtree."""
+    probe.run_trial(str(tmp_path), os.geteuid() or 1_950_000_000)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_trial_that_cannot_run(monkeypatch, tmp_path):

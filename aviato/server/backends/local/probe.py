@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import facts
+from aviato.server.supervisor.removal import remove_tree
 
 if TYPE_CHECKING:
     from aviato.server.images.interpreters import Interpreter
@@ -98,7 +99,18 @@ def run_trial(directory: str, uid: int | None) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
+
+
+def _remove(scratch: str) -> None:
+    """Take a used overlay's directories away: its `work` has no permissions, which stops an ordinary user's `rmtree`."""
+    parent = os.open(os.path.dirname(scratch), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            for _ in remove_tree(parent, os.path.basename(scratch)):
+                pass
+    finally:
+        os.close(parent)
 
 
 def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Interpreter]) -> list[Check]:
