@@ -158,3 +158,23 @@ def test_time_in_the_queue_is_no_silence_of_the_server(make_server: Any, monkeyp
         first.stop().result()
         writing.result(10)
         assert second.read_file("/tmp/x").result() == b"late"
+
+
+def test_a_file_that_changes_under_its_reader(sandbox: Sandbox) -> None:
+    """Whoever reads gets what is there; code inside cannot make a break of the connection out of it."""
+    for size in (1_000_000, 60_000_000):
+        sandbox.exec(["sh", "-c", "head -c 40000000 /dev/zero > /tmp/changing"], check=True).result()
+        got = 0
+        for piece in sandbox.read_file_streaming("/tmp/changing"):
+            if not got:
+                sandbox.exec(["truncate", "-s", str(size), "/tmp/changing"], check=True).result()
+            got += len(piece)
+        assert got >= 1_000_000 if size < 40_000_000 else got == size
+
+
+def test_files_without_a_size(sandbox: Sandbox) -> None:
+    assert sandbox.read_file("/proc/version").result() == Path("/proc/version").read_bytes()
+    with pytest.raises(aviato.SandboxFileError) as caught:
+        sandbox.exec(["ln", "-s", "/proc/self/mem", "/tmp/memory"], check=True).result()
+        sandbox.read_file("/tmp/memory").result()
+    assert not caught.value.is_infrastructure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from aviato.server.routes.streaming import stream_octets
+from aviato.server.routes.streaming import stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
 from aviato.wire.files import FileList, FileStat
@@ -39,8 +39,8 @@ class RemoveQuery(PathQuery):
 
 async def read(call: Call) -> web.StreamResponse:
     """Send a file."""
-    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (stat, pieces):
-        return await stream_octets(call.request, pieces, length=stat.get("size_bytes"))
+    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (_, pieces):
+        return await stream_file(call.request, pieces)
 
 
 async def write(call: Call) -> web.Response:

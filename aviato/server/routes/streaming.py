@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 HOLD_BACK_SECONDS = 0.010
 """A command that ends in this time is answered by one response with its length."""
 HOLD_BACK_BYTES = 256 << 10
+WHOLE_FILE_BYTES = 256 << 10
 KEEPALIVE_SECONDS = 15.0
 
 
@@ -75,10 +76,9 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> No
     await response.write_eof()
 
 
-async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes], *, length: int | None = None) -> web.StreamResponse:
+async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
     """Send bytes as they come. What fails after the head breaks the connection, so that nobody takes a part for the whole."""
     response = web.StreamResponse(headers={"Content-Type": OCTETS})
-    response.content_length = length
     try:
         await response.prepare(request)
         async for piece in pieces:
@@ -87,6 +87,27 @@ async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes], *, l
     except Exception as error:
         _break_off(request, error)
     return response
+
+
+async def stream_file(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Send a file as it is read; a short one whole, so that an error in it gets a status of its own.
+
+    What `stat` says of its size is no promise: it may grow or shrink meanwhile, and files of /proc have none.
+    """
+    held: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size > WHOLE_FILE_BYTES:
+            return await stream_octets(request, _chain(held, pieces))
+    return web.Response(body=b"".join(held), content_type=OCTETS)
+
+
+async def _chain(held: list[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield b"".join(held)
+    async for piece in pieces:
+        yield piece
 
 
 def _break_off(request: web.Request, error: Exception) -> None:
