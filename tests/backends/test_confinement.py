@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 
 import pytest
+
+from aviato.server.backends.local.control import TemplateControl
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +94,36 @@ async def test_process_one_tells_nothing_of_the_machine(box):
     seen = await box.sh("tr '\\0' ' ' < /proc/1/cmdline; cat /proc/1/comm")
     assert seen.stdout.split() == ["aviato-supervisor", "aviato-supervis"]
     assert (await box.sh("cat /proc/1/environ /proc/1/maps /proc/1/auxv; readlink /proc/1/exe /proc/1/cwd")).stdout == ""
+
+
+KEYS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+number = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+keyctl = lambda *arguments: libc.syscall(number, *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+add = lambda ring: libc.syscall(number - 2, b"user", b"aviato-test", b"secret", 6, ctypes.c_int(ring))
+"""
+LOGIN = """
+assert keyctl(1, None) > 0 and add(-3) > 0 and add(-4) > 0
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+LOOK = "print([keyctl(10, ring, b'user', b'aviato-test', 0) > 0 for ring in (-3, -4, -5)], add(-3) > 0)"
+
+
+async def test_the_keys_of_the_servers_session_stay_outside(backend, boxes, monkeypatch, tmp_path):
+    login = tmp_path / "login"
+    login.write_text(f"#!{sys._base_executable}\n{KEYS}{LOGIN}")
+    login.chmod(0o755)
+    monkeypatch.setattr("sys._base_executable", str(login))
+    template, backend._template = backend._template, await TemplateControl.start()
+    try:
+        async with boxes.make_box(backend) as box:
+            seen = await box.python(KEYS + LOOK)
+            assert seen.stdout == "[False, False, False] False\n"
+    finally:
+        started, backend._template = backend._template, template
+        await started.close()
 
 
 async def test_only_its_own_processes(box):

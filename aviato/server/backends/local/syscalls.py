@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -30,12 +31,13 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 PR_SET_NAME, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 15, 4, 24, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SETPERM, SESSION_KEYRING = 1, 5, -3
 CAPABILITY_VERSION_3 = 0x20080522
 
 _NUMBERS = {
-    "x86_64": {"clone": 56, "pivot_root": 155},
-    "aarch64": {"clone": 220, "pivot_root": 414},
-}.get(platform.machine(), {"clone": -1, "pivot_root": -1})
+    "x86_64": {"clone": 56, "pivot_root": 155, "keyctl": 250},
+    "aarch64": {"clone": 220, "pivot_root": 414, "keyctl": 219},
+}.get(platform.machine(), {"clone": -1, "pivot_root": -1, "keyctl": -1})
 # From here on every architecture has the same numbers.
 _OPEN_TREE, _MOVE_MOUNT, _PIDFD_OPEN, _MOUNT_SETATTR = 428, 429, 434, 442
 
@@ -131,6 +133,16 @@ def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
     if not optional:
         _check(result, f"prctl {option}")
     return bool(result >= 0)
+
+
+def leave_session_keyring() -> None:
+    """Have a new session keyring that nobody may use; where keyrings are not to be had, nobody inside has them either."""
+    number, key = ctypes.c_long(_NUMBERS["keyctl"]), ctypes.c_long(SESSION_KEYRING)
+    if _libc.syscall(number, ctypes.c_long(KEYCTL_JOIN_SESSION_KEYRING), None) < 0:
+        if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+            return
+        _check(-1, "keyctl join")
+    _check(_libc.syscall(number, ctypes.c_long(KEYCTL_SETPERM), key, ctypes.c_long(0)), "keyctl setperm")
 
 
 def prctl_name(name: bytes) -> None:

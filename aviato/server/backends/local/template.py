@@ -70,6 +70,8 @@ class Template:
         self._control = socket.socket(fileno=control)
         if os.geteuid() == 0:
             os.setgroups([])
+        # Possession opens keys, whatever the uid: what the server's login session holds (Kerberos tickets, say) stays outside.
+        syscalls.leave_session_keyring()
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         # As process 1 a child is safe from signals of its inside only where no handler is set.
