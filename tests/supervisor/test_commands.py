@@ -178,7 +178,8 @@ async def test_active_execs(box):
 
 async def test_usage(box):
     small = (await box.run("true")).exit
-    assert 0 < small["max_rss_bytes"] < 4 << 20
+    # None where it was over before anyone could look.
+    assert small["max_rss_bytes"] is None or 0 < small["max_rss_bytes"] < 4 << 20
     assert small["cpu_seconds"] < 0.1
     big = (await box.python("x = b'x' * (80 << 20)")).exit
     assert 80 << 20 < big["max_rss_bytes"] < 200 << 20

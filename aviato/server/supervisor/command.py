@@ -81,10 +81,10 @@ class Command:
         """It runs."""
         self.pid = spawned.pid
         self._own_peak = own_peak
+        self._sample()  # First of all: some are over in no time.
         self._drains = drains
         self.outputs = tuple(Output(self._loop, fd, self._moved) for fd in (spawned.stdout, spawned.stderr))  # type: ignore[assignment]
         self.stdin = Input(self._loop, spawned.stdin)
-        self._sample()
 
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""
