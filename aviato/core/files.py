@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from aviato.core.client import decode
-from aviato.exceptions import AviatoError, SandboxFileError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.results import FileInfo
 from aviato.wire.files import FileList, FileStat
+
+MAX_PATH_BYTES = 4095
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator
@@ -167,12 +169,25 @@ async def _pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 def _url(handle: SandboxHandle, kind: str, *, path: str, mode: int | None = None, recursive: int | None = None) -> str:
+    _check(handle, path)
     query: dict[str, Any] = {"path": path}
     if mode is not None:
         query["mode"] = f"{mode:o}"
     if recursive is not None:
         query["recursive"] = recursive
     return f"{handle.path}/files{kind}?{urlencode(query)}"
+
+
+def _check(handle: SandboxHandle, path: str) -> None:
+    """Refuse what can be no path here: a longer request than servers read would look like the server's failure."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        message = f"path {path[:60]!r} holds text that is not Unicode"
+        raise AviatoValidationError(message, field_violations={"path": "not Unicode"}) from None
+    if size > MAX_PATH_BYTES:
+        message = f"path {path[:60] + '…'!r} has {size} bytes; the kernel takes at most {MAX_PATH_BYTES}"
+        raise SandboxFileError(message, filepath=path, sandbox_id=handle.sandbox_id)
 
 
 def _info(item: FileStat) -> FileInfo:

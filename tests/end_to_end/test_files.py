@@ -55,6 +55,16 @@ def test_what_cannot_be_read(sandbox: Sandbox, path: str, reason: str) -> None:
     assert caught.value.reason == reason
 
 
+@pytest.mark.parametrize("call", ["read_file", "stat", "list_files", "remove", "make_directory"])
+def test_what_can_be_no_path_is_no_failure_of_the_server(sandbox: Sandbox, call: str) -> None:
+    with pytest.raises(aviato.SandboxFileError, match="20001 bytes") as caught:
+        getattr(sandbox, call)("/" + "a" * 20_000).result()
+    assert not caught.value.is_infrastructure
+    with pytest.raises(aviato.AviatoValidationError, match="Unicode"):
+        getattr(sandbox, call)("/tmp/\udc80").result()
+    assert sandbox.exec(["true"]).result().returncode == 0
+
+
 def test_large_files_in_little_memory(sandbox: Sandbox, tmp_path: Path) -> None:
     piece = os.urandom(1 << 20)
 
