@@ -1,56 +1,5 @@
 """Sandboxes of the real local backend."""
 
-from __future__ import annotations
+from tests.real_backend import anyio_backend, backend, box, boxes, make_box
 
-import importlib.util
-import sys
-from pathlib import Path
-
-import pytest
-
-from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local.backend import LocalBackend
-
-
-def _load():
-    name = "aviato_test_boxes"
-    if name not in sys.modules:
-        path = Path(__file__).parent.parent / "backends" / "boxes.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def boxes():
-    return _load()
-
-
-@pytest.fixture(scope="module")
-async def backend(tmp_path_factory, anyio_backend):
-    backend = LocalBackend(tmp_path_factory.mktemp("state"), allow_any_directory=True)
-    try:
-        await backend.open()
-    except SandboxUnavailableError as error:
-        await backend.close()
-        pytest.skip(str(error))
-    yield backend
-    assert await backend.place_ids() == []
-    await backend.close()
-
-
-@pytest.fixture
-def make_box(backend, boxes):
-    return lambda image=None, **options: boxes.make_box(backend, image, **options)
-
-
-@pytest.fixture
-async def box(make_box):
-    async with make_box() as made:
-        yield made
+__all__ = ["anyio_backend", "backend", "box", "boxes", "make_box"]
