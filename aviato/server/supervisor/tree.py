@@ -10,16 +10,17 @@ import ctypes
 import errno
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 CLONE_NEWUTS = 0x04000000
-TURN_SECONDS = 0.02
-"""Rounds run back to back for so long: a tree that forks on must not get a turn of the loop between two of them."""
 PAUSE_SECONDS = 0.001
+FEW = 16
+"""More processes than these make the first scan one of a sandbox that stands still."""
+MANY = 64
+"""With more than these nobody asks who was stopped before: asking would take longer than a hostile tree should be given."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -45,32 +46,34 @@ def pids(proc: int) -> list[str]:
 def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[float]:
     """A job that kills a tree; it ends when a whole scan has found nothing alive with the mark.
 
+    A tree that forks on is faster than a scan, and many sessions leave process 1 a small share of the processor, whatever its
+    priority. So the scan is made while the sandbox stands still where there are many processes, or newcomers since the last.
+
     Args:
         proc: descriptor of /proc.
         mark: see above.
         still: whether the mark means the same command as when the job began.
     """
     killed: set[str] = set()
+    newcomers = False
     while still():
-        until = time.monotonic() + TURN_SECONDS
-        while True:
-            try:
-                hits = _kill_round(proc, mark)
-            except OSError:
-                # Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive
-                # its time because of that: the other commands go too.
-                signal_all(signal.SIGKILL)
-                return
-            if not hits:
-                return
-            if hits <= killed:
-                # All are dying, and need the processor for it more than we do.
-                yield PAUSE_SECONDS
-                break
-            killed |= hits
-            if time.monotonic() > until:
-                yield True
-                break
+        try:
+            before = pids(proc)
+            frozen = newcomers or (not killed and len(before) > FEW)
+            hits = _kill_frozen(proc, mark, before) if frozen else _kill_round(proc, mark, before)
+        except OSError:
+            # Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive
+            # its time because of that: the other commands go too.
+            signal_all(signal.SIGKILL)
+            return
+        if not hits:
+            return
+        dying = hits <= killed
+        newcomers = bool(killed) and not dying
+        killed |= hits
+        if frozen or dying:
+            # All are dying, and need the processor for it more than we do.
+            yield PAUSE_SECONDS
 
 
 def signal_all(number: int) -> bool:
@@ -82,16 +85,52 @@ def signal_all(number: int) -> bool:
     return True
 
 
-def _kill_round(proc: int, mark: int) -> set[str]:
-    hits = set()
-    for pid in pids(proc):
-        if _carries(proc, pid, mark):
-            hits.add(pid)
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+def _kill_round(proc: int, mark: int, candidates: list[str]) -> set[str]:
+    """Kill what carries the mark; returns their numbers."""
+    hits = {pid for pid in candidates if _carries(proc, pid, mark)}
+    _signal_each(hits, signal.SIGKILL)
     return hits
+
+
+def _kill_frozen(proc: int, mark: int, before: list[str]) -> set[str]:
+    """A round in which nobody can fork.
+
+    A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So
+    nothing is missed by the scan, at the price of a standstill of a few milliseconds for the other commands. What somebody
+    had stopped before stays stopped. Children go on before their parents: a shell's job control must not see them stopped.
+    """
+    stopped = {pid for pid in before if _is_stopped(proc, pid)} if len(before) <= MANY else set()
+    signal_all(signal.SIGSTOP)
+    others = set(before)
+    try:
+        everyone = pids(proc)
+        hits = _kill_round(proc, mark, everyone)
+        others.update(everyone)
+        others -= hits
+    finally:
+        _signal_each(sorted(others - stopped, key=int, reverse=True), signal.SIGCONT)
+    return hits
+
+
+def _signal_each(numbers: Iterable[str], number: int) -> None:
+    for pid in numbers:
+        try:
+            os.kill(int(pid), number)
+        except ProcessLookupError:
+            pass
+
+
+def _is_stopped(proc: int, pid: str) -> bool:
+    try:
+        stat = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return False
+    try:
+        return os.read(stat, 4096).rpartition(b") ")[2][:1] in (b"T", b"t")
+    except OSError:
+        return False
+    finally:
+        os.close(stat)
 
 
 def _carries(proc: int, pid: str, mark: int) -> bool:
