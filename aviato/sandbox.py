@@ -80,14 +80,17 @@ class Sandbox(SandboxFiles, SandboxProperties):
             exec_timeout_seconds: limit of commands that do not state their own; `math.inf` is none.
             request_timeout_seconds: how long one request may take.
             max_lifetime_seconds: the sandbox ends after so long.
+            idle_timeout_seconds: the sandbox ends after so long without use. A command that runs is use, and so is a call that
+                reaches inside; looking at it from outside (`get_status`, `wait`, a listing) is not, nor is what a finished
+                command left behind.
             environment_variables: of every command.
             working_dir: absolute; where commands start.
             annotations: kept on record and returned.
+            mounted_files: files that are there before the main command starts and that nothing inside can change: a list of
+                `{"mount_path": "/absolute/path", "file_content": "text" or b"bytes"}`, up to 64 of 8 MiB together.
             detached: lives on when this process ends.
-            idle_timeout_seconds: not available yet; refused when given, as all that follow.
-            resources: not available yet.
+            resources: not available yet; refused when given, as all that follow.
             strict_limits: not available yet.
-            mounted_files: not available yet.
             ports: not available yet.
             network: not available yet.
             secrets: not available yet.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 BUILT_IN = SandboxDefaults()
 
@@ -90,7 +88,7 @@ class SandboxOptions(TypedDict, total=False):
 
 
 _LATER = (
-    *("idle_timeout_seconds", "resources", "strict_limits", "mounted_files", "ports", "network"),
+    *("resources", "strict_limits", "ports", "network"),
     *("secrets", "runtime"),
 )
 
@@ -122,6 +120,8 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         "annotations": _annotations(options.get("annotations")),
         **_main_command(options.get("command"), options.get("args"), chosen),
     }
+    if files := options.get("mounted_files"):
+        create["mounted_files"] = _mounted_files(files)
     for name in ("runway_ids", "tower_ids"):
         placed: Any = options.get(name)
         placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
@@ -130,9 +130,13 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     if (working_dir := options.get("working_dir")) is not None:
         create["working_dir"] = checks.absolute("working_dir", working_dir)
     lifetime = options.get("max_lifetime_seconds")
-    lifetime = chosen.max_lifetime_seconds if lifetime is None else lifetime
-    if lifetime is not None and not math.isinf(checks.seconds("max_lifetime_seconds", lifetime)):
-        create["max_lifetime_seconds"] = float(lifetime)
+    limits = {
+        "max_lifetime_seconds": chosen.max_lifetime_seconds if lifetime is None else lifetime,
+        "idle_timeout_seconds": options.get("idle_timeout_seconds"),
+    }
+    for name, limit in limits.items():
+        if limit is not None and not math.isinf(checks.seconds(name, limit)):
+            create[name] = float(limit)
     timeout = chosen.exec_timeout_seconds
     if (given := options.get("exec_timeout_seconds")) is not None:
         timeout = checks.seconds("exec_timeout_seconds", given)
@@ -180,6 +184,31 @@ def _main_command(command: str | None, args: Sequence[str] | None, defaults: San
     if not command or "\0" in command:
         raise AviatoValidationError("command must be the name of a program", field_violations={"command": "no program"})
     return {"command": command, "args": arguments}
+
+
+def _mounted_files(value: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """As the wire has them: contents in base64."""
+    from base64 import b64encode
+
+    from aviato.wire.mounts import check_mounts
+
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(f"mounted_files must be a list, not {type(value).__name__}")
+    found, sizes = [], []
+    for item in value:
+        if not isinstance(item, Mapping) or set(item) != {"mount_path", "file_content"}:
+            shown = sorted(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
+            raise TypeError(f"each of mounted_files is a dict of 'mount_path' and 'file_content', got {shown}")
+        path, content = item["mount_path"], item["file_content"]
+        if not isinstance(path, str):
+            raise TypeError(f"mount_path must be a str, not {type(path).__name__}")
+        if not isinstance(content, (str, bytes, bytearray)):
+            raise TypeError(f"file_content of {path!r} must be str or bytes, not {type(content).__name__}")
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        found.append({"mount_path": path, "file_content": b64encode(data).decode()})
+        sizes.append((path, len(data)))
+    check_mounts(sizes)
+    return found
 
 
 def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:

@@ -92,7 +92,7 @@ def ending_of(
     """What the end of a supervisor means.
 
     Args:
-        said: the supervisor's own word: `exited`, `stopped`, `lifetime`, `orphaned`, or `lost` where it had none.
+        said: the supervisor's own word: `exited`, `stopped`, `lifetime`, `idle`, `orphaned`, or `lost` where it had none.
         asked: the reason for which this server had asked it to end, if it had.
         left: the reason that a supervisor without a word left behind, if any.
         returncode: of the main command.

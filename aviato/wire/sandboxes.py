@@ -24,6 +24,19 @@ StatusReason = Literal[
 """Why a sandbox ended: `exited` by its main command, `start_failed` and `lost` by infrastructure."""
 
 
+class MountedFile(RequestModel):
+    """A file that code inside can only read; it is there before the main command starts."""
+
+    mount_path: Text
+    file_content: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
+    """In base64."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the content."""
+        return len(self.file_content) // 4 * 3 - self.file_content[-2:].count("=")
+
+
 class CreateSandbox(RequestModel):
     """Body of `POST /v1/sandboxes`. A repeat with the same id and body joins the first; `lease_id` does not count as body."""
 
@@ -43,9 +56,12 @@ class CreateSandbox(RequestModel):
     tags: list[Tag] = []
     annotations: dict[str, str] = {}
     max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    idle_timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """End it after so long without a command running or a call that reaches inside."""
     runway_ids: list[Text] = []
     """Where it may be placed; empty is anywhere."""
     tower_ids: list[Text] = []
+    mounted_files: list[MountedFile] = []
 
 
 class QueueInfo(ResponseModel):

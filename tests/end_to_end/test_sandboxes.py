@@ -207,10 +207,8 @@ def test_placement(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("idle_timeout_seconds", 5),
         ("resources", {"cpu": 1}),
         ("strict_limits", True),
-        ("mounted_files", [{"mount_path": "/a", "file_content": ""}]),
         ("ports", [8000]),
         ("network", "internet"),
         ("secrets", ["a"]),
@@ -236,6 +234,8 @@ def test_what_is_not_there_yet_is_refused_by_name(name: str, value: Any) -> None
         ({"args": ["-c"]}, ValueError),
         ({"command": "sh", "args": "-c"}, TypeError),
         ({"max_lifetime_seconds": -1}, ValueError),
+        ({"idle_timeout_seconds": 0}, ValueError),
+        ({"idle_timeout_seconds": "5"}, TypeError),
         ({"exec_timeout_seconds": 0}, ValueError),
         ({"request_timeout_seconds": float("nan")}, ValueError),
         ({"working_dir": "relative"}, ValueError),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aviato.server.supervisor.link import SupervisorLink
 
-__all__ = ["Backend", "Check", "Limit", "ResolvedImage", "SandboxSpec", "Strength"]
+__all__ = ["Backend", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 
 Strength = Literal["hard", "watched", "none"]
 
@@ -30,6 +30,14 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MountedFile:
+    """A file that a sandbox finds at an absolute path and can only read."""
+
+    path: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
     """What a backend needs to make one sandbox."""
 
@@ -38,7 +46,9 @@ class SandboxSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str | None = None
     max_lifetime_seconds: float | None = None
+    idle_timeout_seconds: float | None = None
     orphan_timeout_seconds: float = 600.0
+    mounted_files: tuple[MountedFile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +104,13 @@ class Backend(ABC):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
 
+    def check(self, spec: SandboxSpec) -> None:  # noqa: B027
+        """Say early what this backend cannot do for a sandbox.
+
+        Raises:
+            AviatoValidationError: what, and why.
+        """
+
     @abstractmethod
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """Make the place, start the supervisor in it and connect. Cancelling it leaves nothing behind once `destroy` ran.
@@ -108,7 +125,7 @@ class Backend(ABC):
 
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:
-        """The reason that a supervisor left behind when it ended by itself (`lifetime`, `orphaned`), or None."""
+        """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
 
     @abstractmethod
     async def destroy(self, sandbox_id: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from base64 import b64decode
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
-from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.server.threads import in_thread
@@ -152,7 +153,11 @@ class Lives:
             environment=box.request.environment_variables,
             working_dir=box.request.working_dir,
             max_lifetime_seconds=self.lifetime(box),
+            idle_timeout_seconds=box.request.idle_timeout_seconds,
             orphan_timeout_seconds=self._settings.orphan_timeout,
+            mounted_files=tuple(
+                MountedFile(path=file.mount_path, content=b64decode(file.file_content)) for file in box.request.mounted_files
+            ),
         )
 
     async def _watch(self, box: LiveSandbox) -> Ending:

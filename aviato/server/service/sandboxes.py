@@ -15,6 +15,7 @@ from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
 from aviato.server.threads import in_thread
 from aviato.wire.errors import RequestConflictError
+from aviato.wire.mounts import check_mounts
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Sandboxes:
             body=request.model_dump_json(),
         )
         box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image)
-        limits = {name: asdict(limit) for name, limit in self._backend.limits(self._lives.spec(box)).items()}
+        spec = self._lives.spec(box)
+        self._backend.check(spec)
+        limits = {name: asdict(limit) for name, limit in self._backend.limits(spec).items()}
         box.record = record = replace(record, limits=limits)
         try:
             self._registry.store.add_sandbox(record)
@@ -190,6 +193,8 @@ class Sandboxes:
         ):
             if wanted and there.isdisjoint(wanted):
                 violations[name] = f"none of {wanted!r} is here; there is {', '.join(map(repr, sorted(there)))}"
+        if request.mounted_files:
+            check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)

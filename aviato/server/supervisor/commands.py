@@ -42,6 +42,7 @@ class Commands:
         self._by_mark: dict[int, str] = {}
         self._past: dict[str, int | None] = {}
         self._drains: set[Drain] = set()
+        self._last_end = loop.now()
 
     def __iter__(self) -> Iterator[Command]:
         return iter(list(self._by_id.values()))
@@ -114,6 +115,12 @@ class Commands:
         command = self._by_id.get(exec_id)
         if command is not None and command.running:
             command.cancelled = True
+
+    def used_until(self, now: float, result_seconds: float) -> float:
+        """When a command ran last: `now` if one runs, and up to `result_seconds` later where a result was not taken yet."""
+        if any(command.running for command in self._by_id.values()):
+            return now
+        return min(now, self._last_end + result_seconds) if self._by_id else self._last_end
 
     def all_sent(self, main_too: bool) -> bool:
         """Whether all output is read and sent to those who listen; with `main_too`, someone listened to the main command."""
@@ -188,6 +195,7 @@ class Commands:
             self._loop.start(self.kill(command.exec_id))
 
     def _over(self, command: Command) -> None:
+        self._last_end = self._loop.now()
         if command.main:
             self.on_main_exit(command)
 

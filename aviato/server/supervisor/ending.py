@@ -43,7 +43,7 @@ class Ending:
         """End the sandbox: SIGTERM, after the grace SIGKILL, output drained, ENDED.
 
         Args:
-            reason: `exited`, `stopped`, `lifetime` or `orphaned`.
+            reason: `exited`, `stopped`, `lifetime`, `idle` or `orphaned`.
             grace_seconds: 0 kills at once.
             returncode: of the main command.
         """

@@ -157,6 +157,11 @@ class Download:
         connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
         connection.feed_from(self)
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be sent."""
+        return self._fd is None
+
     def credit(self, taken: int) -> None:
         """The server has taken this much."""
         self._credit = max(self._credit, taken)

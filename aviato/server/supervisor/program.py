@@ -21,6 +21,7 @@ from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.loop import READ, Loop
 from aviato.wire.frames import Frame, FrameType
 
@@ -32,6 +33,8 @@ FEATURES = ["exec", "files", "usage", "kill_scope:command"]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
+NO_USE = frozenset({"configure", "ping"})
+"""Requests of the server's own: they do not make a sandbox less idle."""
 SCHED_FLAG_RESET_ON_FORK = 1
 TURN_NANOSECONDS = 100_000
 
@@ -52,6 +55,7 @@ class Supervisor:
         self._commands.on_main_exit = self._main_exited
         self._commands.on_reaped = self._ending.go_on
         self._open: dict[int, files.Download | files.Upload | dict[str, Any] | None] = {}
+        self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
         self._last_heard = self._loop.now()
         self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
@@ -155,6 +159,8 @@ class Supervisor:
         channel = frame.channel
         if frame.type == FrameType.REQUEST:
             request = json.loads(frame.payload)
+            if request["op"] not in NO_USE:
+                self._idleness.called()
             self._operations[request["op"]](connection, channel, request)
         elif frame.type == FrameType.ACK:
             self._commands.acknowledge(**json.loads(frame.payload))
@@ -176,19 +182,29 @@ class Supervisor:
             current.finish()
             self._reply(connection, frame.channel)
         elif isinstance(current, dict) and frame.type == FrameType.DATA:
-            del self._open[frame.channel]
+            self._shut(frame.channel)
             self._input(connection, frame.channel, current, frame.payload)
 
     def _reply(self, connection: Connection, channel: int, value: dict[str, Any] | None = None) -> None:
-        self._open.pop(channel, None)
+        self._shut(channel)
         connection.send_json(FrameType.REPLY, value or {}, channel=channel)
 
     def _close_channel(self, channel: int) -> None:
-        current = self._open.pop(channel, None)
+        current = self._shut(channel)
         if isinstance(current, files.Upload):
             current.abort()
         elif isinstance(current, files.Download):
             current.close()
+
+    def _in_call(self) -> bool:
+        # A download that was sent whole stays until its channel is used again.
+        return any(not (isinstance(current, files.Download) and current.over) for current in self._open.values())
+
+    def _shut(self, channel: int) -> files.Download | files.Upload | dict[str, Any] | None:
+        if channel not in self._open:
+            return None
+        self._idleness.called()
+        return self._open.pop(channel)
 
     # -- the sandbox ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +217,8 @@ class Supervisor:
         self._watch_orphanhood()
         if request["max_lifetime_seconds"] is not None:
             self._loop.after(request["max_lifetime_seconds"], lambda: self._ending.begin("lifetime", 0))
+        if request["idle_timeout_seconds"] is not None:
+            self._idleness.limit(request["idle_timeout_seconds"])
 
     def _stop(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._ending.begin("stopped", request["grace_seconds"])

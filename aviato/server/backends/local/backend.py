@@ -9,9 +9,9 @@ import random
 import signal
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from aviato.exceptions import SandboxUnavailableError
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, plan, probe, syscalls
 from aviato.server.backends.local.control import TemplateControl
@@ -23,7 +23,7 @@ from aviato.server.supervisor.link import SandboxGone, SupervisorLink
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 DEFAULT_WORKING_DIR = "/workspace"
@@ -143,6 +143,15 @@ class LocalBackend(Backend):
             "disk": Limit(value=None, strength="none"),
         }
 
+    def check(self, spec: SandboxSpec) -> None:
+        """See `Backend`."""
+        options = self._options(spec)
+        for file in spec.mounted_files:
+            problem = plan.unmountable(file.path, options)
+            if problem is not None:
+                text = f"mount_path {file.path!r}: {problem}"
+                raise AviatoValidationError(f"mounted_files: {text}", field_violations={"mounted_files": text})
+
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
@@ -150,8 +159,8 @@ class LocalBackend(Backend):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
-            with theirs:
-                held.asked = asyncio.ensure_future(template.create(self._request(spec, held.uid), theirs))
+            with theirs, _content(spec) as content:
+                held.asked = asyncio.ensure_future(template.create(self._request(spec, held.uid), theirs, content))
                 _, held.pidfd = await asyncio.shield(held.asked)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configuration(spec))
         except SandboxGone as gone:
@@ -228,6 +237,7 @@ class LocalBackend(Backend):
             lower=spec.image.root,
             upper_in_memory=self._upper_in_memory,
             root=self._root,
+            mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
         )
 
     def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
@@ -254,6 +264,7 @@ class LocalBackend(Backend):
             "nice": NICE,
             "orphan_timeout_seconds": spec.orphan_timeout_seconds,
             "max_lifetime_seconds": spec.max_lifetime_seconds,
+            "idle_timeout_seconds": spec.idle_timeout_seconds,
         }
 
     def _uid_of(self, sandbox_id: str) -> int:
@@ -290,3 +301,17 @@ class LocalBackend(Backend):
             await asyncio.wait_for(dead.wait(), DEATH_SECONDS)
         finally:
             loop.remove_reader(pidfd)
+
+
+@contextlib.contextmanager
+def _content(spec: SandboxSpec) -> Iterator[IO[bytes] | None]:
+    """What the read-only files hold, one behind the other, in memory."""
+    if not spec.mounted_files:
+        yield None
+        return
+    with open(os.memfd_create("mounted", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        for mounted in spec.mounted_files:
+            left = memoryview(mounted.content)
+            while left:
+                left = left[file.write(left) :]
+        yield file

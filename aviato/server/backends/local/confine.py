@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.backends.local import mounted
 from aviato.server.backends.local import syscalls as sys
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class StepError(Exception):
 class Confinement:
     """One child on its way in."""
 
-    def __init__(self, wait_for_maps: Callable[[], int | None], *, modern: bool = True) -> None:
+    def __init__(self, wait_for_maps: Callable[[], int | None], *, modern: bool = True, content: int | None = None) -> None:
         self._wait_for_maps = wait_for_maps
         self._modern = modern
         """Whether the kernel has mount_setattr (5.12)."""
         self._taken: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._content = content
+        """What the caller's read-only files hold, one behind the other."""
         self._lower: int | None = None
         self._old_root = -1
 
@@ -82,6 +85,13 @@ class Confinement:
 
     def _do_private_mounts(self) -> None:
         sys.mount("none", "/", None, sys.MS_REC | sys.MS_PRIVATE)
+
+    def _do_write_mounted(self, sizes: list[int]) -> None:
+        if self._content is None:
+            raise OSError(errno.EINVAL, "no content was sent")
+        attributes = ("rdonly", "nosuid", "nodev")
+        for path in mounted.write(self._content, sizes):
+            self._taken[path] = (self._copy(path, attributes), attributes)
 
     # -- the root -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +150,12 @@ class Confinement:
             fd, attributes = self._taken[name]
             _make_target(target, is_directory)
             self._attach(fd, target, attributes)
+
+    def _do_put_mounted(self, paths: list[str]) -> None:
+        mounted.make_targets(paths, lambda path: self._attach(self._copy(path, ()), path, ()))
+        for number, path in enumerate(paths):
+            fd, attributes = self._taken[f"{mounted.DIRECTORY}/{number}"]
+            self._attach(fd, path, attributes)
 
     def _do_proc(self) -> None:
         sys.mount("proc", "/proc", "proc", sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aviato.exceptions import SandboxUnavailableError
 
@@ -39,8 +39,15 @@ class TemplateControl:
         """Run a template from the interpreter below any virtual environment, with a clean environment."""
         return cls(*await asyncio.to_thread(_spawn))
 
-    async def create(self, request: dict[str, Any], connection: socket.socket) -> tuple[int, int]:
+    async def create(
+        self, request: dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
+    ) -> tuple[int, int]:
         """Ask for a sandbox.
+
+        Args:
+            request: what it is to be.
+            connection: the supervisor's end of the first one.
+            content: what its read-only files hold, one behind the other.
 
         Returns:
             Its pid and a pidfd, which the caller owns.
@@ -50,11 +57,20 @@ class TemplateControl:
         """
         if not self.alive:
             raise TemplateDied("the template process has ended", reason="start_failed")
+        # Copies: whoever asked may be cancelled, and closes its own, while this still waits to send them.
+        sent = [os.dup(item.fileno()) for item in (connection, content) if item is not None]
+        try:
+            return await self._ask({**request, "content": content is not None}, sent)
+        finally:
+            for fd in sent:
+                os.close(fd)
+
+    async def _ask(self, request: dict[str, Any], fds: list[int]) -> tuple[int, int]:
         self._number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self._number] = answer
         message = json.dumps({**request, "n": self._number}).encode()
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         while self.alive:
             try:
                 self._sock.sendmsg([message], ancillary)

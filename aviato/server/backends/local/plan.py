@@ -55,6 +55,7 @@ LINKS_BYTES = 64 << 10
 RUN_BYTES = 16 << 20
 MEMORY_UPPER_BYTES = 1 << 30
 """Size of the writable layer where it has to be in memory."""
+MOUNTED_DIRECTORY = "mounted"
 
 
 class Step(NamedTuple):
@@ -100,6 +101,7 @@ class PlanOptions:
         lower: root directory of a `dir` image; None is `host`.
         upper_in_memory: the place cannot carry an overlay's writable layer.
         root: whether the server is the real root; then `lower` arrives idmapped.
+        mounted: paths of the caller's own read-only files, with their sizes in bytes.
     """
 
     sandbox_id: str
@@ -109,6 +111,7 @@ class PlanOptions:
     lower: str | None = None
     upper_in_memory: bool = False
     root: bool = False
+    mounted: tuple[tuple[str, int], ...] = ()
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
@@ -117,11 +120,13 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         *_sources(options),
         Step("identity", (), "wait until the template has mapped one unprivileged id, then be 0 inside"),
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
+        *_mounted_sources(options),
         *(_host_root() if options.lower is None else _image_root(options)),
         Step("pivot", ("root",), "the sandbox's root is / now; the machine's waits at the current directory to be let go"),
         *(_host_tree(options) if options.lower is None else _image_tree()),
         *_kernel_trees(options),
         *_shared_parts(options),
+        *_mounted(options),
         Step("leave_old_root", (), "the machine's files are gone from here on"),
         *_closing(options),
     )
@@ -129,9 +134,15 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
 
 def owned_directories(options: PlanOptions) -> list[str]:
     """What the template makes in the place and hands to the sandbox's id."""
+    mounted = [MOUNTED_DIRECTORY] if options.mounted else []
     if options.lower is None:
-        return ["root"]
-    return ["root", *(["lower"] if options.root else []), *(["layers"] if options.upper_in_memory else ["upper", "work"])]
+        return ["root", *mounted]
+    return [
+        "root",
+        *mounted,
+        *(["lower"] if options.root else []),
+        *(["layers"] if options.upper_in_memory else ["upper", "work"]),
+    ]
 
 
 def environment(interpreter: bool) -> dict[str, str]:
@@ -269,6 +280,28 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         put += [("interpreter", options.interpreter[0], True)]
     return [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
+
+
+def unmountable(path: str, options: PlanOptions) -> str | None:
+    """Why a file cannot be mounted at this path of a `host` sandbox, as far as that is known before; else None."""
+    top = path.split("/")[1]
+    if options.lower is not None or top not in {"usr", *options.facts.directories, *(name for name, _ in options.facts.links)}:
+        return None
+    return f"/{top} is the machine's own and read only"
+
+
+def _mounted_sources(options: PlanOptions) -> list[Step]:
+    if not options.mounted:
+        return []
+    sizes = tuple(size for _, size in options.mounted)
+    return [Step("write_mounted", (sizes,), "the caller's read-only files, written where the sandbox cannot reach")]
+
+
+def _mounted(options: PlanOptions) -> list[Step]:
+    if not options.mounted:
+        return []
+    paths = tuple(path for path, _ in options.mounted)
+    return [Step("put_mounted", (paths,), "the caller's read-only files; the directories above them cannot be renamed")]
 
 
 def _closing(options: PlanOptions) -> list[Step]:

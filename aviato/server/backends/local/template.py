@@ -30,6 +30,7 @@ from typing import Any
 
 from aviato.server.backends.local import syscalls
 from aviato.server.backends.local.confine import Confinement, StepError, given
+from aviato.server.backends.local.mounted import Unfit
 from aviato.server.supervisor import program
 from aviato.wire.frames import FrameType, encode
 
@@ -46,6 +47,7 @@ ALL_NAMESPACES = (
 CONNECTION, LISTENER, NOTE = 3, 4, 5
 NAME = b"aviato-supervisor"
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
+_UNFIT = {"code": "VALIDATION", "reason": "mounted_files", "is_infrastructure": False, "retryable": False}
 
 
 def make_place(place: str, owned: list[str], uid: int, gid: int) -> tuple[int, int]:
@@ -150,7 +152,8 @@ class Template:
             pid, pidfd = syscalls.clone(ALL_NAMESPACES)
             if pid == 0:
                 ours.close()
-                self._be_a_sandbox(request, theirs, (kept[0], listener, note), trees)
+                content = kept[1] if request["content"] else None
+                self._be_a_sandbox(request, theirs, (kept[0], listener, note), trees, content)
             try:
                 self._map(pid, request, ours)
             except OSError:
@@ -183,7 +186,12 @@ class Template:
             os.close(tree)
 
     def _be_a_sandbox(
-        self, request: dict[str, Any], sync: socket.socket, fds: tuple[int, int, int], trees: dict[str, int]
+        self,
+        request: dict[str, Any],
+        sync: socket.socket,
+        fds: tuple[int, int, int],
+        trees: dict[str, int],
+        content: int | None,
     ) -> None:
         """In the child: confine, become the supervisor. Never returns."""
         try:
@@ -193,12 +201,14 @@ class Template:
             start, size = self._arguments
             ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
             syscalls.prctl_name(NAME)
-            confinement = Confinement(lambda: _wait_for_maps(sync), modern=request["modern"])
+            confinement = Confinement(lambda: _wait_for_maps(sync), modern=request["modern"], content=content)
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
             _arrange(fds)
             program.run(CONNECTION, LISTENER, NOTE)
+        except Unfit as error:
+            _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
             message = str(error) if isinstance(error, StepError) else program._where(error)
             _report(fds[0], f"the sandbox could not be confined: {message}")
@@ -223,9 +233,9 @@ def _arrange(fds: tuple[int, int, int]) -> None:
     os.closerange(NOTE + 1, 1 << 20)
 
 
-def _report(fd: int, message: str) -> None:
+def _report(fd: int, message: str, kind: dict[str, Any] = _ERROR) -> None:
     try:
-        os.write(fd, encode(FrameType.ERROR, json.dumps({**_ERROR, "message": message}).encode()))
+        os.write(fd, encode(FrameType.ERROR, json.dumps({**kind, "message": message}).encode()))
     except OSError:
         pass
 
