@@ -114,8 +114,11 @@ class SandboxHandle:
         return info
 
     async def wait_ended(self) -> SandboxInfo:
-        """Return once it has ended, however it did."""
-        await self.start()
+        """Return once it has ended, however it did; also of one that this object has stopped."""
+        if self.stopped and self.begun:
+            await self.until_accepted()
+        else:
+            await self.start()
         if self.info is not None and self.info.status.is_terminal:
             return self.info
         return await self._watch("ended")
