@@ -58,3 +58,14 @@ def test_latency_prints_ratios_to_floors(server: Any, tmp_path: Path) -> None:
     figures = json.loads(result.read_text())["figures"]
     assert figures["exec of true, .result()"]["ratio"]["value"] > 0
     assert figures["first result of all, no server running"]["seconds"]
+
+
+@pytest.mark.timeout(120)
+def test_streams_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    sizes = ("--bytes", "10000000", "--lines", "1000", "--items", "50", "--waiting", "20", "--rounds", "1")
+    done = run(server, "streams.py", *sizes, "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stdout, bare pipe" in done.stdout
+    found = json.loads(result.read_text())
+    assert set(found) >= {"stdout", "lines", "wait", "waiting"} and found["stdout"]["pipe_seconds"]

@@ -85,10 +85,9 @@ def broken(name: str) -> Iterator[None]:
     target, _, parameter = name.partition("(")
     parameter = parameter.rstrip("=)")
     owner, attribute = owner_and_attribute(target)
-    if isinstance(getattr(owner, attribute), type) and issubclass(getattr(owner, attribute), (BaseException, aviato.Sandbox)):
-        owner, attribute = getattr(owner, attribute), "__init__"
-    elif parameter and isinstance(getattr(owner, attribute), type):
-        owner, attribute = getattr(owner, attribute), "__init__"
+    value = getattr(owner, attribute)
+    if isinstance(value, type) and (parameter or issubclass(value, BaseException)):
+        owner, attribute = value, "__init__"
     missing = object()
     before = vars(owner).get(attribute, missing)
     current = getattr(owner, attribute, None)
@@ -113,8 +112,6 @@ def broken(name: str) -> Iterator[None]:
         replacement = explode
     else:
         replacement = property(explode)
-    if isinstance(owner, type) and attribute == "__init__" and not parameter and before is missing:
-        before = missing
     setattr(owner, attribute, replacement)
     try:
         yield

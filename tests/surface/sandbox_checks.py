@@ -23,9 +23,7 @@ def main_command(place: Place) -> None:
 @check("Sandbox(defaults=)", "Sandbox(tags=)", "Sandbox.tags", "Sandbox(environment_variables=)", "Sandbox(working_dir=)")
 def settings(place: Place) -> None:
     defaults = aviato.SandboxDefaults(tags=["first"], environment_variables={"A": "1", "B": "1"})
-    with aviato.Sandbox(
-        defaults=defaults, tags=["second"], environment_variables={"B": "2"}, working_dir="/tmp"
-    ) as box:
+    with aviato.Sandbox(defaults=defaults, tags=["second"], environment_variables={"B": "2"}, working_dir="/tmp") as box:
         assert box.tags == ("first", "second")
         assert box.exec(["sh", "-c", "echo $A $B $PWD"]).result().stdout == "1 2 /tmp\n"
 

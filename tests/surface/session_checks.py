@@ -64,9 +64,9 @@ def defaults_of_connections(place: Place) -> None:
 
 @check("SandboxDefaults.exec_timeout_seconds")
 def defaults_of_commands(place: Place) -> None:
-    with aviato.Sandbox(defaults=aviato.SandboxDefaults(exec_timeout_seconds=0.1)) as box:
-        with pytest.raises(aviato.SandboxCommandTimeoutError):
-            box.exec(["sleep", "60"]).result()
+    defaults = aviato.SandboxDefaults(exec_timeout_seconds=0.1)
+    with aviato.Sandbox(defaults=defaults) as box, pytest.raises(aviato.SandboxCommandTimeoutError):
+        box.exec(["sleep", "60"]).result()
 
 
 @check("SandboxDefaults.max_lifetime_seconds")

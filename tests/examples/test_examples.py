@@ -1,0 +1,31 @@
+"""Each small example prints what it is there to show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+OUTPUTS = {
+    "quick_start": "42\nreturncode 0, 0 characters on stderr\n",
+    "async_rollouts": f"{['2'] * 8}\n",
+    "streaming": "".join(f"{how}: step {step}\n" for how in ("block", "await") for step in (1, 2, 3)) + "returncode 0\n",
+    "stdin": "3\n1 + 1 = 2\n2 ** 10 = 1024\nreturncode 1\n",
+    "errors": (
+        "passed\nfailed with returncode 3\ntimed out, and had printed 'begun\\n'\n"
+        "/missing: no_such_file, infrastructure: False\nno server: infrastructure: True\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_example(name: str, server: Any) -> None:
+    environment = {**os.environ, "AVIATO_BASE_URL": server.url}
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.returncode) == (OUTPUTS[name], 0), done.stderr
