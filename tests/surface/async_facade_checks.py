@@ -108,13 +108,12 @@ async def files(place: Place) -> None:
 @acheck("Sandbox.make_directory", "Sandbox.list_files", "Sandbox.remove", "Sandbox.upload", "Sandbox.download")
 async def trees(place: Place) -> None:
     box = await place.box()
-    (place.path / "tree").mkdir()
-    (place.path / "tree" / "file").write_text("hello")
+    (place.path / "file").write_text("hello")
     await box.make_directory("/tmp/d")
-    await box.upload(place.path / "tree", "/tmp/d/tree")
-    assert [info.path for info in await box.list_files("/tmp/d/tree")] == ["/tmp/d/tree/file"]
-    await box.download("/tmp/d/tree", place.path / "back")
-    assert (place.path / "back" / "file").read_text() == "hello"
+    await box.upload(place.path / "file", "/tmp/d/file")
+    assert [info.path for info in await box.list_files("/tmp/d")] == ["/tmp/d/file"]
+    await box.download("/tmp/d/file", place.path / "back")
+    assert (place.path / "back").read_text() == "hello"
     await box.remove("/tmp/d", recursive=True)
     with pytest.raises(aviato.SandboxFileError):
         await box.stat("/tmp/d")
