@@ -25,14 +25,16 @@ from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.bridge.stream import StreamReader
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
+from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.policy.retry import RetryPolicy
 from aviato.process import exec_request, failure, feed, output_limit, process_result
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterable, AsyncIterator, Generator, Sequence
     from types import TracebackType
-    from typing import Unpack
+    from typing import Literal, Unpack
 
     from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
@@ -215,37 +217,46 @@ class AsyncSandbox:
 
     async def read_file(self, path: str) -> bytes:
         """A whole file of up to 256 MiB."""
-        return await _files().read_file(self._handle, path)  # type: ignore[no-any-return]
+        return await _files().read_file(self._handle, file_path(path))  # type: ignore[no-any-return]
 
     def read_file_streaming(self, path: str) -> AsyncIterator[bytes]:
         """A file of any size, in chunks."""
-        return _files().read_chunks(self._handle, path)  # type: ignore[no-any-return]
+        return _files().read_chunks(self._handle, file_path(path))  # type: ignore[no-any-return]
 
     async def write_file(self, path: str, content: bytes, *, mode: int | None = None) -> None:
         """Replace a file, atomically."""
-        if not isinstance(content, (bytes, bytearray, memoryview)):
-            raise TypeError(f"write_file() takes bytes, not {type(content).__name__}; encode text first")
-        await _files().write_file(self._handle, path, bytes(content), mode=mode)
+        await _files().write_file(self._handle, file_path(path), file_content(content), mode=file_mode(mode))
 
     async def write_file_streaming(self, path: str, source: AsyncIterable[bytes], *, mode: int | None = None) -> None:
         """Replace a file by what a source yields."""
-        await _files().write_chunks(self._handle, path, source, mode=mode)
+        await _files().write_chunks(self._handle, file_path(path), source, mode=file_mode(mode))
+
+    async def upload(self, local: str | os.PathLike[str], remote: str) -> None:
+        """Copy a local file or directory tree in; the disk is read in a worker thread of the loop."""
+        await _copies().upload(self._handle, local_path(local), file_path(remote))
+
+    async def download(
+        self, remote: str, local: str | os.PathLike[str], *, outside_links: Literal["refuse", "skip"] = "refuse"
+    ) -> None:
+        """Copy a file or directory tree out; the disk is written in a worker thread of the loop."""
+        path, links = local_path(local), link_choice(outside_links)
+        await _copies().download(self._handle, file_path(remote), path, outside_links=links)
 
     async def list_files(self, path: str = ".") -> list[FileInfo]:
         """The entries of a directory, by name."""
-        return await _files().list_files(self._handle, path)  # type: ignore[no-any-return]
+        return await _files().list_files(self._handle, file_path(path))  # type: ignore[no-any-return]
 
     async def stat(self, path: str) -> FileInfo:
         """What is known of a file."""
-        return await _files().stat(self._handle, path)  # type: ignore[no-any-return]
+        return await _files().stat(self._handle, file_path(path))  # type: ignore[no-any-return]
 
     async def make_directory(self, path: str) -> None:
         """Make a directory, and those above it."""
-        await _files().make_directory(self._handle, path)
+        await _files().make_directory(self._handle, file_path(path))
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, or with `recursive` a directory and all in it."""
-        await _files().remove(self._handle, path, recursive=recursive)
+        await _files().remove(self._handle, file_path(path), recursive=recursive)
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> AsyncIterator[bytes]:
         """Output of the main command."""
@@ -318,6 +329,12 @@ class AsyncProcess:
         error = cancelled if task.cancelled() else task.exception()
         self.stdout.finish(error)
         self.stderr.finish(error)
+
+
+def _copies() -> Any:
+    from aviato.core import transfer
+
+    return transfer
 
 
 def _files() -> Any:

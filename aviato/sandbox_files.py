@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoValidationError
+from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.sandbox_state import begin
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
+    from typing import Literal
 
     from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
@@ -33,7 +34,7 @@ class SandboxFiles:
 
     def read_file_streaming(self, path: str) -> StreamReader[bytes]:
         """A file of any size, fetched while it is iterated; once."""
-        name = _path(path)
+        name = file_path(path)
 
         def fetch(handle: SandboxHandle) -> AsyncIterator[bytes]:
             return _files().read_chunks(handle, name)  # type: ignore[no-any-return]
@@ -43,27 +44,52 @@ class SandboxFiles:
 
     def write_file(self, path: str, content: bytes, *, mode: int | None = None) -> OperationRef[None]:
         """Replace a file, atomically; directories above it are made. `mode` None keeps it, 0644 for a new file."""
-        if not isinstance(content, (bytes, bytearray, memoryview)):
-            raise TypeError(f"write_file() takes bytes, not {type(content).__name__}; encode text first")
-        data, bits = bytes(content), _mode(mode)
+        data, bits = file_content(content), file_mode(mode)
         return self._file("write", path, lambda files, handle, name: files.write_file(handle, name, data, mode=bits))
 
     def write_file_streaming(
         self, path: str, source: Iterable[bytes] | AsyncIterable[bytes], *, mode: int | None = None
     ) -> OperationRef[None]:
         """Replace a file by what a source yields: an iterable, a binary file, or an async iterable of the running loop."""
-        chunks, bits = _transfer().source(source), _mode(mode)
+        chunks, bits = _transfer().source(source), file_mode(mode)
         return self._file("write", path, lambda files, handle, name: files.write_chunks(handle, name, chunks, mode=bits))
 
     def upload(self, local: str | os.PathLike[str], remote: str) -> OperationRef[None]:
-        """Copy a local file in, with its permission bits."""
-        path = _transfer().local_file(local)
-        return self._file("upload to", remote, lambda _, handle, name: _transfer().upload(handle, path, name))
+        """Copy a local file or directory tree in, with permission bits; the sandbox's side changes once all has come.
 
-    def download(self, remote: str, local: str | os.PathLike[str]) -> OperationRef[None]:
-        """Copy a file out; the local file is there whole or not at all."""
-        path = os.fspath(local)
-        return self._file("download", remote, lambda _, handle, name: _transfer().download(handle, name, path))
+        `remote` is the name that the copy gets, as with `cp -T` or `rsync -a local/ remote/`: into a directory that is there
+        the tree is merged, files and links are replaced by those of the same name, and the rest stays. Links are copied as
+        links, modification times of a tree are kept, hard links become files of their own. FIFOs, sockets and devices are left
+        out with a warning by `logging`.
+
+        Raises:
+            OSError: from the handle, for what is wrong with the local side.
+        """
+        path = local_path(local)
+        return self._file("upload to", remote, lambda _, handle, name: _copies().upload(handle, path, name))
+
+    def download(
+        self, remote: str, local: str | os.PathLike[str], *, outside_links: Literal["refuse", "skip"] = "refuse"
+    ) -> OperationRef[None]:
+        """Copy a file or directory tree out, with permission bits less the umask; the local side changes once all has come.
+
+        `local` is the name that the copy gets; a directory is merged as by `upload()`. Nothing is ever written outside it, and
+        no link is followed on the way.
+
+        Args:
+            remote: file or directory; a link to one is followed.
+            local: path of the copy. The directory above it must exist.
+            outside_links: a link in the tree that may lead out of it (an absolute target, too many `..`, or `..` after a name)
+                is an error, or left out with a warning by `logging`.
+
+        Raises:
+            SandboxFileError: from the handle; reason `hostile_archive` names an entry that no honest tree has.
+            OSError: from the handle, for what is wrong with the local side.
+        """
+        path, links = local_path(local), link_choice(outside_links)
+        return self._file(
+            "download", remote, lambda _, handle, name: _copies().download(handle, name, path, outside_links=links)
+        )
 
     def list_files(self, path: str = ".") -> OperationRef[list[FileInfo]]:
         """The entries of a directory, by name."""
@@ -82,7 +108,7 @@ class SandboxFiles:
         return self._file("remove", path, lambda files, handle, name: files.remove(handle, name, recursive=recursive))
 
     def _file(self, verb: str, path: str, work: Any) -> OperationRef[Any]:
-        name = _path(path)
+        name = file_path(path)
         done = self._state_in_use().do(lambda handle: work(_files(), handle, name))
         return begin(done, f"{verb} {name!r} in {self._state.sandbox_id}")
 
@@ -98,27 +124,15 @@ def _files() -> Any:
     return files
 
 
-def _transfer() -> Any:
-    """What reads and writes on the caller's side."""
-    from aviato import transfer
+def _copies() -> Any:
+    """The core's copies from and to the local disk."""
+    from aviato.core import transfer
 
     return transfer
 
 
-def _path(value: str | os.PathLike[str]) -> str:
-    path = os.fspath(value)
-    if not isinstance(path, str):
-        raise TypeError(f"the path must be a str, not {type(path).__name__}")
-    if not path or "\0" in path:
-        raise AviatoValidationError(f"{path!r} is not a path", field_violations={"path": "empty, or NUL in it"})
-    return path
+def _transfer() -> Any:
+    """Streams and sources on the caller's side."""
+    from aviato import transfer
 
-
-def _mode(value: int | None) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"mode must be an int such as 0o644, not {type(value).__name__}")
-    if not 0 <= value <= 0o7777:
-        raise AviatoValidationError(f"mode must be 0 to 0o7777, got {value:o}", field_violations={"mode": "out of range"})
-    return value
+    return transfer

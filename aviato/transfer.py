@@ -1,4 +1,4 @@
-"""Bytes between a sandbox and the caller's side: streams that begin when they are read, sources, local files.
+"""Bytes between a sandbox and the caller's side: streams that begin when they are read, and sources.
 
 Nothing of the caller's runs on the loop thread: a plain source is read in a worker thread, an async one on its own loop.
 """
@@ -6,15 +6,12 @@ Nothing of the caller's runs on the loop thread: a plain source is read in a wor
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 import weakref
 from collections.abc import AsyncIterable, Iterable
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
-from aviato.exceptions import AviatoValidationError, SandboxFileError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -118,67 +115,3 @@ def _checked(chunk: Any) -> bytes:
     if not isinstance(chunk, (bytes, bytearray, memoryview)):
         raise TypeError(f"the source must yield bytes, not {type(chunk).__name__}")
     return bytes(chunk)
-
-
-async def upload(handle: SandboxHandle, local: str, remote: str) -> None:
-    """Copy a local file in, with its permission bits."""
-    from aviato.core import files
-
-    file = await asyncio.to_thread(open, local, "rb")
-    try:
-        info = os.fstat(file.fileno())
-        chunks = _from_thread(iter(lambda: file.read(CHUNK_BYTES), b""))
-        length = info.st_size if stat.S_ISREG(info.st_mode) else None
-        await files.write_chunks(handle, remote, chunks, mode=stat.S_IMODE(info.st_mode) & 0o777, length=length)
-    finally:
-        await asyncio.to_thread(file.close)
-
-
-async def download(handle: SandboxHandle, remote: str, local: str) -> None:
-    """Copy a file out; the local file is there whole or not at all."""
-    from aviato.core import files
-
-    def begin() -> IO[bytes]:
-        import tempfile
-
-        if os.path.isdir(local):
-            raise IsADirectoryError(f"{local!r} is a directory; name the file to write")
-        return tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.abspath(local)), prefix=".aviato-", delete=False)
-
-    def commit() -> None:
-        file.close()
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(file.name, 0o666 & ~umask)
-        os.replace(file.name, local)
-
-    file = await asyncio.to_thread(begin)
-    try:
-        async for chunk in files.read_chunks(handle, remote):
-            await asyncio.to_thread(file.write, chunk)
-        await asyncio.to_thread(commit)
-    except BaseException as error:
-        file.close()
-        os.unlink(file.name)
-        if isinstance(error, SandboxFileError) and error.reason == "is_a_directory":
-            raise _no_trees(remote) from error
-        raise
-
-
-def local_file(value: str | os.PathLike[str]) -> str:
-    """The path of a local file to upload.
-
-    Raises:
-        AviatoValidationError: a directory.
-    """
-    path = os.fspath(value)
-    if os.path.isdir(path):
-        raise _no_trees(path)
-    return path
-
-
-def _no_trees(path: str) -> AviatoValidationError:
-    return AviatoValidationError(
-        f"{path!r} is a directory: copying directory trees is not available in this version of aviato; copy file by file",
-        field_violations={"path": "a directory"},
-    )

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from aviato.core.client import decode
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError, SandboxUnavailableError
 from aviato.results import FileInfo
-from aviato.wire.files import FileList, FileStat
+from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FileList, FileStat
 
 MAX_PATH_BYTES = 4095
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator
+    from collections.abc import AsyncIterable, AsyncIterator, Callable
 
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.transport.http import Response
 
 READ_FILE_BYTES = 256 << 20
 """What `read_file` takes into memory; more has to be streamed."""
@@ -54,10 +55,25 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
     return await handle.client.repeat(attempt, f"read {path!r}")
 
 
-async def read_chunks(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
-    """A file as it arrives. Only its beginning is repeated: bytes that were handed out cannot be taken back."""
+async def read_chunks(handle: SandboxHandle, path: str, on_mode: Callable[[int], None] | None = None) -> AsyncIterator[bytes]:
+    """A file as it arrives. Only its beginning is repeated: bytes that were handed out cannot be taken back.
+
+    `on_mode` is told the file's permission bits before the first of them.
+    """
+
+    def look(response: Response) -> None:
+        if on_mode is not None:
+            on_mode(int(response.headers.get(FILE_MODE_HEADER, "644"), 8) & 0o777)
+
     await handle.wait_running()
-    async for chunk in _stream(handle, _url(handle, "", path=path), f"read {path!r}"):
+    async for chunk in _stream(handle, _url(handle, "", path=path), f"read {path!r}", look=look):
+        yield chunk
+
+
+async def read_tree(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
+    """The archive of a directory as it arrives."""
+    await handle.wait_running()
+    async for chunk in _stream(handle, _url(handle, "/tree", path=path), f"read {path!r}"):
         yield chunk
 
 
@@ -92,6 +108,15 @@ async def write_chunks(
     handle: SandboxHandle, path: str, chunks: AsyncIterable[bytes], *, mode: int | None, length: int | None = None
 ) -> None:
     """Replace a file by what a source yields; not repeated, since the source cannot be read twice."""
+    await _send(handle, _url(handle, "", path=path, mode=mode), chunks, _OCTETS, length)
+
+
+async def write_tree(handle: SandboxHandle, path: str, archive: AsyncIterable[bytes]) -> None:
+    """Put a directory there, or merge it into the one that is there."""
+    await _send(handle, _url(handle, "/tree", path=path), archive, ARCHIVE, None)
+
+
+async def _send(handle: SandboxHandle, url: str, chunks: AsyncIterable[bytes], content_type: str, length: int | None) -> None:
     failed: list[BaseException] = []
 
     async def watched() -> AsyncIterator[bytes]:
@@ -104,9 +129,7 @@ async def write_chunks(
 
     await handle.wait_running()
     try:
-        response = await handle.client.transport.open(
-            "PUT", _url(handle, "", path=path, mode=mode), watched(), content_type=_OCTETS, length=length
-        )
+        response = await handle.client.transport.open("PUT", url, watched(), content_type=content_type, length=length)
     except AviatoError:
         if failed:
             raise failed[0] from None
@@ -152,13 +175,25 @@ async def remove(handle: SandboxHandle, path: str, *, recursive: bool) -> None:
     await handle.client.repeat(attempt, f"remove {path!r}")
 
 
-async def _stream(handle: SandboxHandle, url: str, operation: str, *, endless: bool = False) -> AsyncIterator[bytes]:
+async def _stream(
+    handle: SandboxHandle,
+    url: str,
+    operation: str,
+    *,
+    endless: bool = False,
+    look: Callable[[Response], None] = lambda _: None,
+) -> AsyncIterator[bytes]:
     transport = handle.client.transport
     silence = float("inf") if endless else None
     response = await handle.client.repeat(lambda: transport.open("GET", url, silence_seconds=silence), operation)
     try:
+        look(response)
         async for chunk in response.chunks():
             yield chunk
+    except SandboxUnavailableError:
+        # A sandbox that ends cuts its streams: any call says how it ended. Where that says nothing, the server is to blame.
+        await transport.request("GET", _url(handle, "/stat", path="/"))
+        raise
     finally:
         if not response.finished:
             response.close()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
 from aviato.server.host import room
-from aviato.server.supervisor.removal import remove_tree
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.server.threads import in_thread
+from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:
     from aviato.server.service import Service

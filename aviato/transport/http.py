@@ -96,13 +96,14 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Pool]] = We
 class Response:
     """An answer of less than 400 whose body has not been read."""
 
-    __slots__ = ("_raw", "_server", "_translate", "length")
+    __slots__ = ("_raw", "_server", "_translate", "headers", "length")
 
     def __init__(self, raw: aiohttp.ClientResponse, translate: faults.Translate, server: Server) -> None:
         self._raw = raw
         self._translate = translate
         self._server = server
         self.length = raw.content_length
+        self.headers = raw.headers
 
     async def read(self) -> bytes:
         """The whole body."""

@@ -1,10 +1,14 @@
-"""Files on the wire. Contents travel as `application/octet-stream`; this is the rest."""
+"""Files on the wire. Contents travel as `application/octet-stream`, trees as archives; this is the rest."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from aviato.wire.base import ResponseModel
+
+ARCHIVE = "application/x-tar"
+FILE_MODE_HEADER = "Aviato-File-Mode"
+"""Permission bits of a file that is read, octal."""
 
 
 class FileStat(ResponseModel):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aviato.server.supervisor.removal import remove_tree
+from aviato.trees.removal import remove_tree
 
 
 def remove(path):

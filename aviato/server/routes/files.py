@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from aviato.server.routes.streaming import stream_file
+from aviato.server.routes.streaming import stream_archive, stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
-from aviato.wire.files import FileList, FileStat
+from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FileList, FileStat
 from aviato.wire.sandboxes import Text
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class RemoveQuery(PathQuery):
 
 async def read(call: Call) -> web.StreamResponse:
     """Send a file."""
-    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (_, pieces):
-        return await stream_file(call.request, pieces)
+    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (stat, pieces):
+        return await stream_file(call.request, pieces, {FILE_MODE_HEADER: f"{stat['mode']:o}"})
 
 
 async def write(call: Call) -> web.Response:
@@ -53,6 +53,18 @@ async def write(call: Call) -> web.Response:
         mode=None if query.mode is None else int(query.mode, 8),
         size_bytes=call.request.content_length,
     )
+    return done()
+
+
+async def read_tree(call: Call) -> web.StreamResponse:
+    """Send a directory."""
+    async with call.service.files.read_tree(call.path("sandbox_id"), call.query.path) as (_, pieces):
+        return await stream_archive(call.request, pieces)
+
+
+async def write_tree(call: Call) -> web.Response:
+    """Take a directory."""
+    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.request.content.iter_any())
     return done()
 
 
@@ -107,6 +119,25 @@ ROUTES = (
         handler=remove,
         summary="Remove a file, an empty directory, or a tree",
         query=RemoveQuery,
+        answers={204: None},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path=f"{_FILES}/tree",
+        handler=read_tree,
+        summary="Read a directory and all that is in it, as an archive",
+        query=PathQuery,
+        answers={200: ARCHIVE},
+        errors=_ERRORS,
+    ),
+    Route(
+        method="PUT",
+        path=f"{_FILES}/tree",
+        handler=write_tree,
+        summary="Write a directory from an archive: a new one, or merged into the one that is there",
+        query=PathQuery,
+        body=ARCHIVE,
         answers={204: None},
         errors=_ERRORS,
     ),

@@ -11,7 +11,10 @@ from aiohttp import web
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.routes.table import OCTETS
 from aviato.server.service.feed import error_frame
+from aviato.trees import tar
+from aviato.wire.errors import to_wire
 from aviato.wire.execution import FRAMES_CONTENT_TYPE
+from aviato.wire.files import ARCHIVE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,9 +79,11 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> No
     await response.write_eof()
 
 
-async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+async def stream_octets(
+    request: web.Request, pieces: AsyncIterator[bytes], headers: dict[str, str] | None = None
+) -> web.StreamResponse:
     """Send bytes as they come. What fails after the head breaks the connection, so that nobody takes a part for the whole."""
-    response = web.StreamResponse(headers={"Content-Type": OCTETS})
+    response = web.StreamResponse(headers={"Content-Type": OCTETS, **(headers or {})})
     try:
         await response.prepare(request)
         async for piece in pieces:
@@ -89,7 +94,22 @@ async def stream_octets(request: web.Request, pieces: AsyncIterator[bytes]) -> w
     return response
 
 
-async def stream_file(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+async def stream_archive(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Send an archive as it comes. An error after the head has a place in the archive itself."""
+    first = await anext(pieces, b"")
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for piece in pieces:
+                yield piece
+        except AviatoError as error:
+            yield tar.failure(to_wire(error).model_dump_json().encode())
+
+    return await stream_octets(request, all_pieces(), {"Content-Type": ARCHIVE})
+
+
+async def stream_file(request: web.Request, pieces: AsyncIterator[bytes], headers: dict[str, str]) -> web.StreamResponse:
     """Send a file as it is read; a short one whole, so that an error in it gets a status of its own.
 
     What `stat` says of its size is no promise: it may grow or shrink meanwhile, and files of /proc have none.
@@ -100,8 +120,8 @@ async def stream_file(request: web.Request, pieces: AsyncIterator[bytes]) -> web
         held.append(piece)
         size += len(piece)
         if size > WHOLE_FILE_BYTES:
-            return await stream_octets(request, _chain(held, pieces))
-    return web.Response(body=b"".join(held), content_type=OCTETS)
+            return await stream_octets(request, _chain(held, pieces), headers)
+    return web.Response(body=b"".join(held), content_type=OCTETS, headers=headers)
 
 
 async def _chain(held: list[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import SandboxFileError
 from aviato.server.service.registry import error_of_gone, running
+from aviato.server.supervisor.link import in_time
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
+    from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
+    from aviato.server.supervisor.channels import ReadChannel
     from aviato.server.supervisor.link import SupervisorLink
 
-ANSWER_SECONDS = 60.0
-"""A supervisor that does not answer a file call in this time is held up by the file system inside."""
+
+class Opened(NamedTuple):
+    """An open file or tree: what `stat` says of it, and its pieces."""
+
+    stat: dict[str, Any]
+    pieces: AsyncIterator[bytes]
 
 
 class Files:
@@ -29,35 +36,31 @@ class Files:
 
     async def stat(self, sandbox_id: str, path: str) -> FileStat:
         """What is at a path."""
-        async with self._link(sandbox_id, path) as link, _in_time(path):
+        async with self._link(sandbox_id, path) as link, in_time(path):
             return FileStat.model_validate(await link.stat(path))
 
     async def list(self, sandbox_id: str, path: str) -> FileList:
         """The entries of a directory."""
-        async with self._link(sandbox_id, path) as link, _in_time(path):
+        async with self._link(sandbox_id, path) as link, in_time(path):
             return FileList(files=[FileStat.model_validate(item) for item in await link.list_files(path)])
 
     async def make_directory(self, sandbox_id: str, path: str) -> None:
         """Make a directory and its parents."""
-        async with self._link(sandbox_id, path) as link, _in_time(path):
+        async with self._link(sandbox_id, path) as link, in_time(path):
             await link.make_directory(path)
 
     async def remove(self, sandbox_id: str, path: str, recursive: bool) -> None:
         """Remove a file, an empty directory, or a tree."""
-        async with self._link(sandbox_id, path) as link, _in_time(path):
+        async with self._link(sandbox_id, path) as link, in_time(path):
             await link.remove(path, recursive)
 
-    @asynccontextmanager
-    async def read(self, sandbox_id: str, path: str) -> AsyncIterator[tuple[dict[str, Any], AsyncIterator[bytes]]]:
+    def read(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
         """An open file: what `stat` says of it, and its pieces."""
-        async with self._link(sandbox_id, path) as link:
-            reader = link.read_file(path)
-            try:
-                async with _in_time(path):
-                    stat = await reader.opened()
-                yield stat, reader
-            finally:
-                await reader.aclose()
+        return self._open(sandbox_id, path, lambda link: link.read_file(path))
+
+    def read_tree(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
+        """An open directory: what `stat` says of it, and the pieces of its archive."""
+        return self._open(sandbox_id, path, lambda link: link.read_tree(path))
 
     async def write(
         self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], *, mode: int | None, size_bytes: int | None
@@ -65,6 +68,37 @@ class Files:
         """Write a file whole or not at all."""
         async with self._link(sandbox_id, path) as link:
             await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes)
+
+    async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes]) -> None:
+        """Put a tree in its place, or merge it into what is there, once all of its archive has come."""
+        async with self._link(sandbox_id, path) as link:
+            await link.write_tree(path, chunks)
+
+    @asynccontextmanager
+    async def _open(self, sandbox_id: str, path: str, read: Callable[[SupervisorLink], ReadChannel]) -> AsyncIterator[Opened]:
+        async with self._link(sandbox_id, path) as link:
+            reader = read(link)
+            try:
+                async with in_time(path):
+                    stat = await reader.opened()
+                yield Opened(stat, self._pieces(self._registry.find(sandbox_id), path, reader))
+            finally:
+                await reader.aclose()
+
+    async def _pieces(self, box: LiveSandbox, path: str, reader: ReadChannel) -> AsyncIterator[bytes]:
+        # Its errors are for whoever iterates, who may have begun an answer, and not for the context around.
+        try:
+            while True:
+                async with in_time(path):
+                    piece = await anext(reader, None)
+                if piece is None:
+                    return
+                yield piece
+        except SandboxFileError as error:
+            error.filepath = path
+            raise
+        except SandboxGone as gone:
+            raise await error_of_gone(box, gone) from None
 
     @asynccontextmanager
     async def _link(self, sandbox_id: str, path: str) -> AsyncIterator[SupervisorLink]:
@@ -75,15 +109,9 @@ class Files:
             link = await running(box)
             try:
                 yield link
+            except SandboxFileError as error:
+                # As it was given: the supervisor says where that is, in the message.
+                error.filepath = path
+                raise
             except SandboxGone as gone:
                 raise await error_of_gone(box, gone) from None
-
-
-@asynccontextmanager
-async def _in_time(path: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            yield
-    except TimeoutError:
-        message = f"{path!r}: no answer in {ANSWER_SECONDS:g} s; the file system inside is held up"
-        raise SandboxFileError(message, filepath=path, reason="timeout") from None

@@ -6,6 +6,8 @@ import errno
 import os
 from typing import Any
 
+from aviato.trees.errors import TreeError, shown
+
 FILE_REASONS = {
     errno.ENOENT: "no_such_file",
     errno.EISDIR: "is_a_directory",
@@ -19,6 +21,7 @@ FILE_REASONS = {
     errno.EDQUOT: "disk_full",
     errno.EROFS: "read_only",
     errno.ENXIO: "not_a_regular_file",
+    errno.EAGAIN: "timeout",
 }
 
 
@@ -39,6 +42,18 @@ def os_file_error(path: str, error: OSError) -> Refused:
     """The `SandboxFileError` of an operating system error."""
     number = error.errno or 0
     return file_error(path, FILE_REASONS.get(number, "file"), os.strerror(number) if number else str(error))
+
+
+def entry_error(path: str, error: OSError | TreeError | Refused) -> Refused:
+    """The `SandboxFileError` of what went wrong with an entry of a tree, or with the whole."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, TreeError):
+        return file_error(path, error.reason, str(error))
+    refused = os_file_error(path, error)
+    if isinstance(error.filename, bytes) and error.filename:
+        return file_error(path, refused.body["reason"], f"{shown(error.filename)}: {os.strerror(error.errno or 0)}")
+    return refused
 
 
 def invalid(message: str) -> Refused:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor.errors import Refused, file_error, os_file_error
-from aviato.server.supervisor.removal import remove_tree
+from aviato.trees.removal import remove_tree
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ LARGEST_LISTING = 100_000
 LARGEST_LISTING_BYTES = 32 << 20
 ENTRIES_A_TURN = 256
 PIECE_BYTES = 64 << 10
-CREDIT_BYTES = 128 << 10
 SLOW_READER_SECONDS = 0.005
 
 
@@ -60,13 +58,14 @@ def list_directory(path: str, connection: Connection, channel: int) -> Iterator[
     """
     entries: list[tuple[str, str]] = []
     size = 0
+    shown = os.path.dirname(path) if os.path.basename(path) == "." else path
     try:
         with os.scandir(path) as found:
             for count, entry in enumerate(found, 1):
                 if count > LARGEST_LISTING:
                     raise file_error(path, "too_large", f"the directory has more than {LARGEST_LISTING} entries")
                 try:
-                    text = json.dumps(stat_path(os.path.join(path, entry.name)), separators=(",", ":"))
+                    text = json.dumps(stat_path(os.path.join(shown, entry.name)), separators=(",", ":"))
                 except Refused:
                     continue  # Gone meanwhile.
                 entries.append((entry.name, text))
@@ -138,158 +137,3 @@ def remove(path: str, recursive: bool) -> Iterator[bool]:
             os.close(parent)
     except OSError as error:
         raise os_file_error(path, error) from None
-
-
-class Download:
-    """A regular file on its way to the server; a source of its connection."""
-
-    def __init__(self, path: str, max_bytes: int | None, window: int, connection: Connection, channel: int) -> None:
-        self.queued = False
-        self._path = path
-        self._max_bytes = max_bytes
-        self._window = window
-        self._connection = connection
-        self._channel = channel
-        self._sent = 0
-        self._credit = 0
-        self._fd: int | None = None
-        found = self._open()
-        connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
-        connection.feed_from(self)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will be sent."""
-        return self._fd is None
-
-    def credit(self, taken: int) -> None:
-        """The server has taken this much."""
-        self._credit = max(self._credit, taken)
-        if self._fd is not None:
-            self._connection.feed_from(self)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def pump(self, connection: Connection) -> bool:
-        """See `connection.Source`."""
-        if self._fd is None or self._sent - self._credit >= self._window:
-            return False
-        try:
-            data = os.read(self._fd, PIECE_BYTES)
-            if self._max_bytes is not None and self._sent + len(data) > self._max_bytes:
-                raise self._too_large()
-        except (OSError, Refused) as error:
-            refused = os_file_error(self._path, error) if isinstance(error, OSError) else error
-            connection.send_json(FrameType.ERROR, refused.body, channel=self._channel)
-            self.close()
-            return False
-        if not data:
-            connection.send(FrameType.END, channel=self._channel, offset=self._sent)
-            self.close()
-            return False
-        connection.send(FrameType.DATA, data, channel=self._channel, offset=self._sent)
-        self._sent += len(data)
-        return True
-
-    def _open(self) -> os.stat_result:
-        try:
-            # Looked at before it is opened: opening a FIFO or a device does something to whoever is at its other end.
-            handle = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
-            try:
-                found = os.fstat(handle)
-                if stat.S_ISDIR(found.st_mode):
-                    raise IsADirectoryError(errno.EISDIR, "")
-                if not stat.S_ISREG(found.st_mode):
-                    raise file_error(self._path, "not_a_regular_file", "Not a regular file")
-                if self._max_bytes is not None and found.st_size > self._max_bytes:
-                    raise self._too_large()
-                self._fd = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise os_file_error(self._path, error) from None
-        return found
-
-    def _too_large(self) -> Refused:
-        return file_error(self._path, "too_large", f"larger than {self._max_bytes} bytes")
-
-
-class Upload:
-    """A file on its way in: written beside its place, renamed over it when it is whole."""
-
-    def __init__(self, path: str, mode: int | None, size: int | None, connection: Connection, channel: int) -> None:
-        self._path = path
-        self._size = size
-        self._connection = connection
-        self._channel = channel
-        self._written = 0
-        self._credited = 0
-        self._temporary: str | None = None
-        self._fd = -1
-        if path.endswith("/"):
-            raise file_error(path, "is_a_directory", "Is a directory")
-        try:
-            self._target = os.path.realpath(path)
-            self._mode = self._final_mode(mode)
-            make_directory(os.path.dirname(self._target), 0o755, path)
-            temporary = os.path.join(os.path.dirname(self._target), f".aviato-{os.urandom(8).hex()}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(temporary, flags, 0o600)
-            self._temporary = temporary
-        except OSError as error:
-            raise os_file_error(path, error) from None
-
-    def data(self, piece: bytes) -> None:
-        """Write a piece."""
-        try:
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            self.abort()
-            raise os_file_error(self._path, error) from None
-        self._written += len(piece)
-        if self._written - self._credited >= CREDIT_BYTES:
-            self._credited = self._written
-            self._connection.send(FrameType.CREDIT, channel=self._channel, offset=self._written)
-
-    def finish(self) -> None:
-        """All has come: put it in its place."""
-        try:
-            if self._size is not None and self._size != self._written:
-                raise file_error(self._path, "file", f"{self._written} bytes arrived where {self._size} were announced")
-            assert self._temporary is not None
-            os.fchmod(self._fd, self._mode)
-            os.rename(self._temporary, self._target)
-            self._temporary = None
-        except OSError as error:
-            raise os_file_error(self._path, error) from None
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Leave things as they were."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self._temporary is not None:
-            try:
-                os.unlink(self._temporary)
-            except OSError:
-                pass
-            self._temporary = None
-
-    def _final_mode(self, mode: int | None) -> int:
-        try:
-            found = os.stat(self._target).st_mode
-        except FileNotFoundError:
-            return 0o644 if mode is None else mode
-        if stat.S_ISDIR(found):
-            raise IsADirectoryError(errno.EISDIR, "")
-        if not stat.S_ISREG(found):
-            raise file_error(self._path, "not_a_regular_file", "Not a regular file")
-        return stat.S_IMODE(found) if mode is None else mode

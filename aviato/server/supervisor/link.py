@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,8 @@ PIECE_BYTES = 64 << 10
 UPLOAD_WINDOW_BYTES = 512 << 10
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 MAX_CHANNELS = 0xFFFF
+ANSWER_SECONDS = 45.0
+"""A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,17 +225,11 @@ class SupervisorLink(asyncio.Protocol):
             path: absolute, or counted from the sandbox's directory.
             max_bytes: refuse a longer file with reason `too_large`.
         """
-        channel = 0
+        return self._read({"op": "read", "path": path, "max_bytes": max_bytes})
 
-        def credit(taken: int) -> None:
-            self._send(FrameType.CREDIT, channel=channel, offset=taken)
-
-        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
-        self._check_alive()
-        channel = self._open(reader)
-        request = {"op": "read", "path": path, "max_bytes": max_bytes, "window": ReadChannel.WINDOW_BYTES}
-        self._send(FrameType.REQUEST, _json(request), channel=channel)
-        return reader
+    def read_tree(self, path: str) -> ReadChannel:
+        """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
+        return self._read({"op": "read_tree", "path": path})
 
     async def write_file(
         self, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None, size_bytes: int | None = None
@@ -245,22 +242,11 @@ class SupervisorLink(asyncio.Protocol):
             mode: None keeps the mode of a file that exists, and is 0644 for a new one.
             size_bytes: if given, contents of another length are refused.
         """
-        self._check_alive()
-        reply = ReplyChannel(self._loop)
-        channel = self._open(reply)
-        self._send(FrameType.REQUEST, _json({"op": "write", "path": path, "mode": mode, "size": size_bytes}), channel=channel)
-        try:
-            sent = await self._upload(reply, channel, chunks)
-            if not reply.reply.done():
-                if size_bytes is not None and sent != size_bytes:
-                    cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
-                    raise SandboxFileError(cut, filepath=path, sandbox_id=self.sandbox_id)
-                self._send(FrameType.END, channel=channel, offset=sent)
-            await reply.reply
-        except BaseException:
-            if self._channels.get(channel) is reply:
-                self._give_up(channel)
-            raise
+        await self._write({"op": "write", "path": path, "mode": mode, "size": size_bytes}, chunks, size_bytes)
+
+    async def write_tree(self, path: str, chunks: AsyncIterator[bytes]) -> None:
+        """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there."""
+        await self._write({"op": "write_tree", "path": path}, chunks, None)
 
     async def ping(self) -> None:
         """Return once the supervisor has answered."""
@@ -268,13 +254,46 @@ class SupervisorLink(asyncio.Protocol):
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes]) -> int:
+    def _read(self, request: dict[str, Any]) -> ReadChannel:
+        channel = 0
+
+        def credit(taken: int) -> None:
+            self._send(FrameType.CREDIT, channel=channel, offset=taken)
+
+        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
+        self._check_alive()
+        channel = self._open(reader)
+        self._send(FrameType.REQUEST, _json({**request, "window": ReadChannel.WINDOW_BYTES}), channel=channel)
+        return reader
+
+    async def _write(self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
+        path = request["path"]
+        self._check_alive()
+        reply = ReplyChannel(self._loop)
+        channel = self._open(reply)
+        self._send(FrameType.REQUEST, _json(request), channel=channel)
+        try:
+            sent = await self._upload(reply, channel, chunks, path)
+            if not reply.reply.done():
+                if size_bytes is not None and sent != size_bytes:
+                    cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
+                    raise SandboxFileError(cut, filepath=path, sandbox_id=self.sandbox_id)
+                self._send(FrameType.END, channel=channel, offset=sent)
+            async with in_time(path):
+                await asyncio.shield(reply.reply)
+        except BaseException:
+            if self._channels.get(channel) is reply:
+                self._give_up(channel)
+            raise
+
+    async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes], path: str) -> int:
         sent = 0
         async for chunk in chunks:
             for start in range(0, len(chunk), PIECE_BYTES):
                 while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
                     reply.moved.clear()
-                    await reply.moved.wait()
+                    async with in_time(path):
+                        await reply.moved.wait()
                 if reply.reply.done():
                     return sent
                 piece = chunk[start : start + PIECE_BYTES]
@@ -397,6 +416,22 @@ class SupervisorLink(asyncio.Protocol):
         self._writable.set()
         for channel in channels.values():
             channel.gone(final)
+
+
+@asynccontextmanager
+async def in_time(path: str) -> AsyncIterator[None]:
+    """Context of a wait for a file operation.
+
+    Raises:
+        SandboxFileError: reason `timeout`. The client hears it before its own patience is over, which would look like a
+            failure of the server's; what is inside can make itself slow.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            yield
+    except TimeoutError:
+        message = f"{path!r}: no answer in {ANSWER_SECONDS:g} s; the file system inside is held up, or the tree is very large"
+        raise SandboxFileError(message, filepath=path, reason="timeout") from None
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -16,13 +16,14 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import files
+from aviato.server.supervisor import files, reading, writing
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.loop import READ, Loop
+from aviato.server.supervisor.transfers import Transfer
 from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Supervisor:
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
         self._commands.on_reaped = self._ending.go_on
-        self._open: dict[int, files.Download | files.Upload | dict[str, Any] | None] = {}
+        self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
         self._last_heard = self._loop.now()
@@ -81,6 +82,8 @@ class Supervisor:
             "remove": self._remove,
             "read": self._read,
             "write": self._write,
+            "read_tree": self._read_tree,
+            "write_tree": self._write_tree,
         }
         if connection is not None:
             self._adopt(socket.socket(fileno=connection))
@@ -174,33 +177,31 @@ class Supervisor:
     def _continue(self, connection: Connection, frame: Frame) -> None:
         """A further frame of an open request; late ones of a request that is over mean nothing."""
         current = self._open.get(frame.channel)
-        if isinstance(current, files.Download) and frame.type == FrameType.CREDIT:
-            current.credit(frame.offset)
-        elif isinstance(current, files.Upload) and frame.type == FrameType.DATA:
-            current.data(frame.payload)
-        elif isinstance(current, files.Upload) and frame.type == FrameType.END:
-            current.finish()
-            self._reply(connection, frame.channel)
+        if isinstance(current, Transfer):
+            if frame.type == FrameType.CREDIT:
+                current.credit(frame.offset)
+            elif frame.type == FrameType.DATA:
+                current.data(frame.payload)
+            elif frame.type == FrameType.END:
+                current.end()
         elif isinstance(current, dict) and frame.type == FrameType.DATA:
             self._shut(frame.channel)
             self._input(connection, frame.channel, current, frame.payload)
 
     def _reply(self, connection: Connection, channel: int, value: dict[str, Any] | None = None) -> None:
-        self._shut(channel)
+        self._close_channel(channel)
         connection.send_json(FrameType.REPLY, value or {}, channel=channel)
 
     def _close_channel(self, channel: int) -> None:
         current = self._shut(channel)
-        if isinstance(current, files.Upload):
-            current.abort()
-        elif isinstance(current, files.Download):
+        if isinstance(current, Transfer):
             current.close()
 
     def _in_call(self) -> bool:
         # A download that was sent whole stays until its channel is used again.
-        return any(not (isinstance(current, files.Download) and current.over) for current in self._open.values())
+        return any(not (isinstance(current, Transfer) and current.over) for current in self._open.values())
 
-    def _shut(self, channel: int) -> files.Download | files.Upload | dict[str, Any] | None:
+    def _shut(self, channel: int) -> Transfer | dict[str, Any] | None:
         if channel not in self._open:
             return None
         self._idleness.called()
@@ -309,10 +310,18 @@ class Supervisor:
 
     def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         path, window = self._path(request), request["window"]
-        self._open[channel] = files.Download(path, request["max_bytes"], window, connection, channel)
+        self._open[channel] = reading.read_file(path, request["max_bytes"], window, connection, channel)
 
     def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._open[channel] = files.Upload(self._path(request), request["mode"], request["size"], connection, channel)
+        answers = writing.Answers(connection, channel, self._close_channel)
+        self._open[channel] = writing.Upload(self._path(request), request["mode"], request["size"], answers)
+
+    def _read_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._open[channel] = reading.read_tree(self._path(request), request["window"], connection, channel)
+
+    def _write_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        answers = writing.Answers(connection, channel, self._close_channel)
+        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers)
 
 
 def _child_signals() -> int:

@@ -8,6 +8,7 @@ import types
 
 PACKAGES = (
     "aviato",
+    "aviato.trees",
     "aviato.wire",
     "aviato.server",
     "aviato.server.supervisor",

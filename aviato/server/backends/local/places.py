@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import syscalls
-from aviato.server.supervisor.removal import remove_tree
+from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
 if TYPE_CHECKING:

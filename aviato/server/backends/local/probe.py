@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import facts
-from aviato.server.supervisor.removal import remove_tree
+from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:
     from aviato.server.images.interpreters import Interpreter

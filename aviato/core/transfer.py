@@ -1,0 +1,213 @@
+"""Files and directory trees between a sandbox and the local disk. What blocks runs in a worker thread of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from aviato.core import files
+from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.trees.errors import SenderFailed, TreeError, shown
+from aviato.trees.pack import gathered, pack
+from aviato.trees.unpack import Arrival
+from aviato.wire.errors import ErrorBody, from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.trees.unpack import OutsideLinks
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+logger = logging.getLogger("aviato")
+
+CHUNK_BYTES = 1 << 20
+ENTRIES_A_CHUNK = 2_000
+_NAMED = 5
+"""How many of the entries that were left out a warning names."""
+
+
+async def upload(handle: SandboxHandle, local: str, remote: str) -> None:
+    """Copy a local file or directory in.
+
+    Raises:
+        OSError: the local side cannot be read.
+        AviatoValidationError: it is neither a file nor a directory.
+        SandboxFileError: what is wrong inside.
+    """
+    kind = (await _in_thread(os.stat, local)).st_mode
+    if stat.S_ISDIR(kind):
+        await _upload_tree(handle, local, remote)
+    elif stat.S_ISREG(kind):
+        await _upload_file(handle, local, remote)
+    else:
+        message = f"{local!r} is neither a file nor a directory; open it and pass it to write_file_streaming()"
+        raise AviatoValidationError(message, field_violations={"local": "neither a file nor a directory"})
+
+
+async def download(handle: SandboxHandle, remote: str, local: str, *, outside_links: OutsideLinks = "refuse") -> None:
+    """Copy a file or directory out; what is there locally changes only once all of it has come.
+
+    Raises:
+        OSError: the local side cannot be written.
+        SandboxFileError: what is wrong inside, or with what came out.
+    """
+    try:
+        await _download_file(handle, remote, local)
+    except SandboxFileError as error:
+        if error.reason != "is_a_directory":
+            raise
+        await _download_tree(handle, remote, local, outside_links)
+
+
+async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
+    file = await _in_thread(open, local, "rb", buffering=0)
+    try:
+        info = os.fstat(file.fileno())
+        chunks = _from_thread(iter(lambda: file.read(CHUNK_BYTES), b""))
+        await files.write_chunks(handle, remote, chunks, mode=stat.S_IMODE(info.st_mode) & 0o777, length=info.st_size)
+    finally:
+        await _in_thread(file.close)
+
+
+async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
+    skipped: list[bytes] = []
+    top = await _in_thread(os.open, local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    packing = pack(top, skipped)
+    try:
+        await files.write_tree(handle, remote, _from_thread(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK)))
+    except TreeError as error:
+        raise AviatoValidationError(f"{local!r}: {error}", field_violations={"local": str(error)}) from None
+    except OSError as error:
+        if isinstance(error.filename, bytes):
+            error.filename = os.path.join(local, os.fsdecode(error.filename))
+        raise
+    finally:
+        packing.close()  # type: ignore[attr-defined]
+        os.close(top)
+    _tell(skipped, f"upload of {local!r}")
+
+
+async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None:
+    mode = 0o644
+
+    def set_mode(found: int) -> None:
+        nonlocal mode
+        mode = found
+
+    def begin() -> Any:
+        if os.path.isdir(local):
+            raise IsADirectoryError(errno.EISDIR, "a directory; name the file to write", local)
+        folder = os.path.dirname(os.path.abspath(local))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, "no such directory to write to", folder)
+        return tempfile.NamedTemporaryFile(dir=folder, prefix=".aviato-", delete=False, buffering=0)
+
+    def commit() -> None:
+        os.fchmod(file.fileno(), mode & ~_umask())
+        file.close()
+        os.replace(file.name, local)
+
+    def write(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+
+    chunks = _batches(files.read_chunks(handle, remote, set_mode))
+    # The first part comes before anything is made here: it may turn out that there is no such file.
+    first = await anext(chunks, b"")
+    file = await _in_thread(begin)
+    try:
+        await _in_thread(write, first)
+        async for chunk in chunks:
+            await _in_thread(write, chunk)
+        await _in_thread(commit)
+    except BaseException:
+        file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(file.name)
+        raise
+    finally:
+        await chunks.aclose()  # type: ignore[attr-defined]
+
+
+async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks) -> None:
+    arrival = await _in_thread(Arrival, local, outside_links=outside_links, umask=_umask())
+    chunks = _batches(files.read_tree(handle, remote))
+    try:
+        async for chunk in chunks:
+            await _in_thread(_run, arrival.feed(chunk))
+        await _in_thread(_run, arrival.finish())
+    except SenderFailed as failed:
+        raise from_wire(ErrorBody.model_validate_json(failed.body)) from None
+    except TreeError as error:
+        message = f"{remote!r}: {error}"
+        raise SandboxFileError(message, filepath=remote, reason=error.reason, sandbox_id=handle.sandbox_id) from None
+    except OSError as error:
+        if isinstance(error.filename, bytes):
+            error.filename = os.path.join(local, os.fsdecode(error.filename))
+        raise
+    finally:
+        await _in_thread(_run, arrival.abort())
+        await chunks.aclose()  # type: ignore[attr-defined]
+    _tell(arrival.skipped, f"download of {remote!r}")
+
+
+def _run(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
+
+
+async def _from_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while chunk := await _in_thread(next, chunks, b""):
+        yield chunk
+
+
+async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in pieces that are worth a hop to another thread."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK_BYTES:
+            yield b"".join(held)
+            held.clear()
+            size = 0
+    if held:
+        yield b"".join(held)
+
+
+async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """The result of a blocking call. A caller that is cancelled still waits for it: nothing it uses is pulled from under it."""
+    task = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
+def _umask() -> int:
+    """Of this process: not by `os.umask`, which would change it for all threads meanwhile."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+def _tell(skipped: list[bytes], what: str) -> None:
+    if skipped:
+        names = ", ".join(shown(name) for name in skipped[:_NAMED]) + (" …" if len(skipped) > _NAMED else "")
+        logger.warning("%s left out what is neither file, directory nor a link that stays inside: %s", what, names)

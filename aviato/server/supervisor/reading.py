@@ -1,0 +1,83 @@
+"""Files and trees on their way out. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aviato.server.supervisor.errors import Refused, file_error, os_file_error
+from aviato.server.supervisor.files import describe
+from aviato.server.supervisor.transfers import Outgoing
+from aviato.trees.pack import gathered, pack
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aviato.server.supervisor.connection import Connection
+
+PIECE_BYTES = 64 << 10
+ENTRIES_A_PIECE = 64
+
+
+def read_file(path: str, max_bytes: int | None, window: int, connection: Connection, channel: int) -> Outgoing:
+    """A regular file."""
+    fd, found = _open(path, max_bytes)
+    connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
+    return Outgoing(_contents(fd, path, max_bytes), path, window, connection, channel)
+
+
+def read_tree(path: str, window: int, connection: Connection, channel: int) -> Outgoing:
+    """A directory, as an archive."""
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.fstat(top)
+    except OSError as error:
+        raise os_file_error(path, error) from None
+    connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
+    return Outgoing(_packed(top), path, window, connection, channel)
+
+
+def _contents(fd: int, path: str, max_bytes: int | None) -> Iterator[bytes]:
+    sent = 0
+    try:
+        while data := os.read(fd, PIECE_BYTES):
+            sent += len(data)
+            if max_bytes is not None and sent > max_bytes:
+                raise _too_large(path, max_bytes)
+            yield data
+    finally:
+        os.close(fd)
+
+
+def _packed(top: int) -> Iterator[bytes]:
+    try:
+        yield from gathered(pack(top), PIECE_BYTES, ENTRIES_A_PIECE)
+    finally:
+        os.close(top)
+
+
+def _open(path: str, max_bytes: int | None) -> tuple[int, os.stat_result]:
+    try:
+        # Looked at before it is opened: opening a FIFO or a device does something to whoever is at its other end.
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = os.fstat(handle)
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "")
+            if not stat.S_ISREG(found.st_mode):
+                raise file_error(path, "not_a_regular_file", "Not a regular file")
+            if max_bytes is not None and found.st_size > max_bytes:
+                raise _too_large(path, max_bytes)
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            return os.open(f"/proc/self/fd/{handle}", flags), found
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise os_file_error(path, error) from None
+
+
+def _too_large(path: str, max_bytes: int) -> Refused:
+    return file_error(path, "too_large", f"larger than {max_bytes} bytes")

@@ -1,0 +1,196 @@
+"""Files and trees on their way in. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aviato.server.supervisor.errors import Refused, entry_error, file_error, os_file_error
+from aviato.server.supervisor.files import make_directory
+from aviato.server.supervisor.transfers import Transfer
+from aviato.trees.errors import SenderFailed, TreeError, hostile
+from aviato.trees.unpack import Arrival
+from aviato.wire.frames import FrameType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.loop import Loop
+
+CREDIT_BYTES = 128 << 10
+ENTRIES_A_TURN = 32
+
+
+class Answers:
+    """What a request on its way in says to the server."""
+
+    def __init__(self, connection: Connection, channel: int, close: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._close = close
+
+    def credit(self, taken: int) -> None:
+        """So much has been taken."""
+        self._connection.send(FrameType.CREDIT, channel=self._channel, offset=taken)
+
+    def reply(self) -> None:
+        """It is done; the channel is closed."""
+        self._close(self._channel)
+        self._connection.send_json(FrameType.REPLY, {}, channel=self._channel)
+
+    def refuse(self, refused: Refused) -> None:
+        """It cannot be done; the channel is closed."""
+        self._close(self._channel)
+        self._connection.send_json(FrameType.ERROR, refused.body, channel=self._channel)
+
+
+class Upload(Transfer):
+    """A file on its way in: written beside its place, renamed over it when it is whole."""
+
+    def __init__(self, path: str, mode: int | None, size: int | None, answers: Answers) -> None:
+        self._path = path
+        self._size = size
+        self._answers = answers
+        self._written = 0
+        self._credited = 0
+        self._temporary: str | None = None
+        self._fd = -1
+        if path.endswith("/"):
+            raise file_error(path, "is_a_directory", "Is a directory")
+        try:
+            self._target = os.path.realpath(path)
+            self._mode = self._final_mode(mode)
+            make_directory(os.path.dirname(self._target), 0o755, path)
+            temporary = os.path.join(os.path.dirname(self._target), f".aviato-{os.urandom(8).hex()}")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(temporary, flags, 0o600)
+            self._temporary = temporary
+        except OSError as error:
+            raise os_file_error(path, error) from None
+
+    def data(self, piece: bytes) -> None:
+        """Write a piece."""
+        try:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise os_file_error(self._path, error) from None
+        self._written += len(piece)
+        if self._written - self._credited >= CREDIT_BYTES:
+            self._credited = self._written
+            self._answers.credit(self._written)
+
+    def end(self) -> None:
+        """All has come: put it in its place."""
+        try:
+            if self._size is not None and self._size != self._written:
+                raise file_error(self._path, "file", f"{self._written} bytes arrived where {self._size} were announced")
+            assert self._temporary is not None
+            os.fchmod(self._fd, self._mode)
+            os.rename(self._temporary, self._target)
+            self._temporary = None
+        except OSError as error:
+            raise os_file_error(self._path, error) from None
+        self._answers.reply()
+
+    def close(self) -> None:
+        """Leave things as they were, if they are not as they should be."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._temporary is not None:
+            try:
+                os.unlink(self._temporary)
+            except OSError:
+                pass
+            self._temporary = None
+
+    def _final_mode(self, mode: int | None) -> int:
+        try:
+            found = os.stat(self._target).st_mode
+        except FileNotFoundError:
+            return 0o644 if mode is None else mode
+        if stat.S_ISDIR(found):
+            raise IsADirectoryError(errno.EISDIR, "")
+        if not stat.S_ISREG(found):
+            raise file_error(self._path, "not_a_regular_file", "Not a regular file")
+        return stat.S_IMODE(found) if mode is None else mode
+
+
+class TreeUpload(Transfer):
+    """A tree on its way in, as an archive. What has arrived is worked off by a job, a few entries a turn."""
+
+    def __init__(self, path: str, loop: Loop, answers: Answers) -> None:
+        self._path = path
+        self._loop = loop
+        self._answers = answers
+        self._pieces: deque[bytes] = deque()
+        self._taken = 0
+        self._credited = 0
+        self._ended = False
+        self._closed = False
+        self._busy = False
+        try:
+            place = os.path.realpath(path)
+            make_directory(os.path.dirname(place), 0o755, path)
+            self._arrival = Arrival(place, outside_links="keep", umask=0)
+        except OSError as error:
+            raise os_file_error(path, error) from None
+
+    def data(self, piece: bytes) -> None:
+        """See `Transfer`."""
+        self._pieces.append(piece)
+        self._work()
+
+    def end(self) -> None:
+        """See `Transfer`."""
+        self._ended = True
+        self._work()
+
+    def close(self) -> None:
+        """See `Transfer`."""
+        self._closed = True
+        self._work()
+
+    def _work(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._loop.start(self._steps())
+
+    def _steps(self) -> Iterator[bool]:
+        try:
+            while self._pieces and not self._closed:
+                piece = self._pieces.popleft()
+                yield from self._some(self._arrival.feed(piece))
+                self._taken += len(piece)
+                if self._taken - self._credited >= CREDIT_BYTES:
+                    self._credited = self._taken
+                    self._answers.credit(self._taken)
+            if self._ended and not self._closed:
+                yield from self._some(self._arrival.finish())
+                if not self._closed:
+                    self._answers.reply()
+        except (OSError, TreeError) as error:
+            self._answers.refuse(entry_error(self._path, error))
+        except SenderFailed:
+            self._answers.refuse(entry_error(self._path, hostile(b"", "the archive says that its sender failed")))
+        finally:
+            self._busy = False
+        if self._closed:
+            self._busy = True
+            try:
+                yield from self._some(self._arrival.abort(), to_the_end=True)
+            except OSError:
+                pass  # Somebody inside holds on to it, and keeps it.
+
+    def _some(self, steps: Iterator[None], to_the_end: bool = False) -> Iterator[bool]:
+        for count, _ in enumerate(steps, 1):
+            if self._closed and not to_the_end:
+                return
+            if count % ENTRIES_A_TURN == 0:
+                yield True
