@@ -28,6 +28,7 @@ __all__ = [
     "OperationTimeoutError",
     "Process",
     "ProcessResult",
+    "RemoteFunction",
     "ResourceUsage",
     "Sandbox",
     "SandboxCommandTimeoutError",
@@ -46,6 +47,7 @@ __all__ = [
     "SandboxTerminatedError",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
+    "Serialization",
     "Session",
     "StreamReader",
     "StreamWriter",
@@ -63,10 +65,12 @@ _HOMES = {
     "OperationRef": "bridge.operation",
     "Process": "process",
     "ProcessResult": "results",
+    "RemoteFunction": "functions.remote",
     "ResourceUsage": "results",
     "Sandbox": "sandbox",
     "SandboxDefaults": "defaults",
     "SandboxStatus": "options",
+    "Serialization": "options",
     "Session": "session",
     "StreamReader": "bridge.stream",
     "StreamWriter": "bridge.writer",
@@ -108,7 +112,9 @@ if TYPE_CHECKING:
     from aviato.exceptions import SandboxTimeoutError as SandboxTimeoutError
     from aviato.exceptions import SandboxUnavailableError as SandboxUnavailableError
     from aviato.exceptions import WandbAuthError as WandbAuthError
+    from aviato.functions.remote import RemoteFunction as RemoteFunction
     from aviato.options import SandboxStatus as SandboxStatus
+    from aviato.options import Serialization as Serialization
     from aviato.process import Process as Process
     from aviato.results import FileInfo as FileInfo
     from aviato.results import ProcessResult as ProcessResult

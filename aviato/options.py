@@ -33,3 +33,18 @@ class SandboxStatus(StrEnum):
 
 
 _TERMINAL = frozenset({SandboxStatus.COMPLETED, SandboxStatus.FAILED, SandboxStatus.TERMINATED})
+
+
+class Serialization(StrEnum):
+    """How a remote function's arguments and result cross.
+
+    `JSON` as JSON has them: tuples become lists and the keys of dicts become text. `PICKLE` keeps Python's own data types; its
+    results may hold those, `datetime`, `Decimal` and the classes named in `result_types`, and nothing else.
+    """
+
+    JSON = "json"
+    PICKLE = "pickle"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Serialization:
+        raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}")

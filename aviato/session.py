@@ -7,7 +7,7 @@ import os
 import signal
 import weakref
 from _thread import get_ident
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from aviato import defaults as checks
 from aviato import sandbox_config
@@ -19,7 +19,7 @@ from aviato.sandbox_state import SandboxState, begin, call
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
+    from aviato.functions.remote import RemoteFunction
+    from aviato.options import Serialization
     from aviato.policy.metrics import Reporter
     from aviato.sandbox_config import Connection, SandboxOptions
 
@@ -36,6 +38,8 @@ _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""
 
 Report = dict[str, float | int]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Session:
@@ -104,6 +108,41 @@ class Session:
             begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
         return Sandbox._of(state, let_go=not detached)
 
+    def function(
+        self,
+        *,
+        serialization: Serialization | str = "json",
+        temp_dir: str | None = None,
+        result_types: Iterable[type] = (),
+        **options: Unpack[SandboxOptions],
+    ) -> Callable[[Callable[P, T]], RemoteFunction[P, T]]:
+        """Decorate a function so that each of its calls runs in a fresh sandbox of this session.
+
+        What the function reads goes along: closure variables, defaults, globals of its module and of your other modules that
+        are not installed. Modules are imported inside, so they must be in the image.
+
+        Args:
+            serialization: how arguments and results cross; `Serialization.JSON` turns tuples into lists and the keys of dicts
+                into text, `Serialization.PICKLE` keeps Python's own data types.
+            temp_dir: where the files of a call are inside; None is that of the defaults, `/tmp`.
+            result_types: dataclasses and enums that a pickled result may hold beside built-in data, `datetime` and `Decimal`.
+            options: as the constructor of `Sandbox`; `exec_timeout_seconds` limits a call.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant.
+            AsyncFunctionError, FunctionError: when it decorates an `async def`, or a generator function.
+        """
+        from aviato.functions.options import check_function, check_options
+        from aviato.functions.remote import RemoteFunction
+
+        checked = check_options(serialization, temp_dir, result_types, options, self._defaults)
+
+        def decorate(function: Callable[P, T]) -> RemoteFunction[P, T]:
+            check_function(function)
+            return RemoteFunction(self, function, checked)
+
+        return decorate
+
     def list(
         self,
         *,
@@ -155,6 +194,10 @@ class Session:
         sandbox._state.metrics = self._metrics
         self._adopted[sandbox.sandbox_id] = sandbox._state
         self._close_at_exit()
+
+    def _forget(self, sandbox_id: str) -> None:
+        """A sandbox of one call has ended: nothing is left to do about it."""
+        self._made.pop(sandbox_id, None)
 
     @property
     def sandbox_count(self) -> int:
