@@ -21,10 +21,12 @@ NAMES = [
     "OperationRef",
     "Process",
     "ProcessResult",
+    "RemoteFunction",
     "ResourceUsage",
     "Sandbox",
     "SandboxDefaults",
     "SandboxStatus",
+    "Serialization",
     "Session",
     "StreamReader",
     "StreamWriter",
@@ -38,14 +40,24 @@ LATER = [
     "GradeCase",
     "GradeResult",
     "NetworkOptions",
-    "RemoteFunction",
     "ResourceOptions",
     "Secret",
-    "Serialization",
     "TerminalResult",
     "TerminalSession",
 ]
-HEAVY = ["aiohttp", "pydantic", "wandb", "click", "docker", "kubernetes", "tenacity", "uvloop", "aviato.bridge.loop"]
+HEAVY = [
+    "aviato.functions",
+    "cloudpickle",
+    "aiohttp",
+    "pydantic",
+    "wandb",
+    "click",
+    "docker",
+    "kubernetes",
+    "tenacity",
+    "uvloop",
+    "aviato.bridge.loop",
+]
 
 
 def client_modules() -> list[str]:

@@ -16,6 +16,10 @@ OUTPUTS = {
     "async_rollouts": f"{['2'] * 8}\n",
     "streaming": "".join(f"{how}: step {step}\n" for how in ("block", "await") for step in (1, 2, 3)) + "returncode 0\n",
     "stdin": "3\n1 + 1 = 2\n2 ** 10 = 1024\nreturncode 1\n",
+    "functions": (
+        "Score(expression='4 * 6', right=True)\nScore(expression='4 + 6', right=False)\nraised ZeroDivisionError\n"
+        "Score(expression='3 * 8', right=True) without a sandbox\n"
+    ),
     "errors": (
         "passed\nfailed with returncode 3\ntimed out, and had printed 'begun\\n'\n"
         "/missing: no_such_file, infrastructure: False\nno server: infrastructure: True\n"

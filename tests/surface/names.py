@@ -102,9 +102,6 @@ LATER: set[str] = {
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *("SandboxDefaults.resources", "SandboxDefaults.network"),
     # The rest of the surface
-    *("AsyncFunctionError", "FunctionError", "FunctionSerializationError", "Session.function", "Serialization"),
-    *_of("RemoteFunction", "remote", "map", "local", "__call__"),
-    *("SandboxExecutionError.exception_type", "SandboxExecutionError.exception_message"),
     *("Sandbox(ports=)", "Sandbox.exposed_ports", "Sandbox.service_address", "Sandbox.service_urls"),
     *("Sandbox.exec(detach=)", "Sandbox.attach", "Sandbox.attach(stdout_offset=)", "Sandbox.attach(stderr_offset=)"),
     *_of("Sandbox", "shell", "shell(command=)", "shell(width=)", "shell(height=)"),

@@ -20,6 +20,7 @@ from tests.surface import (
     async_client_checks,
     async_facade_checks,
     error_checks,
+    function_checks,
     harness,
     names,
     operation_checks,
@@ -27,7 +28,9 @@ from tests.surface import (
     session_checks,
 )
 
-assert all((async_client_checks, async_facade_checks, error_checks, operation_checks, sandbox_checks, session_checks))
+assert all(
+    (async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks, session_checks)
+)
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)
