@@ -8,6 +8,7 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -70,20 +71,27 @@ async def download(handle: SandboxHandle, remote: str, local: str, *, outside_li
 
 async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
     file = await _in_thread(open, local, "rb", buffering=0)
+    source = _Source(iter(lambda: file.read(CHUNK_BYTES), b""), file.close)
     try:
         info = os.fstat(file.fileno())
-        chunks = _from_thread(iter(lambda: file.read(CHUNK_BYTES), b""))
-        await files.write_chunks(handle, remote, chunks, mode=stat.S_IMODE(info.st_mode) & 0o777, length=info.st_size)
+        mode = stat.S_IMODE(info.st_mode) & 0o777
+        await files.write_chunks(handle, remote, source.chunks(), mode=mode, length=info.st_size)
     finally:
-        await _in_thread(file.close)
+        await _in_thread(source.close)
 
 
 async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
     skipped: list[bytes] = []
     top = await _in_thread(os.open, local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     packing = pack(top, skipped)
+
+    def close() -> None:
+        packing.close()  # type: ignore[attr-defined]
+        os.close(top)
+
+    source = _Source(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK), close)
     try:
-        await files.write_tree(handle, remote, _from_thread(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK)))
+        await files.write_tree(handle, remote, source.chunks())
     except TreeError as error:
         raise AviatoValidationError(f"{local!r}: {error}", field_violations={"local": str(error)}) from None
     except OSError as error:
@@ -91,8 +99,7 @@ async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
             error.filename = os.path.join(local, os.fsdecode(error.filename))
         raise
     finally:
-        packing.close()  # type: ignore[attr-defined]
-        os.close(top)
+        await _in_thread(source.close)
     _tell(skipped, f"upload of {local!r}")
 
 
@@ -166,9 +173,32 @@ def _run(steps: Iterator[None]) -> None:
         pass
 
 
-async def _from_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while chunk := await _in_thread(next, chunks, b""):
-        yield chunk
+class _Source:
+    """What is sent, read in threads, and closed once no thread reads it any more.
+
+    The request's body is read by a task of the HTTP library's. It may still read when the request has been given up.
+    """
+
+    def __init__(self, parts: Iterator[bytes], close: Callable[[], object]) -> None:
+        self._parts = parts
+        self._close = close
+        self._closed = False
+        self._reading = threading.Lock()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while chunk := await _in_thread(self._next):
+            yield chunk
+
+    def close(self) -> None:
+        with self._reading:
+            self._closed = True
+            self._close()
+
+    def _next(self) -> bytes:
+        with self._reading:
+            if self._closed:
+                raise ValueError("the request that this was read for has ended")
+            return next(self._parts, b"")
 
 
 async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox
+from aviato.trees.pack import pack
 
 MAKE_TREE = r"""
 import os, sys
@@ -305,3 +307,28 @@ def test_a_copy_that_is_cancelled_leaves_nothing(sandbox: Sandbox, tmp_path: Pat
     while len(sandbox.list_files(".").result()) > 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [one.path for one in sandbox.list_files(".").result()] == ["/workspace/t"]
+
+
+def test_a_copy_that_is_cancelled_while_its_source_is_read(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is given up while a thread still reads for it: the source is closed after that, never under it."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow(top: int, skipped: list[bytes]) -> Iterator[bytes]:
+        yield from pack(top, skipped)
+        reading.set()
+        assert go_on.wait(20)
+        os.fstat(top)
+        yield b""
+
+    monkeypatch.setattr("aviato.core.transfer.pack", slow)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(b"x")
+    copying = sandbox.upload(tmp_path / "source", "in")
+    assert reading.wait(20)
+    threading.Timer(0.3, go_on.set).start()
+    copying.cancel()
+    with pytest.raises(aviato.OperationCancelledError):
+        copying.result(10)
+    assert go_on.is_set()
