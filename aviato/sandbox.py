@@ -234,10 +234,10 @@ class Sandbox(SandboxFiles, SandboxProperties):
     # -- life
 
     def start(self) -> OperationRef[None]:
-        """Start it; resolves when the server has accepted it. A second call joins the first."""
+        """Start it; resolves when the server, or its session's own queue, has accepted it. A second call joins the first."""
         self._state.used = True
         if self._start_ref is None or _failed(self._start_ref):
-            work = self._state.do(lambda handle: handle.start())
+            work = self._state.do(lambda handle: handle.accept())
             self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True)
         return self._start_ref
 
@@ -455,6 +455,10 @@ async def _wait_running(handle: SandboxHandle) -> None:
 async def _ask_status(handle: SandboxHandle) -> SandboxStatus:
     if not handle.begun:
         return SandboxStatus.UNSPECIFIED
+    if handle.queued:
+        return SandboxStatus.PENDING
+    if handle.info is not None and not handle.accepted:
+        return handle.info.status
     await handle.until_accepted()
     return (await handle.refresh()).status
 

@@ -33,12 +33,19 @@ class SandboxProperties:
     def status(self) -> SandboxStatus:
         """As last seen; `get_status()` asks."""
         info = self._state.last_seen
-        return SandboxStatus.UNSPECIFIED if info is None else info.status
+        if info is None:
+            return SandboxStatus.PENDING if self._state.on_its_way else SandboxStatus.UNSPECIFIED
+        return info.status
 
     @property
     def status_reason(self) -> str | None:
-        """Why it ended, such as `stopped`, `exited` or `lifetime`."""
+        """Why it ended, such as `stopped`, `exited` or `lifetime`; of one that waits, where: `queued: place 3 …`."""
+        position = self._state.queue_position
+        if position is not None:
+            return f"queued: place {position} in its session's queue"
         info = self._state.last_seen
+        if info is not None and info.queue is not None:
+            return f"queued: place {info.queue.position} in the server's queue"
         return None if info is None else info.status_reason
 
     @property

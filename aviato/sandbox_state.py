@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
+    from aviato.core.turns import Turns
     from aviato.policy.metrics import Metrics
     from aviato.sandbox_config import Connection, SandboxConfig
     from aviato.wire.sandboxes import SandboxInfo
@@ -36,6 +37,7 @@ class SandboxState:
         accepted: the server is known to have it; a copy need not create it.
         used: some operation was asked for, which reports a failed start.
         stopped: `stop()` was called here, so what ends from now on was cancelled.
+        turns: the places of its session, where that has a limit.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class SandboxState:
         self.sandbox_id = sandbox_id
         self.config = config
         self.metrics = metrics
+        self.turns: Turns | None = None
         self.stats = ExecStats()
         self.accepted = accepted or config.create is None
         self.used = False
@@ -75,7 +78,7 @@ class SandboxState:
 
         create = None if self.accepted else self.config.create
         on_running = None if self.metrics is None else self.metrics.startup
-        return SandboxHandle(self.sandbox_id, client, presence, create, on_running=on_running)
+        return SandboxHandle(self.sandbox_id, client, presence, create, on_running=on_running, turns=self.turns)
 
     async def start_in_background(self) -> None:
         """Start it without a waiter; a failure is for whoever uses it, and is logged if nobody does."""
@@ -98,6 +101,16 @@ class SandboxState:
     def last_seen(self) -> SandboxInfo | None:
         """What the server said last."""
         return self._handle.info if self._handle is not None and self._handle.info is not None else self.info
+
+    @property
+    def queue_position(self) -> int | None:
+        """Its place in its session's own queue, 1 is next."""
+        return None if self.turns is None else self.turns.position(self.sandbox_id)
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether its session has accepted it, and the server may not have yet."""
+        return self._handle is not None and self._handle.on_its_way
 
     @property
     def is_accepted(self) -> bool:

@@ -9,7 +9,6 @@ import weakref
 from _thread import get_ident
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.metrics import Metrics, load_reporters
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
     from aviato.core.presence import Presence
+    from aviato.core.turns import Turns
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
@@ -60,12 +60,13 @@ class Session:
         Args:
             defaults: of its sandboxes.
             report_to: None reports to whatever reporter is installed and active; `[]` to none.
-            max_concurrency: not available yet; refused when given.
+            max_concurrency: at most so many sandboxes of this session at once, adopted and detached ones included; further
+                ones wait in order, with status `pending`. A sandbox that was let go makes room by itself. None is no limit.
 
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant.
         """
-        checks.refuse_later("max_concurrency", max_concurrency)
+        self._turns = _turns(max_concurrency)
         self._defaults = defaults
         self._reporting = _reports(report_to)
         self._connection = sandbox_config.connection(defaults)
@@ -98,6 +99,7 @@ class Session:
             options["defaults"] = self._defaults
         config = sandbox_config.config(options, releasable=True)
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
+        state.turns = self._turns
         self._metrics.sandbox_created()
         detached = bool(options.get("detached"))
         if not detached:
@@ -194,6 +196,8 @@ class Session:
         sandbox._state.metrics = self._metrics
         self._adopted[sandbox.sandbox_id] = sandbox._state
         self._close_at_exit()
+        if self._turns is not None:
+            begin(_take_place(sandbox._state, self._turns), f"adopt {sandbox.sandbox_id}", shared=True)
 
     def _forget(self, sandbox_id: str) -> None:
         """A sandbox of one call has ended: nothing is left to do about it."""
@@ -279,6 +283,8 @@ class Session:
     async def _stop_all(self) -> None:
         import asyncio
 
+        if self._turns is not None:
+            self._turns.close()
         ids = set(self._made)
         if len(ids) > _ASK_FIRST:
             living = await call(self._connection, _living)
@@ -298,6 +304,8 @@ class Session:
 
         if self._closing is None and self._pid == os.getpid():
             self.log_metrics(self._step)
+            if self._turns is not None:
+                self._turns.close()
             await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
 
     def __enter__(self) -> Self:
@@ -407,6 +415,38 @@ def _reports(report_to: Sequence[str] | None) -> Callable[[], list[Reporter]]:
             field_violations={"report_to": "not available yet"},
         )
     return list
+
+
+def _turns(max_concurrency: int | None) -> Turns | None:
+    """The places of a session with a limit.
+
+    Raises:
+        TypeError, AviatoValidationError: it can be no limit.
+    """
+    if max_concurrency is None:
+        return None
+    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int):
+        raise TypeError(f"max_concurrency must be an int, not {type(max_concurrency).__name__}")
+    if max_concurrency < 1:
+        raise AviatoValidationError(
+            f"max_concurrency must be 1 or more, got {max_concurrency}; None is no limit",
+            field_violations={"max_concurrency": "less than 1"},
+        )
+    from aviato.core.turns import Turns
+
+    return Turns(max_concurrency)
+
+
+async def _take_place(state: SandboxState, turns: Turns) -> None:
+    """Count an adopted sandbox among those of the session; one that waits in another's queue stays there."""
+    handle = state.handle()
+    if handle.turns is turns or handle.queued:
+        return
+    if handle.turns is not None:
+        handle.turns.leave(handle)
+    state.turns = handle.turns = turns
+    if handle.begun and not state.is_over:
+        turns.hold(handle)
 
 
 def _log(reporter: Reporter, metrics: Report, step: int | None) -> bool:

@@ -129,6 +129,11 @@ class Client:
         body = encode(StopSandbox, graceful_shutdown_seconds=grace_seconds)
         return await self._end("POST", f"/v1/sandboxes/{sandbox_id}/stop", body, grace_seconds, missing_ok)
 
+    async def release(self, sandbox_id: str) -> SandboxInfo | None:
+        """End a sandbox that was let go, with reason `released`, unless something uses it; None if it is not known."""
+        body = encode(StopSandbox, release=True)
+        return await self._end("POST", f"/v1/sandboxes/{sandbox_id}/stop", body, 10.0, True)
+
     async def delete(self, sandbox_id: str, *, missing_ok: bool = False) -> SandboxInfo | None:
         """End a sandbox with the usual grace; None if the server does not know it and that is fine."""
         return await self._end("DELETE", f"/v1/sandboxes/{sandbox_id}", None, 10.0, missing_ok)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.core.client import encode_create
@@ -14,13 +15,14 @@ from aviato.exceptions import (
     SandboxTerminatedError,
 )
 from aviato.options import SandboxStatus
+from aviato.wire.sandboxes import SandboxInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from aviato.core.client import Client
     from aviato.core.presence import Presence
-    from aviato.wire.sandboxes import SandboxInfo
+    from aviato.core.turns import Turns
 
 logger = logging.getLogger("aviato")
 _noted: set[str] = set()
@@ -35,6 +37,7 @@ class SandboxHandle:
         presence: this process at that server.
         create: the fields of the create request; None for a sandbox that exists already.
         on_running: told once how long the start took.
+        turns: the places of its session, where that has a limit.
 
     Attributes:
         info: as last seen.
@@ -50,6 +53,7 @@ class SandboxHandle:
         create: dict[str, Any] | None,
         *,
         on_running: Callable[[float], None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.client = client
@@ -58,7 +62,10 @@ class SandboxHandle:
         self.info: SandboxInfo | None = None
         self.stopped = False
         self.accepted = create is None
+        self.turns = turns
         self._create = create
+        self._asked_at = 0.0
+        self._queued_seconds = 0.0
         self._on_running = on_running
         self._start: asyncio.Task[None] | None = None
         self._watches: dict[str, asyncio.Task[SandboxInfo]] = {}
@@ -72,13 +79,35 @@ class SandboxHandle:
         """Return once the server has accepted it; all callers share one request, and a cancelled one leaves it."""
         if self.accepted and not self.stopped:
             return
+        await asyncio.shield(self._starting())
+        if self.stopped:
+            raise self._is_stopped()
+
+    async def accept(self) -> None:
+        """As `start`, but a place in the session's own queue is acceptance too; the start goes on."""
+        if not self.accepted:
+            self._starting()
+        if not self.queued:
+            await self.start()
+
+    def _starting(self) -> asyncio.Task[None]:
         if self.stopped:
             raise self._is_stopped()
         if self._start is None or self._start.done():
-            self._start = _task(self._request_start(), f"start {self.sandbox_id}")
-        await asyncio.shield(self._start)
-        if self.stopped:
-            raise self._is_stopped()
+            turn = None if self.turns is None else self.turns.join(self)
+            self._asked_at = time.time()
+            self._start = _task(self._request_start(turn), f"start {self.sandbox_id}")
+        return self._start
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether its session has accepted it, and the server may not have yet."""
+        return self.turns is not None and self._start is not None and not self._start.done()
+
+    @property
+    def queued(self) -> bool:
+        """Whether it waits in its session's own queue, so that the server does not know it yet."""
+        return self.turns is not None and self.turns.position(self.sandbox_id) is not None
 
     @property
     def begun(self) -> bool:
@@ -90,14 +119,36 @@ class SandboxHandle:
         if not self.accepted and self._start is not None:
             await asyncio.shield(self._start)
 
-    async def _request_start(self) -> None:
+    async def _request_start(self, turn: asyncio.Future[None] | None) -> None:
         assert self._create is not None
-        values = {**self._create, "sandbox_id": self.sandbox_id}
-        if not values.get("detached"):
-            values["lease_id"] = self.presence.lease_id
-        self.see(await self.client.create(encode_create(values)))
-        self.accepted = True
-        self.presence.hold()
+        self.enter()
+        try:
+            if turn is not None and not turn.done():
+                await self._take(turn)
+            values = {**self._create, "sandbox_id": self.sandbox_id}
+            if not values.get("detached"):
+                values["lease_id"] = self.presence.lease_id
+            self.see(await self.client.create(encode_create(values)))
+            self.accepted = True
+            self.presence.hold()
+        except BaseException:
+            if self.turns is not None:
+                self.turns.leave(self)
+            raise
+        finally:
+            self.leave()
+        if self.turns is not None:
+            self.turns.created(self)
+
+    async def _take(self, turn: asyncio.Future[None]) -> None:
+        begin = time.monotonic()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self.stopped:
+                raise self._is_stopped() from None
+            raise
+        self._queued_seconds = time.monotonic() - begin
 
     async def wait_running(self) -> SandboxInfo:
         """Return once it runs or has ended; all waiters share one watch.
@@ -115,12 +166,12 @@ class SandboxHandle:
 
     async def wait_ended(self) -> SandboxInfo:
         """Return once it has ended, however it did; also of one that this object has stopped."""
+        if self.info is not None and self.info.status.is_terminal:
+            return self.info
         if self.stopped and self.begun:
             await self.until_accepted()
         else:
             await self.start()
-        if self.info is not None and self.info.status.is_terminal:
-            return self.info
         return await self._watch("ended")
 
     async def _watch(self, until: str) -> SandboxInfo:
@@ -150,13 +201,20 @@ class SandboxHandle:
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
             logger.warning("%s", info.image_note)
+        if self.turns is not None and info.status.is_terminal:
+            self.turns.leave(self)
         return info
+
+    @property
+    def created_at(self) -> float:
+        """When it was accepted, in seconds since the epoch."""
+        return self._asked_at if self.info is None else self.info.created_at
 
     def has_started(self, startup_seconds: float | None) -> None:
         """It runs, or has run; counted once."""
         report, self._on_running = self._on_running, None
         if report is not None and startup_seconds is not None:
-            report(startup_seconds)
+            report(startup_seconds + self._queued_seconds)
 
     def runs(self, started_at: float | None, startup_seconds: float | None) -> None:
         """A command in it has begun, so it runs: known without asking."""
@@ -174,6 +232,11 @@ class SandboxHandle:
         if not self.accepted and self._start is None:
             self.stopped = True
             return
+        if self.queued:
+            self.withdraw()
+            return
+        if self.info is not None and self.info.status.is_terminal and not self.accepted:
+            return
         if self._stop is None or (self._stop.done() and self._stop.exception() is not None):
             self._stop = _task(self._request_stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}")
         await asyncio.shield(self._stop)
@@ -187,9 +250,44 @@ class SandboxHandle:
             if isinstance(error, AviatoError) and not error.retryable:
                 return
             missing_ok = missing_ok or error is not None
-        info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok)
+        if self.turns is not None:
+            self.turns.leaving(self, True)
+        try:
+            info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok)
+        except BaseException:
+            if self.turns is not None:
+                self.turns.leaving(self, False)
+            raise
         if info is not None:
             self.see(info)
+        elif self.turns is not None:
+            self.turns.leave(self)
+
+    def withdraw(self) -> None:
+        """Leave the session's queue for good: the server will never know it."""
+        self.stopped = True
+        create = self._create or {}
+        self.info = SandboxInfo(
+            sandbox_id=self.sandbox_id,
+            status=SandboxStatus.TERMINATED,
+            status_reason="stopped",
+            status_updated_at=time.time(),
+            created_at=self._asked_at,
+            detached=bool(create.get("detached")),
+            tags=list(create.get("tags", ())),
+            annotations=dict(create.get("annotations", {})),
+        )
+        if self.turns is not None:
+            self.turns.leave(self)
+
+    async def release(self) -> None:
+        """End it so that another can start, if the server too sees no use of it."""
+        await self.presence.flushed()
+        info = await self.client.release(self.sandbox_id)
+        if info is not None:
+            self.see(info)
+        elif self.turns is not None:
+            self.turns.leave(self)
 
     def _is_stopped(self) -> AviatoError:
         return SandboxNotRunningError(
@@ -207,6 +305,11 @@ class SandboxHandle:
         self._operations -= 1
         self._tell_if_released()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a command or another operation of this process is under way."""
+        return self._operations > 0
+
     def let_go(self) -> None:
         """Nobody can begin an operation any more; the server is told once the last one has ended."""
         self.releasable = True
@@ -216,6 +319,8 @@ class SandboxHandle:
         if self.releasable and not self._operations and self.accepted and not self.stopped:
             self.releasable = False
             self.presence.let_go(self.sandbox_id)
+            if self.turns is not None and self._create is not None and self._create.get("command") is None:
+                self.turns.let_go(self)
 
 
 def ending_error(info: SandboxInfo) -> AviatoError | None:

@@ -122,6 +122,18 @@ class Presence:
         self._let_go.append(sandbox_id)
         self._flush_in(AFTER_EXIT_SECONDS)
 
+    async def flushed(self) -> None:
+        """Wait until the server has been told all of it."""
+        while not self.ended:
+            if self._flushing is None or self._flushing.done():
+                if not self._execs and not self._let_go:
+                    return
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._flush()
+            assert self._flushing is not None
+            await asyncio.wait((self._flushing,))
+
     def _flush_in(self, seconds: float) -> None:
         if self._flushing is not None and not self._flushing.done():
             return

@@ -128,6 +128,9 @@ class StopSandbox(RequestModel):
     """Body of `POST /v1/sandboxes/{id}/stop`; the answer comes when it has ended. Repeating is harmless."""
 
     graceful_shutdown_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    release: bool = False
+    """Its client needs the place for another: end it as `released`, without a grace, and only if it was let go and nothing
+    uses it. Otherwise the answer is how it is."""
 
 
 class LeaseInfo(ResponseModel):

@@ -150,8 +150,6 @@ def test_reporters(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Session(report_to=["wandb"])
     with pytest.raises(TypeError, match="list"):
         Session(report_to="wandb")
-    with pytest.raises(aviato.AviatoValidationError, match="max_concurrency"):
-        Session(max_concurrency=3)
 
 
 def test_a_full_server_releases_what_nobody_can_use(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

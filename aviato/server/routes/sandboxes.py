@@ -79,6 +79,8 @@ async def get(call: Call) -> web.Response:
 
 async def stop(call: Call) -> web.Response:
     """End a sandbox."""
+    if call.body.release:
+        return answer(await call.service.sandboxes.release(call.path("sandbox_id")))
     return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), call.body.graceful_shutdown_seconds))
 
 

@@ -173,6 +173,21 @@ class Sandboxes:
         await self._polls.wait(box.gone, None)
         return self._info(box, box.record)
 
+    async def release(self, sandbox_id: str) -> SandboxInfo:
+        """End a sandbox that was let go and that nothing uses, since its client needs the place; leave any other as it is.
+
+        Raises:
+            SandboxNotFoundError: it is not known.
+        """
+        box = self._registry.live.get(sandbox_id)
+        if box is None:
+            return self._info(None, self._registry.record(sandbox_id))
+        if box.releasable:
+            self._lives.ask_to_end(box, "released")
+        if box.asked is not None or box.ending is not None:
+            await self._polls.wait(box.gone, None)
+        return self._info(box, box.record)
+
     def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
         return info_of(record, None if box is None else self._places.queue_of(box))
 
