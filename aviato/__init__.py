@@ -76,7 +76,7 @@ _HOMES = {
     "StreamWriter": "bridge.writer",
     "as_completed": "waiting",
     "results": "waiting",
-    "stop_on_sigterm": "session",
+    "stop_on_sigterm": "sigterm",
     "wait": "waiting",
 }
 """Where a name lives; the rest are exceptions."""
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from aviato.results import ResourceUsage as ResourceUsage
     from aviato.sandbox import Sandbox as Sandbox
     from aviato.session import Session as Session
-    from aviato.session import stop_on_sigterm as stop_on_sigterm
+    from aviato.sigterm import stop_on_sigterm as stop_on_sigterm
     from aviato.waiting import as_completed as as_completed
     from aviato.waiting import results as results
     from aviato.waiting import wait as wait

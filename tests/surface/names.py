@@ -107,7 +107,6 @@ LATER: set[str] = {
     *_of("Sandbox", "shell", "shell(command=)", "shell(width=)", "shell(height=)"),
     *_of("TerminalSession", "output", "stdin", "resize", "result"),
     *_of("TerminalResult", "returncode", "signal", "duration_seconds"),
-    "Session(max_concurrency=)",
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }

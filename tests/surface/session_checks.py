@@ -38,6 +38,16 @@ def adoption(place: Place) -> None:
     assert box.get_status() == "terminated"
 
 
+@check("Session(max_concurrency=)")
+def places(place: Place) -> None:
+    with aviato.Session(max_concurrency=1) as limited:
+        first, second = limited.sandbox().wait(), limited.sandbox()
+        second.start().result()
+        assert (second.status, second.status_reason) == ("pending", "queued: place 1 in its session's queue")
+        first.stop().result()
+        assert second.wait(20).status == "running"
+
+
 @check("Session.get_metrics")
 def metrics(place: Place) -> None:
     place.box().exec(["true"]).result()
