@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato import sandbox_config
-from aviato.bridge.stream import StreamReader
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.policy.retry import RetryPolicy
-from aviato.process import exec_request, failure, feed, output_limit, process_result
+from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -201,6 +200,7 @@ class AsyncSandbox:
         check: bool = False,
         timeout_seconds: float | None = None,
         max_output_bytes: int | None = None,
+        detach: bool = False,
         text: bool = True,
     ) -> AsyncProcess:
         """Begin a command. The arguments mean what those of `Sandbox.exec` mean; `text=False` makes its streams yield bytes."""
@@ -212,8 +212,23 @@ class AsyncSandbox:
             user=None,
             stdin=stdin,
             timeout_seconds=timeout_seconds,
+            detach=detach,
         )
         return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes), text=text)
+
+    def attach(
+        self,
+        exec_id: str,
+        stdout_offset: int = 0,
+        stderr_offset: int = 0,
+        *,
+        max_output_bytes: int | None = None,
+        text: bool = True,
+    ) -> AsyncProcess:
+        """Read a command that was begun elsewhere, from these offsets to its end; as `Sandbox.attach`."""
+        request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
+        most = output_limit(max_output_bytes)
+        return AsyncProcess(self._handle, request, None, check=False, max_bytes=most, text=text, attach=offsets)
 
     async def read_file(self, path: str) -> bytes:
         """A whole file of up to 256 MiB."""
@@ -267,21 +282,31 @@ class AsyncSandbox:
 
 
 class AsyncProcess:
-    """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`."""
+    """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`.
+
+    A cancelled `await` kills the command, but lets go of one begun with `detach=True` or attached to.
+    """
 
     def __init__(
-        self, handle: SandboxHandle, request: dict[str, Any], given: bytes | None, *, check: bool, max_bytes: int, text: bool
+        self,
+        handle: SandboxHandle,
+        request: dict[str, Any],
+        given: bytes | None,
+        *,
+        check: bool,
+        max_bytes: int,
+        text: bool,
+        attach: tuple[int, int] | None = None,
     ) -> None:
         from aviato.core.execution import Execution
 
         self.exec_id: str = request["exec_id"]
-        self.command: tuple[str, ...] = request["command"]
-        self.stdout: StreamReader[Any] = StreamReader(name="stdout", text=text, max_output_bytes=max_bytes)
-        self.stderr: StreamReader[Any] = StreamReader(name="stderr", text=text, max_output_bytes=max_bytes)
+        self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0))
+        self._command: tuple[str, ...] = tuple(request["command"])
         self._request = request
         self._check = check
         self._sent = 0
-        self._execution: Execution = Execution(handle, request, self.stdout, self.stderr)
+        self._execution: Execution = Execution(handle, request, self.stdout, self.stderr, attached=attach is not None)
         self._task = asyncio.get_running_loop().create_task(self._run(handle.sandbox_id, given))
         self._task.add_done_callback(self._finish)
 
@@ -290,12 +315,22 @@ class AsyncProcess:
         self.stderr.detach_own()
         return self._task.__await__()
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """As given; of one that is attached to, as the server tells it, and empty before that."""
+        return self._execution.command or self._command
+
+    async def started(self) -> bool:
+        """Wait until it runs; False if it came to an end without."""
+        return await self._execution.is_running()
+
     def done(self) -> bool:
         """Whether it has ended, its clean-up included."""
         return self._task.done()
 
     def cancel(self) -> None:
         """Kill its process tree; `await` it to know that it is dead."""
+        self._execution.outlives = False
         self._task.cancel()
 
     async def write_stdin(self, data: bytes) -> None:

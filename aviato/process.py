@@ -43,26 +43,43 @@ class Process(OperationRef[ProcessResult]):
 
     Attributes:
         exec_id: made by the client; the server runs an id at most once.
-        command: as given.
         stdout, stderr: text as it arrives.
         stdin: a writer with `stdin=True`, else None.
+
+    A command begun with `detach=True` lives on when this handle is let go, by a cancelled `await`, Ctrl-C or the end of the
+    process; only `cancel()`, its own time limit and the end of its sandbox end it. The same holds for one that is attached to.
     """
 
     def __init__(
-        self, state: SandboxState, request: dict[str, Any], *, given: bytes | None, writer: bool, check: bool, max_bytes: int
+        self,
+        state: SandboxState,
+        request: dict[str, Any],
+        *,
+        given: bytes | None = None,
+        writer: bool = False,
+        check: bool = False,
+        max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        attach: tuple[int, int] | None = None,
     ) -> None:
         self.exec_id: str = request["exec_id"]
-        self.command: tuple[str, ...] = tuple(request["command"])
-        self.stdout: StreamReader[str] = StreamReader(name="stdout", text=True, max_output_bytes=max_bytes)
-        self.stderr: StreamReader[str] = StreamReader(name="stderr", text=True, max_output_bytes=max_bytes)
+        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0))
         self.stdin: StreamWriter | None = StreamWriter(self._write, self._write_eof, name="stdin") if writer else None
         self._state = state
         self._given = given
         self._check = check
+        self._attached = attach is not None
+        self._command: tuple[str, ...] = tuple(request["command"])
+        self._outlives: bool = self._attached or request.get("detach", False)
         self._execution: Execution | None = None
         self._counted = False
         self._returncode: int | None = None
-        self._start(self._run(request), name=f"exec {_shown(self.command)} in {state.sandbox_id}")
+        what = f"attach to {self.exec_id}" if self._attached else f"exec {_shown(self.command)}"
+        self._start(self._run(request), name=f"{what} in {state.sandbox_id}")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """As given; of one that is attached to, as the server tells it, and empty before that."""
+        return (self._execution and self._execution.command) or self._command
 
     # -- looking
 
@@ -103,6 +120,15 @@ class Process(OperationRef[ProcessResult]):
             raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
         return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
 
+    @property
+    def _outlives_waiters(self) -> bool:
+        return self._outlives
+
+    def _cancel_task(self) -> None:
+        if self._execution is not None:
+            self._execution.outlives = False  # This is `cancel()`, and not the end of the process.
+        super()._cancel_task()
+
     # -- on the loop thread
 
     async def _run(self, request: dict[str, Any]) -> ProcessResult:
@@ -110,7 +136,9 @@ class Process(OperationRef[ProcessResult]):
 
         feeding: asyncio.Task[None] | None = None
         try:
-            execution = self._execution = Execution(self._state.handle(), request, self.stdout, self.stderr)
+            execution = self._execution = Execution(
+                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached
+            )
             if self._given is not None:
                 feeding = asyncio.get_running_loop().create_task(feed(execution, self._given))
                 self._given = None
@@ -151,6 +179,8 @@ class Process(OperationRef[ProcessResult]):
         self.stderr.finish(error)
         if self.stdin is not None:
             self.stdin.mark_closed("the command has ended")
+        if self._attached:
+            return  # It is counted where it was begun.
         self._state.stats.exec_ended(outcome)
         if self._state.metrics is not None:
             self._state.metrics.exec_ended(
@@ -185,6 +215,34 @@ class Process(OperationRef[ProcessResult]):
         return error
 
 
+def streams(*, text: bool, max_bytes: int, offsets: tuple[int, int]) -> tuple[StreamReader[Any], StreamReader[Any]]:
+    """The streams of a command, from these offsets on."""
+    stdout, stderr = offsets
+    return (
+        StreamReader(name="stdout", text=text, max_output_bytes=max_bytes, offset=stdout),
+        StreamReader(name="stderr", text=text, max_output_bytes=max_bytes, offset=stderr),
+    )
+
+
+def attach_request(exec_id: str, stdout_offset: int, stderr_offset: int) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Check the arguments of an attach.
+
+    Returns:
+        What stands for the request, and the offsets.
+
+    Raises:
+        TypeError, AviatoValidationError: an argument that cannot be meant.
+    """
+    if not isinstance(exec_id, str):
+        raise TypeError(f"exec_id must be a str, not {type(exec_id).__name__}")
+    for name, offset in (("stdout_offset", stdout_offset), ("stderr_offset", stderr_offset)):
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise TypeError(f"{name} must be an int, not {type(offset).__name__}")
+        if not 0 <= offset < 1 << 63:
+            raise AviatoValidationError(f"{name} must be 0 or more, got {offset}", field_violations={name: "out of range"})
+    return {"exec_id": exec_id, "command": []}, (stdout_offset, stderr_offset)
+
+
 def exec_request(
     command: Sequence[str],
     *,
@@ -194,6 +252,7 @@ def exec_request(
     user: str | int | None,
     stdin: bool | bytes | str,
     timeout_seconds: float | None,
+    detach: bool,
 ) -> tuple[dict[str, Any], bytes | None]:
     """Check the arguments of an exec.
 
@@ -212,7 +271,9 @@ def exec_request(
         raise AviatoValidationError(f"user must be None, 'root' or 0, got {user!r}", field_violations={"user": "unknown"})
     if not isinstance(stdin, (bool, bytes, str)):
         raise TypeError(f"stdin must be True, False, bytes or str, not {type(stdin).__name__}")
-    limit = default_timeout_seconds
+    if not isinstance(detach, bool):
+        raise TypeError(f"detach must be a bool, not {type(detach).__name__}")
+    limit = math.inf if detach else default_timeout_seconds
     if timeout_seconds is not None:
         limit = defaults.seconds("timeout_seconds", timeout_seconds)
     request: dict[str, Any] = {"exec_id": new_exec_id(), "command": arguments}
@@ -223,6 +284,8 @@ def exec_request(
         request["environment_variables"] = defaults.environment(env)
     if stdin is not False:
         request["stdin"] = True
+    if detach:
+        request["detach"] = True
     return request, stdin.encode() if isinstance(stdin, str) else stdin if isinstance(stdin, bytes) else None
 
 
@@ -246,8 +309,10 @@ def failure(
     if cancelled:
         return OperationCancelledError(f"command {request['exec_id']} was cancelled")
     if result.timed_out:
+        seconds = request.get("timeout_seconds")
+        limit = "its time limit" if seconds is None else f"{seconds:g} s"
         return SandboxCommandTimeoutError(
-            f"{_shown(result.command)} ran longer than {request['timeout_seconds']:g} s and was killed",
+            f"{_shown(result.command)} ran longer than {limit} and was killed",
             exec_result=result,
             sandbox_id=sandbox_id,
             started=True,
@@ -273,6 +338,8 @@ def process_result(
         command=command,
         stdout_bytes=out.data,
         stderr_bytes=err.data,
+        stdout_offset=stdout.offset,
+        stderr_offset=stderr.offset,
         stdout_bytes_total=out.total,
         stderr_bytes_total=err.total,
         stdout_head_bytes=out.head_bytes,

@@ -29,6 +29,7 @@ class ProcessResult:
 
     Attributes:
         stdout_bytes, stderr_bytes: collected output: all of it, or head + tail if it passed the cap.
+        stdout_offset, stderr_offset: where the collected output begins: 0, or the offset given to `attach`.
         stdout_head_bytes, stderr_head_bytes: how many of the collected bytes are head; the rest is tail.
         stdout_bytes_total, stderr_bytes_total: how much the command wrote.
         returncode: exit code, or 128 + n if signal n killed it.
@@ -46,6 +47,8 @@ class ProcessResult:
     stderr_bytes_total: int = 0
     stdout_head_bytes: int | None = field(default=None, repr=False)
     stderr_head_bytes: int | None = field(default=None, repr=False)
+    stdout_offset: int = field(default=0, repr=False)
+    stderr_offset: int = field(default=0, repr=False)
     duration_seconds: float = 0.0
     timed_out: bool = False
     signal: int | None = None
@@ -55,12 +58,12 @@ class ProcessResult:
     @cached_property
     def stdout(self) -> str:
         """Standard output as text (`errors="replace"`), with a marker where bytes were left out."""
-        return _text(self.stdout_bytes, self.stdout_bytes_total, self.stdout_head_bytes)
+        return _text(self.stdout_bytes, self.stdout_bytes_total - self.stdout_offset, self.stdout_head_bytes)
 
     @cached_property
     def stderr(self) -> str:
         """Standard error as text (`errors="replace"`), with a marker where bytes were left out."""
-        return _text(self.stderr_bytes, self.stderr_bytes_total, self.stderr_head_bytes)
+        return _text(self.stderr_bytes, self.stderr_bytes_total - self.stderr_offset, self.stderr_head_bytes)
 
     @property
     def stdout_truncated(self) -> bool:

@@ -9,6 +9,7 @@ from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
 from aviato.options import SandboxStatus
+from aviato.sandbox_commands import SandboxCommands
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_files import SandboxFiles
 from aviato.sandbox_properties import SandboxProperties
@@ -16,17 +17,15 @@ from aviato.sandbox_state import SandboxState, begin, call, hold_too
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from aviato.bridge.operation import OperationRef
-    from aviato.bridge.stream import StreamReader
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.policy.metrics import Metrics
-    from aviato.process import Process
     from aviato.sandbox_config import Connection
     from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aviato")
 
 
-class Sandbox(SandboxFiles, SandboxProperties):
+class Sandbox(SandboxCommands, SandboxFiles, SandboxProperties):
     """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
 
     Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
@@ -339,61 +338,6 @@ class Sandbox(SandboxFiles, SandboxProperties):
         abandoned = self.stop(missing_ok=True)
         abandoned.add_done_callback(lambda ref: ref.exception())
 
-    # -- commands
-
-    def exec(
-        self,
-        command: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        stdin: bool | bytes | str = False,
-        check: bool = False,
-        timeout_seconds: float | None = None,
-        max_output_bytes: int | None = None,
-        detach: bool = False,
-    ) -> Process:
-        """Run a command; the first one starts the sandbox.
-
-        Args:
-            command: program and arguments, as a list of strings.
-            cwd: absolute; where it runs.
-            env: variables of this command, beside the sandbox's.
-            user: None, `"root"` or 0.
-            stdin: `True` for a writer, bytes or text to be sent whole, `False` for /dev/null.
-            check: raise `SandboxExecutionError` from the result if the returncode is not 0.
-            timeout_seconds: kills the whole process tree after so long, counted from its start; None is
-                `exec_timeout_seconds` of the sandbox, `math.inf` no limit.
-            max_output_bytes: how much of each stream the result keeps (16 MiB), half head and half tail.
-            detach: not available yet.
-
-        Raises:
-            TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
-        """
-        from aviato.process import Process, exec_request, output_limit
-
-        checks.refuse_later("detach", detach)
-        request, given = exec_request(
-            command,
-            default_timeout_seconds=self._state.config.exec_timeout_seconds,
-            cwd=cwd,
-            env=env,
-            user=user,
-            stdin=stdin,
-            timeout_seconds=timeout_seconds,
-        )
-        most = output_limit(max_output_bytes)
-        return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
-
-    def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
-        """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""
-        from aviato.transfer import LazyStream
-
-        if tail_lines is not None and (isinstance(tail_lines, bool) or not isinstance(tail_lines, int) or tail_lines < 0):
-            raise AviatoValidationError(f"tail_lines must be 0 or more, got {tail_lines!r}")
-        return LazyStream(self._state_in_use(), "logs", _logs(follow, tail_lines), text=True)
-
     # -- what is known
 
     def get_status(self) -> SandboxStatus:
@@ -482,12 +426,3 @@ async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termi
     terminated = info.status is SandboxStatus.TERMINATED and raise_on_termination
     if ending is not None and (failed or terminated):
         raise ending
-
-
-def _logs(follow: bool, tail_lines: int | None) -> Callable[[SandboxHandle], AsyncIterator[bytes]]:
-    def fetch(handle: SandboxHandle) -> AsyncIterator[bytes]:
-        from aviato.core import files
-
-        return files.logs(handle, follow=follow, tail_lines=tail_lines)
-
-    return fetch

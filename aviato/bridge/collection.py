@@ -24,10 +24,16 @@ class Collected(NamedTuple):
 
 
 class Collection:
-    """Keeps the first and the last half of `max_bytes`; all of a stream that fits."""
+    """Keeps the first and the last half of `max_bytes`; all of a stream that fits.
 
-    def __init__(self, max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> None:
-        self.total = 0
+    Args:
+        max_bytes: how much.
+        offset: where in the stream it begins.
+    """
+
+    def __init__(self, max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
+        self.offset = offset
+        self.total = offset
         self._head = bytearray()
         self._head_max = max_bytes - max_bytes // 2
         self._tail: deque[bytearray] = deque()
@@ -37,7 +43,7 @@ class Collection:
     @property
     def dropped(self) -> int:
         """How many bytes are gone."""
-        return self.total - len(self._head) - self._tail_bytes
+        return self.total - self.offset - len(self._head) - self._tail_bytes
 
     def add(self, data: bytes) -> None:
         """Append bytes; the oldest of the tail make room."""
@@ -63,7 +69,16 @@ class Collection:
                 del first[:excess]
                 self._tail_bytes -= excess
 
+    def skip(self, size: int) -> bool:
+        """Leave out bytes that will never come; False where they belong to the head, which cannot have a hole."""
+        if len(self._head) < self._head_max:
+            return False
+        self.total += size
+        self._tail.clear()
+        self._tail_bytes = 0
+        return True
+
     def collected(self) -> Collected:
         """What is kept, as one piece."""
         data = bytes(self._head) if not self._tail else b"".join((self._head, *self._tail))
-        return Collected(data, len(self._head) if self.total > len(data) else None, self.total)
+        return Collected(data, len(self._head) if self.dropped else None, self.total)

@@ -127,6 +127,11 @@ class OperationRef(Generic[T]):
     def on_wait(self) -> None:
         """Called before every wait, in the waiting thread or task."""
 
+    @property
+    def _outlives_waiters(self) -> bool:
+        """Whether a waiter that is cancelled leaves the work to go on."""
+        return self._shared
+
     def _timeout_error(self, timeout: float) -> Exception:
         return OperationTimeoutError(
             f"{self._name} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
@@ -158,7 +163,7 @@ class OperationRef(Generic[T]):
                 assert timeout is not None
                 raise self._timeout_error(timeout)
         except KeyboardInterrupt:
-            if not self._shared:
+            if not self._outlives_waiters:
                 self.cancel()
                 self._wait_in_slices(INTERRUPT_SECONDS)
             self._seen = True
@@ -170,7 +175,7 @@ class OperationRef(Generic[T]):
             try:
                 await self._wake_up()
             except asyncio.CancelledError:
-                if not self._shared:
+                if not self._outlives_waiters:
                     self.cancel()
                     self._seen = True
                     # Whoever cancelled the waiter may go on once the work is really over.

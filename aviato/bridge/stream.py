@@ -35,12 +35,12 @@ class StreamReader(Generic[T]):
     collected and goes on live.
     """
 
-    def __init__(self, *, name: str, text: bool, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES) -> None:
+    def __init__(self, *, name: str, text: bool, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
         self._name = name
         self._text = text
         self._pid = os.getpid()
         self._condition = threading.Condition()
-        self._collection = Collection(max_output_bytes)
+        self._collection = Collection(max_output_bytes, offset)
         self._ended = False
         self._error: BaseException | None = None
         # The active iterator is held weakly: dropping it is how a reader leaves.
@@ -72,6 +72,11 @@ class StreamReader(Generic[T]):
                 self._live_bytes += len(data)
                 self._notify()
 
+    def skip(self, offset: int) -> bool:
+        """Leave out the bytes before `offset`, which will never come; False where someone would miss them."""
+        with self._condition:
+            return self._active is None and self._collection.skip(offset - self._collection.total)
+
     async def ready(self) -> None:
         """Wait until a live iterator has read enough; at once if there is none."""
         while True:
@@ -93,8 +98,13 @@ class StreamReader(Generic[T]):
 
     @property
     def total_bytes(self) -> int:
-        """How many bytes have been fed."""
+        """Up to which offset bytes have been fed."""
         return self._collection.total
+
+    @property
+    def offset(self) -> int:
+        """Where in the command's output it begins."""
+        return self._collection.offset
 
     @property
     def reading(self) -> bool:
@@ -144,7 +154,8 @@ class StreamReader(Generic[T]):
                     reason="output_gap",
                 )
             self._active = weakref.ref(iterator)
-            data = self._collection.collected().data[position:] if position < self._collection.total else b""
+            begin = position - self._collection.offset
+            data = self._collection.collected().data[begin:] if position < self._collection.total else b""
             self._live = deque([data] if data else [])
             self._live_bytes = len(data)
 
@@ -186,12 +197,12 @@ class StreamIterator(Generic[T]):
         self._stream: StreamReader[T] = stream
         self._cutter: _Cutter[T] = _Cutter(text=stream._text, lines=lines)
         self._ready: deque[T] = deque()
-        self._position = 0
+        self._position = stream._collection.offset
         self._over = False
         self._error: BaseException | None = None
         # Who made it holds it, until somebody reads.
         self._reader = weakref.ref(_reader())
-        stream._attach(self, 0)
+        stream._attach(self, self._position)
 
     def __iter__(self) -> Self:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from aviato.cli import common
@@ -13,6 +15,7 @@ from aviato.cli import common
 @common.working_dir
 @common.timeout
 @common.interactive
+@click.option("-d", "--detach", is_flag=True, help="Leave the command running and print its id, for `aviato attach`.")
 @click.argument("sandbox")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @common.coroutine
@@ -25,6 +28,7 @@ async def command(
     workdir: str | None,
     timeout: float | None,
     interactive: bool,
+    detach: bool,
 ) -> int:
     """Run COMMAND in SANDBOX (its id) and exit with its status."""
     from aviato.async_client import AsyncClient
@@ -32,6 +36,15 @@ async def command(
 
     if command[0] == "--":
         command = command[1:]
+    if detach and interactive:
+        raise click.UsageError("--interactive is for a command in the foreground")
+    options: dict[str, Any] = {"env": common.pairs(env), "cwd": workdir, "timeout_seconds": timeout}
     async with AsyncClient(base_url=base_url) as client:
         found = await client.from_id(sandbox)
-        return await relay(found, command, interactive=interactive, env=common.pairs(env), cwd=workdir, timeout_seconds=timeout)
+        if not detach:
+            return await relay(found, command, interactive=interactive, **options)
+        process = found.spawn(command, detach=True, **options)
+        if not await process.started():
+            await process
+        click.echo(process.exec_id)
+        return 0

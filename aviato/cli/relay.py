@@ -26,6 +26,21 @@ async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: b
     """
     # The output goes through; nothing of it need be kept.
     process = sandbox.spawn(command, stdin=interactive, text=False, max_output_bytes=2, **options)
+    return await _relay(process, interactive=interactive)
+
+
+async def follow(sandbox: AsyncSandbox, exec_id: str, *, stdout_offset: int, stderr_offset: int) -> int:
+    """Read a command that was begun elsewhere, to its end; its returncode. Cancelling lets go of it.
+
+    Raises:
+        AviatoError: it came to no returncode.
+    """
+    process = sandbox.attach(exec_id, stdout_offset, stderr_offset, text=False, max_output_bytes=2)
+    await asyncio.gather(_copy(process.stdout, STDOUT), _copy(process.stderr, STDERR))
+    return (await process).returncode
+
+
+async def _relay(process: AsyncProcess, *, interactive: bool) -> int:
     feeding = asyncio.create_task(_feed(process)) if interactive else None
     try:
         await asyncio.gather(_copy(process.stdout, STDOUT), _copy(process.stderr, STDERR))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
 from aviato.exceptions import (
     AviatoError,
-    OperationCancelledError,
     SandboxError,
     SandboxExecutionError,
     SandboxRequestTimeoutError,
     SandboxUnavailableError,
 )
 from aviato.wire.errors import ExecNotFoundError
-from aviato.wire.execution import ExecExit, KeepAlive, Started
+from aviato.wire.execution import Accepted, ExecExit, Gap, KeepAlive, Started
 from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType, StreamId
+from aviato.wire.ids import EXEC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,7 +42,10 @@ class Output(Protocol):
 
     @property
     def total_bytes(self) -> int:
-        """How many bytes have been fed."""
+        """Up to which offset bytes have been fed."""
+
+    def skip(self, offset: int) -> bool:
+        """Leave out what comes before `offset`; False where someone would miss it."""
 
     @property
     def reading(self) -> bool:
@@ -63,24 +68,34 @@ class Execution:
     Args:
         handle: the sandbox.
         request: the fields of the request, `exec_id` among them.
-        stdout, stderr: where its output goes.
+        stdout, stderr: where its output goes, from the offsets on that they have.
+        attached: it was begun elsewhere and is only read here; of the request only `exec_id` counts.
 
     Attributes:
         started: whether it is known to have begun to run.
+        outlives: cancelling only lets go of it.
+        command: of an attached one, once the server has told it.
     """
 
-    def __init__(self, handle: SandboxHandle, request: dict[str, Any], stdout: Output, stderr: Output) -> None:
+    def __init__(
+        self, handle: SandboxHandle, request: dict[str, Any], stdout: Output, stderr: Output, *, attached: bool = False
+    ) -> None:
         self.exec_id: str = request["exec_id"]
         self.started = False
+        self.outlives: bool = attached or request.get("detach", False)
+        self.command: tuple[str, ...] | None = None
+        self._attached = attached
+        self._reader_id = os.urandom(8).hex() if attached else ""
         self._handle = handle
         self._client = handle.client
         self._request = request
         self._path = f"{handle.path}/execs"
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
-        self._confirmed = {int(StreamId.STDOUT): 0, int(StreamId.STDERR): 0}
+        self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
-        self._accepted = False
+        self._accepted = attached
+        self._submitted: asyncio.Future[None] | None = None
         self._exit: ExecExit | None = None
         self._verdict: AviatoError | None = None
         self._moved = False
@@ -88,17 +103,23 @@ class Execution:
         self._running: asyncio.Future[bool] | None = None
 
     async def run(self) -> ExecExit:
-        """Run the command to its end. Cancelling kills its whole process tree and waits for that.
+        """Run the command to its end. Cancelling kills its whole process tree and waits for that, unless it outlives this.
 
         Raises:
             SandboxError: it has no exit code, and why; `started` tells whether it had begun.
         """
         self._handle.enter()
+        if self.outlives and not self._attached and not self._handle.leased:
+            self._submitted = asyncio.get_running_loop().create_future()
+            self._handle.presence.submitting.add(self._submitted)
         try:
+            if self._attached:
+                await self._check_attachable()
             await self._handle.start()
             return await self._until_exit()
         except asyncio.CancelledError:
-            if self._sent and self._exit is None and not self._handle.presence.ended:
+            begun = self._sent or self._attached
+            if begun and self._exit is None and not self.outlives and not self._handle.presence.ended:
                 await _to_its_end(self.cancel())
                 self._acknowledge_end()
             raise
@@ -148,6 +169,7 @@ class Execution:
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
             path = f"{self._path}/{self.exec_id}?stdout={seen[StreamId.STDOUT]}&stderr={seen[StreamId.STDERR]}"
+            path += f"&reader_id={self._reader_id}" if self._reader_id else ""
             try:
                 response = await transport.open("GET", path, silence_seconds=silence, head_seconds=head)
             except ExecNotFoundError as error:
@@ -178,11 +200,12 @@ class Execution:
             output.feed(frame.payload, frame.offset)
         elif kind == FrameType.EXIT:
             ended = decode(ExecExit, frame.payload)
-            if (
-                self._total(StreamId.STDOUT) < ended.stdout_bytes_total
-                or self._total(StreamId.STDERR) < ended.stderr_bytes_total
-            ):
-                raise _Cut("the exit came before all output")
+            for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
+                if self._total(stream) < total:
+                    raise _Cut("the exit came before all output")
+                if self._total(stream) > total:
+                    self._verdict = exec_errors.beyond_end(self.exec_id, stream, self._total(stream), total)
+                    return True
             self._exit = ended
             self._acknowledge_end()
             return True
@@ -201,18 +224,34 @@ class Execution:
             if frame.payload:
                 self._handle.presence.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
         elif kind == FrameType.GAP:
-            self._verdict = SandboxUnavailableError(
-                f"output of command {self.exec_id} is gone: {frame.payload.decode(errors='replace')}",
-                sandbox_id=self._handle.sandbox_id,
-                reason="output_gap",
-                retryable=False,
-            )
-            return True
+            gap = decode(Gap, frame.payload)
+            # What would only be left out of the result anyway may as well be gone.
+            if not self._outputs[frame.stream].skip(gap.to_offset):
+                self._verdict = exec_errors.gone(self._handle.sandbox_id, self.exec_id, frame.stream, gap)
+                return True
+        elif kind == FrameType.ACCEPTED and self._attached:
+            command = decode(Accepted, frame.payload).command
+            self.command = None if command is None else tuple(command)
         self._accepted = self._moved = True
+        self._is_submitted()
         return False
+
+    async def _check_attachable(self) -> None:
+        """Refuse what cannot be there, without a request and without starting a sandbox for it."""
+        if EXEC_ID.fullmatch(self.exec_id) is None or not self._handle.begun:
+            raise exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
+        await self._handle.until_accepted()
+
+    def _is_submitted(self) -> None:
+        submitted, self._submitted = self._submitted, None
+        if submitted is not None:
+            self._handle.presence.submitting.discard(submitted)
+            submitted.set_result(None)
 
     def _not_known(self, error: ExecNotFoundError) -> Exception:
         """The server does not know it: one that has not begun was accepted by a server that died, and is sent again."""
+        if self._attached:
+            return exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
         if self.started:
             message = f"the server has lost command {self.exec_id}"
             return SandboxUnavailableError(message, sandbox_id=self._handle.sandbox_id, retryable=False)
@@ -227,6 +266,7 @@ class Execution:
 
     def _over(self) -> None:
         self._ended = True
+        self._is_submitted()
         if self._running is not None and not self._running.done():
             self._running.set_result(False)
         for task in self._catching_up.values():
@@ -258,11 +298,14 @@ class Execution:
     def _confirm(self, stream: int) -> None:
         self._confirmed[stream] = self._total(stream)
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
-        self._handle.presence.received(self._handle.sandbox_id, self.exec_id, stdout, stderr)
+        self._received(stdout, stderr, done=False)
 
     def _acknowledge_end(self) -> None:
-        stdout, stderr = self._total(StreamId.STDOUT), self._total(StreamId.STDERR)
-        self._handle.presence.received(self._handle.sandbox_id, self.exec_id, stdout, stderr, done=True)
+        self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
+
+    def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
+        sandbox_id, reader_id = self._handle.sandbox_id, self._reader_id
+        self._handle.presence.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=reader_id)
 
     # -- input, signals, cancelling
 
@@ -272,7 +315,7 @@ class Execution:
 
     async def end_stdin(self, offset: int) -> None:
         """Send the end of input. Of a command that has ended it has no effect."""
-        if not await self._is_running():
+        if not await self.is_running():
             return
         try:
             await self._send_stdin(b"", offset, eof=True)
@@ -281,7 +324,7 @@ class Execution:
                 raise
 
     async def _send_stdin(self, data: bytes, offset: int, *, eof: bool) -> None:
-        if not await self._is_running():
+        if not await self.is_running():
             raise SandboxExecutionError(f"stdin of command {self.exec_id} is closed: it has ended", reason="stdin_closed")
         path = f"{self._path}/{self.exec_id}/stdin?offset={offset}&eof={int(eof)}"
         operation = f"write to command {self.exec_id}"
@@ -296,7 +339,7 @@ class Execution:
 
     async def send_signal(self, signal: int) -> None:
         """Signal the command's process group, once it runs; of one that has ended a no-op."""
-        if not await self._is_running():
+        if not await self.is_running():
             return
         try:
             body = b'{"signal":%d}' % signal
@@ -312,7 +355,7 @@ class Execution:
         except (AviatoError, TimeoutError) as error:
             logger.debug("command %s could not be cancelled: %s", self.exec_id, error)
 
-    async def _is_running(self) -> bool:
+    async def is_running(self) -> bool:
         """Wait until the command has started; False if it ended instead."""
         if self._ended or self._exit is not None or self._verdict is not None:
             return False
@@ -326,8 +369,3 @@ class Execution:
 async def _to_its_end(coroutine: Coroutine[Any, Any, None]) -> None:
     """Run a bounded clean-up in a task of its own: a second cancellation leaves it running, and leaves."""
     await asyncio.shield(asyncio.get_running_loop().create_task(coroutine))
-
-
-def cancelled_error(exec_id: str) -> OperationCancelledError:
-    """What readers of a cancelled command's streams get at their end."""
-    return OperationCancelledError(f"command {exec_id} was cancelled")

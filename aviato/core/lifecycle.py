@@ -114,6 +114,11 @@ class SandboxHandle:
         """Whether a start was ever asked for."""
         return self.accepted or self._start is not None
 
+    @property
+    def leased(self) -> bool:
+        """Whether it ends with this process, which made it."""
+        return self._create is not None and not self._create.get("detached")
+
     async def until_accepted(self) -> None:
         """Wait for a start under way, stopped meanwhile or not."""
         if not self.accepted and self._start is not None:

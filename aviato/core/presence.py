@@ -24,6 +24,7 @@ logger = logging.getLogger("aviato")
 
 HEARTBEAT_SECONDS = 10.0
 QUEUE_WARNING_SECONDS = 30.0
+SUBMIT_SECONDS = 2.0
 AFTER_EXIT_SECONDS = 0.01
 _ACKNOWLEDGE_AGAIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.2
@@ -45,7 +46,9 @@ class Presence:
         self._transports: dict[float, HttpTransport] = {}
         self._client = self.client(60.0, 60.0, retry)
         self._keeper: asyncio.Task[None] | None = None
-        self._execs: dict[str, ExecAck] = {}
+        self.submitting: set[asyncio.Future[None]] = set()
+        """Commands that outlive this process and that the server has not accepted yet."""
+        self._execs: dict[tuple[str, str], ExecAck] = {}
         self._let_go: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -70,6 +73,8 @@ class Presence:
 
     async def end(self) -> None:
         """End the lease with all its sandboxes, if it ever held one."""
+        if self.submitting:
+            await asyncio.wait(self.submitting, timeout=SUBMIT_SECONDS)
         self.ended = True
         keeper, self._keeper = self._keeper, None
         if keeper is None:
@@ -110,10 +115,12 @@ class Presence:
 
     # -- acknowledgements
 
-    def received(self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False) -> None:
+    def received(
+        self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
+    ) -> None:
         """Acknowledge bytes of a command in the background; soon after its end, and at once while it runs."""
-        self._execs[exec_id] = ExecAck.model_construct(
-            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done
+        self._execs[exec_id, reader_id] = ExecAck.model_construct(
+            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done, reader_id=reader_id
         )
         self._flush_in(AFTER_EXIT_SECONDS if done else 0.0)
 

@@ -88,13 +88,18 @@ class Folder:
         return os.path.join(self.path, "log", "main")
 
     @property
+    def execs(self) -> str:
+        """The output and results of detached commands."""
+        return os.path.join(self.path, "log", "execs")
+
+    @property
     def trash(self) -> str:
         """What could not be removed and is tried again."""
         return os.path.join(self.path, "trash")
 
     def make(self) -> None:
         """Make and check the folder and what belongs in it."""
-        for path in (self.path, self.sandboxes, self.log, self.output, self.trash):
+        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.trash):
             make_directory(path)
 
 

@@ -10,6 +10,9 @@ from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.sandboxes import EnvironmentName, ExecId, QueueInfo, SandboxId, Text
 
+ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
+"""Who reads a command: empty for the one that began it; another one is made up by each that attaches."""
+
 FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
 
 
@@ -24,12 +27,15 @@ class ExecRequest(RequestModel):
     """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """None: no limit. The client puts its defaults in."""
+    detach: bool = False
+    """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
 
 
 class Accepted(ResponseModel):
-    """Payload of ACCEPTED."""
+    """Payload of ACCEPTED. `command` is told to those who attach, where it is known and not too long."""
 
     exec_id: str
+    command: list[str] | None = None
 
 
 class Started(ResponseModel):
@@ -41,10 +47,12 @@ class Started(ResponseModel):
 
 
 class Gap(ResponseModel):
-    """Payload of GAP."""
+    """Payload of GAP: bytes of a stream that are gone for good."""
 
     from_offset: int
     to_offset: int
+    is_infrastructure: bool = False
+    """The server could not keep them; False: so much came after them, or an earlier reader had them."""
 
 
 class KeepAlive(ResponseModel):
@@ -84,6 +92,7 @@ class ExecAck(RequestModel):
     stdout: Annotated[int, Field(ge=0)] = 0
     stderr: Annotated[int, Field(ge=0)] = 0
     done: bool = False
+    reader_id: ReaderId = ""
 
 
 class Acknowledgements(RequestModel):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from aviato.server.service import output as output_module
+from aviato.server.service import ring as ring_module
 from aviato.server.service.output import MainOutput
 
 pytestmark = pytest.mark.anyio
@@ -30,21 +30,21 @@ LINES = b"one\ntwo\nthree\n"
 )
 async def test_tail_lines(tmp_path, tail, expected):
     output = make(tmp_path)
-    await output.append([(1, LINES)])
+    await output.append([(1, 0, LINES)])
     assert await text(output, tail_lines=tail) == expected
-    await output.append([(2, b"half")])
+    await output.append([(2, 0, b"half")])
     assert (await text(output, tail_lines=1)) == b"half"
     assert (await text(output, tail_lines=2)) == b"three\nhalf"
     output.finish()
 
 
 async def test_only_the_last_part_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(output_module, "SEGMENT_BYTES", 1000)
-    monkeypatch.setattr(output_module, "KEPT_BYTES", 2000)
+    monkeypatch.setattr(ring_module, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(ring_module, "KEPT_BYTES", 2000)
     output = make(tmp_path)
     everything = b"".join(b"%05d\n" % number for number in range(2000))
     for start in range(0, len(everything), 170):
-        await output.append([(1, everything[start : start + 170])])
+        await output.append([(1, start, everything[start : start + 170])])
     assert await text(output) == everything[-2000:]
     assert await text(output, tail_lines=3) == everything[-18:]
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 4500
@@ -55,7 +55,7 @@ async def test_only_the_last_part_is_kept(tmp_path, monkeypatch):
 
 async def test_followers_get_what_comes_at_once(tmp_path):
     output = make(tmp_path)
-    await output.append([(1, b"old\n")])
+    await output.append([(1, 0, b"old\n")])
     seen: list[bytes] = []
 
     async def follow():
@@ -64,7 +64,7 @@ async def test_followers_get_what_comes_at_once(tmp_path):
 
     tasks = [asyncio.create_task(follow()) for _ in range(2)]
     await asyncio.sleep(0.02)
-    await output.append([(1, b"new\n"), (2, b"err\n")])
+    await output.append([(1, 4, b"new\n"), (2, 0, b"err\n")])
     await asyncio.sleep(0.02)
     assert b"".join(seen) == b"old\n" * 2 + b"new\nerr\n" * 2
     output.finish()
@@ -73,14 +73,14 @@ async def test_followers_get_what_comes_at_once(tmp_path):
 
 async def test_a_restart_goes_on_where_the_state_says(tmp_path):
     output = make(tmp_path)
-    await output.append([(1, b"aaaa"), (2, b"bb")])
+    await output.append([(1, 0, b"aaaa"), (2, 0, b"bb")])
     output.finish()
     with open(tmp_path / "sb-x.0", "ab") as file:
         file.write(b"written but not counted")
     again = make(tmp_path)
     await again.open()
     assert (again.total, again.offsets) == (6, {1: 4, 2: 2})
-    await again.append([(1, b"cc")])
+    await again.append([(1, 4, b"cc")])
     assert await text(again) == b"aaaabbcc"
     again.finish()
 

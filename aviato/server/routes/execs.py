@@ -9,7 +9,7 @@ from pydantic import Field
 from aviato.server.routes.streaming import stream_exec
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
-from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, SignalRequest
+from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, ReaderId, SignalRequest
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -18,10 +18,11 @@ Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class ResumeQuery(RequestModel):
-    """Query of a resumed stream: how much of each is known."""
+    """Query of a resumed stream: how much of each is known, and who reads."""
 
     stdout: Offset = 0
     stderr: Offset = 0
+    reader_id: ReaderId = ""
 
 
 class StdinQuery(RequestModel):
@@ -39,7 +40,8 @@ async def start(call: Call) -> web.StreamResponse:
 async def resume(call: Call) -> web.StreamResponse:
     """Go on reading a command."""
     query: ResumeQuery = call.query or ResumeQuery()
-    feed = call.service.execs.resume(call.path("sandbox_id"), call.path("exec_id"), query.stdout, query.stderr)
+    sandbox_id, exec_id = call.path("sandbox_id"), call.path("exec_id")
+    feed = call.service.execs.resume(sandbox_id, exec_id, (query.stdout, query.stderr), query.reader_id)
     return await stream_exec(call.request, feed)
 
 

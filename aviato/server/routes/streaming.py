@@ -56,7 +56,7 @@ async def _hold_back(feed: ExecFeed) -> bytes:
         try:
             held += await feed.next(left)
         except AviatoError as error:
-            if not held or isinstance(error, SandboxUnavailableError):
+            if not held or _cuts(error):
                 raise
             feed.over = True
             return held + error_frame(error)
@@ -71,12 +71,17 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> No
             break
         try:
             data = await feed.next(KEEPALIVE_SECONDS) or feed.keepalive()
-        except SandboxUnavailableError:
-            raise
         except AviatoError as error:
+            if _cuts(error):
+                raise
             feed.over = True
             data = error_frame(error)
     await response.write_eof()
+
+
+def _cuts(error: AviatoError) -> bool:
+    """Whether the client shall come back for the rest."""
+    return isinstance(error, SandboxUnavailableError) and error.retryable
 
 
 async def stream_octets(

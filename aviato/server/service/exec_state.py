@@ -6,13 +6,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aviato.exceptions import SandboxUnavailableError
 from aviato.server.store import ExecRecord
 
 if TYPE_CHECKING:
     import asyncio
 
+    from aviato.server.service.exec_output import ExecOutput
     from aviato.server.service.feed import ExecFeed
     from aviato.wire.execution import ExecExit, ExecRequest
+
+
+MOST_REPLACED = 256
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -24,7 +29,11 @@ class ExecState:
         started: it has begun to run.
         exit: its result.
         cancelled: given up by its caller; if it has not begun to run, it never will.
-        feed: who reads it now.
+        feed: who reads it now, unless its output is kept.
+        reader_id: of the one that read it last.
+        replaced: readers that another one took over from.
+        kept: its output on disk, for a detached command.
+        readers: those of a kept one, by their ids.
         abandon: the timer that kills it when nobody comes back.
     """
 
@@ -36,6 +45,10 @@ class ExecState:
     exit: ExecExit | None = None
     cancelled: bool = False
     feed: ExecFeed | None = None
+    reader_id: str = ""
+    replaced: dict[str, None] = field(default_factory=dict)
+    kept: ExecOutput | None = None
+    readers: dict[str, ExecFeed] = field(default_factory=dict)
     abandon: asyncio.TimerHandle | None = None
 
     def record(self) -> ExecRecord:
@@ -52,8 +65,34 @@ class ExecState:
             duration_seconds=None if result is None else result.duration_seconds,
         )
 
+    @property
+    def command(self) -> list[str] | None:
+        """Its argv, where it is known."""
+        return self.request.command if self.request is not None else self.kept.command if self.kept is not None else None
+
+    def take_over(self, reader_id: str) -> None:
+        """Another reader begins; the newest of them has the command.
+
+        Raises:
+            SandboxUnavailableError: it had the command before, and a newer one took over.
+        """
+        if reader_id == self.reader_id:
+            return
+        if reader_id in self.replaced:
+            raise replaced_error(self.exec_id)
+        self.replaced[self.reader_id] = None
+        if len(self.replaced) > MOST_REPLACED:
+            del self.replaced[next(iter(self.replaced))]
+        self.reader_id = reader_id
+
     def keep(self) -> None:
         """Somebody is there again."""
         if self.abandon is not None:
             self.abandon.cancel()
             self.abandon = None
+
+
+def replaced_error(exec_id: str) -> SandboxUnavailableError:
+    """What the older of two readers of a command gets."""
+    message = f"another reader has attached to command {exec_id} and reads it now; a command begun with detach=True has many"
+    return SandboxUnavailableError(message, reason="replaced", retryable=False)

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
+from aviato.server.service.detached import Detached, spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import ExecFeed
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.link import ExecSpec
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.frames import FrameType, StreamId
@@ -20,6 +20,7 @@ from aviato.wire.frames import FrameType, StreamId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
     from aviato.server.service.registry import Registry
@@ -42,15 +43,17 @@ class Execs:
         store: for their records, written in batches after the reply.
         registry: finds the sandboxes.
         places: tells where a sandbox waits.
+        kept_directory: where the output of detached commands is kept.
     """
 
-    def __init__(self, store: Store, registry: Registry, places: Places) -> None:
+    def __init__(self, store: Store, registry: Registry, places: Places, kept_directory: str) -> None:
         self._store = store
         self._registry = registry
         self._places = places
         self._unsaved: dict[str, ExecRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         self.feeds: set[ExecFeed] = set()
+        self.detached = Detached(kept_directory, self._record)
 
     def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
@@ -69,17 +72,22 @@ class Execs:
         if state is None:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
             box.execs[request.exec_id] = state
+            if request.detach:
+                self.detached.begin(box, state)
         elif state.request is None:
             state.request = request
         elif state.request != request:
             raise RequestConflictError(f"{request.exec_id} was used before with another body")
-        return self._feed(box, state, (0, 0))
+        return self._feed(box, state, (0, 0), "")
 
-    def resume(self, sandbox_id: str, exec_id: str, stdout: int, stderr: int) -> ExecFeed:
-        """Read a command again from these offsets.
+    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
+        """Read a command from these offsets of stdout and stderr.
+
+        A kept command has any number of readers. Of others the newest reader takes over; one that only comes back does not.
 
         Raises:
             ExecNotFoundError: the sandbox knows no such command.
+            SandboxUnavailableError: another reader took over.
             SandboxError: the sandbox is not known, or the error of its ending.
         """
         box = self._registry.find(sandbox_id, exec_id=exec_id)
@@ -88,8 +96,11 @@ class Execs:
         if state is None:
             if not box.runs:
                 raise ExecNotFoundError(f"{sandbox_id} knows no command {exec_id!r}", sandbox_id=sandbox_id)
-            state = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
-        return self._feed(box, state, (stdout, stderr))
+            # It may be one of an earlier server; if it is none, its supervisor says so and it is forgotten.
+            state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+        if state.kept is None:
+            state.take_over(reader_id)
+        return self._feed(box, state, offsets, reader_id)
 
     async def write_stdin(self, sandbox_id: str, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
         """Write to a command's stdin at an offset; a repeat is harmless.
@@ -122,11 +133,12 @@ class Execs:
             state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
         state.cancelled = True
         if not box.ready.is_set():
-            if state.feed is not None:
-                state.feed.fail_cancelled()
+            for feed in (state.feed, *state.readers.values()):
+                if feed is not None:
+                    feed.fail_cancelled()
             return
         await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
-        if state.feed is None:
+        if state.feed is None and state.kept is None:
             self._discard(box, state)
 
     def acknowledge(self, request: Acknowledgements) -> None:
@@ -136,10 +148,16 @@ class Execs:
             box = self._registry.live.get(ack.sandbox_id)
             if box is None or box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
                 continue
+            state = box.execs.get(ack.exec_id)
+            if state is not None and state.kept is not None:
+                if (reader := state.readers.get(ack.reader_id)) is not None:
+                    reader.acknowledge(ack.stdout, ack.stderr)
+                continue
+            if state is not None and state.reader_id != ack.reader_id:
+                continue  # Another reader has taken over, who has not got that far.
             box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
             if ack.done:
-                state = box.execs.pop(ack.exec_id, None)
-                if state is not None:
+                if box.execs.pop(ack.exec_id, None) is not None and state is not None:
                     state.keep()
                 freed = freed or box.let_go
         for sandbox_id in request.let_go:
@@ -161,34 +179,33 @@ class Execs:
             records, self._unsaved = list(self._unsaved.values()), {}
             self._store.save_execs(records)
 
-    def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int]) -> ExecFeed:
+    def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
         state.keep()
         box.calls += 1
-        feed = ExecFeed(box, state, offsets, self._subscribe, self._places, self._closed)
-        state.feed = feed
+        feed = ExecFeed(box, state, offsets, reader_id, self._subscribe, self._places, self._closed)
+        if state.kept is None:
+            state.feed = feed
+        else:
+            if (older := state.readers.get(reader_id)) is not None:
+                older.fail(SandboxUnavailableError(f"another request reads {state.exec_id} now", reason="replaced"))
+            state.readers[reader_id] = feed
         self.feeds.add(feed)
         return feed
 
-    def _subscribe(self, feed: ExecFeed) -> Subscription:
+    def _subscribe(self, feed: ExecFeed) -> Subscription | KeptReader:
         state, request = feed.state, feed.state.request
+        if state.kept is not None:
+            return state.kept.read(feed.offsets)
         link = feed.box.link
         assert link is not None
-        spec = None
-        if request is not None:
-            spec = ExecSpec(
-                exec_id=request.exec_id,
-                command=request.command,
-                environment=request.environment_variables,
-                working_dir=request.working_dir,
-                stdin=request.stdin,
-                timeout_seconds=request.timeout_seconds,
-            )
-        return link.subscribe(spec, state.exec_id, *feed.offsets)
+        return link.subscribe(None if request is None else spec_of(request), state.exec_id, *feed.offsets)
 
     def _closed(self, feed: ExecFeed) -> None:
         box, state = feed.box, feed.state
         self.feeds.discard(feed)
         box.calls -= 1
+        if state.readers.get(feed.reader_id) is feed:
+            del state.readers[feed.reader_id]
         if state.feed is feed:
             state.feed = None
             if state.started or state.exit is not None:

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
+from aviato.server.service.exec_state import replaced_error
+from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire, to_wire
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.subscription import Subscription
 
 
+LONGEST_COMMAND = 64 << 10
+"""A longer one is not told to those who attach: a frame must hold it."""
+
+
 class ExecFeed:
     """The stream of one request. `next()` until `over`, then `close()`; closing lets the command run on.
 
@@ -28,6 +34,7 @@ class ExecFeed:
         box: its sandbox; it may still wait for its place.
         state: the command.
         offsets: of stdout and stderr, from which to send.
+        reader_id: who reads.
         subscribe: makes the subscription once the sandbox runs.
         places: tells where the sandbox waits.
         on_close: called once with this feed.
@@ -38,18 +45,20 @@ class ExecFeed:
         box: LiveSandbox,
         state: ExecState,
         offsets: tuple[int, int],
-        subscribe: Callable[[ExecFeed], Subscription],
+        reader_id: str,
+        subscribe: Callable[[ExecFeed], Subscription | KeptReader],
         places: Places,
         on_close: Callable[[ExecFeed], None],
     ) -> None:
         self.box = box
         self.state = state
         self.offsets = offsets
+        self.reader_id = reader_id
         self.over = False
         self._subscribe = subscribe
         self._places = places
         self._on_close = on_close
-        self._subscription: Subscription | None = None
+        self._subscription: Subscription | KeptReader | None = None
         self._failure: BaseException | None = None
         self._accepted = False
         self._changed = asyncio.Event()
@@ -71,7 +80,7 @@ class ExecFeed:
         except TimeoutError:
             if self._subscription is None and not self._accepted:
                 self._accepted = True
-                return encode(FrameType.ACCEPTED, Accepted(exec_id=self.state.exec_id).model_dump_json().encode())
+                return encode(FrameType.ACCEPTED, self._acceptance())
             return b""
 
     def keepalive(self) -> bytes:
@@ -89,6 +98,11 @@ class ExecFeed:
         self._changed.set()
         if self._subscription is not None:
             self._subscription.close()
+
+    def acknowledge(self, stdout: int, stderr: int) -> None:
+        """The reader of kept output has these bytes."""
+        if isinstance(self._subscription, KeptReader):
+            self._subscription.acknowledge(stdout, stderr)
 
     def close(self) -> None:
         """Stop reading; idempotent."""
@@ -128,6 +142,9 @@ class ExecFeed:
         if self._failure is not None:
             await self._raise(self._failure)
         if not frames:
+            if self.reader_id != self.state.reader_id:
+                raise replaced_error(self.state.exec_id)
+            # The same reader has come back on another connection.
             raise SandboxUnavailableError(f"another request reads {self.state.exec_id} now", reason="replaced")
         return self._encode(frames)
 
@@ -146,6 +163,7 @@ class ExecFeed:
                 if self._accepted:
                     continue
                 self._accepted = True
+                payload = self._acceptance()
             elif kind == FrameType.STARTED:
                 self.state.started = True
                 payload = self._started(payload)
@@ -159,6 +177,12 @@ class ExecFeed:
             parts.append(HEAD.pack(kind, frame.stream, 0, len(payload), frame.offset))
             parts.append(payload)
         return b"".join(parts)
+
+    def _acceptance(self) -> bytes:
+        command = self.state.command if self.reader_id else None
+        if command is not None and sum(map(len, command)) > LONGEST_COMMAND:
+            command = None
+        return Accepted(exec_id=self.state.exec_id, command=command).model_dump_json(exclude_none=True).encode()
 
     def _started(self, payload: bytes) -> bytes:
         record = self.box.record

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from aviato.server.service.keeping import keep
 from aviato.server.service.output import MainOutput
 from aviato.server.supervisor.link import ExecSpec
 from aviato.server.supervisor.subscription import SandboxGone
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.subscription import Subscription
     from aviato.wire.frames import Frame
-
-log = logging.getLogger(__name__)
 
 
 class MainCommand:
@@ -60,7 +57,7 @@ class MainCommand:
         offsets = box.output.offsets
         subscription = link.subscribe(spec, spec.exec_id, offsets[1], offsets[2])
         begun = asyncio.get_running_loop().create_future()
-        box.spawn(asyncio.create_task(self._pump(box, link, subscription, begun), name=f"output of {box.sandbox_id}"))
+        box.spawn(asyncio.create_task(self._keep(box, link, subscription, begun), name=f"output of {box.sandbox_id}"))
         await begun
 
     async def drained(self, box: LiveSandbox, seconds: float) -> None:
@@ -71,48 +68,26 @@ class MainCommand:
                     async for _ in box.output.read(follow=True, tail_lines=0):
                         pass
 
-    async def _pump(
+    async def _keep(
         self, box: LiveSandbox, link: SupervisorLink, subscription: Subscription, begun: asyncio.Future[None]
     ) -> None:
         output = box.output
         assert output is not None
         try:
-            while True:
-                await subscription.wait()
-                frames = subscription.drain()
-                if not frames and subscription.over:
-                    return
-                await self._keep(link, output, frames)
-                _tell(begun, frames)
+            await keep(link, subscription, output, lambda frame: _tell(begun, frame))
         except SandboxGone as gone:
             if not begun.done():
                 begun.set_exception(gone)
-        except OSError as error:
-            log.error("the output of sandbox %s cannot be kept: %s", box.sandbox_id, error)
         finally:
-            subscription.close()
             output.finish()
             if not begun.done():
                 begun.cancel()
 
-    async def _keep(self, link: SupervisorLink, output: MainOutput, frames: list[Frame]) -> None:
-        pieces = [(frame.stream, frame.payload) for frame in frames if frame.type == FrameType.DATA]
-        for frame in frames:
-            if frame.type == FrameType.GAP:
-                output.offsets[frame.stream] = json.loads(frame.payload)["to_offset"]
-        if pieces:
-            await output.append(pieces)
-        done = any(frame.type in (FrameType.EXIT, FrameType.ERROR) for frame in frames)
-        if pieces or done:
-            exec_id = "ex-" + link.sandbox_id[3:]
-            link.acknowledge(exec_id, output.offsets[1], output.offsets[2], done)
 
-
-def _tell(begun: asyncio.Future[None], frames: list[Frame]) -> None:
-    for frame in frames:
-        if begun.done():
-            return
-        if frame.type in (FrameType.STARTED, FrameType.EXIT):
-            begun.set_result(None)
-        elif frame.type == FrameType.ERROR:
-            begun.set_exception(from_wire(ErrorBody.model_validate_json(frame.payload)))
+def _tell(begun: asyncio.Future[None], frame: Frame) -> None:
+    if begun.done():
+        return
+    if frame.type in (FrameType.STARTED, FrameType.EXIT):
+        begun.set_result(None)
+    elif frame.type == FrameType.ERROR:
+        begun.set_exception(from_wire(ErrorBody.model_validate_json(frame.payload)))

@@ -18,6 +18,7 @@ from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
+    from aviato.server.service.detached import Detached
     from aviato.server.service.leases import Leases
     from aviato.server.service.lives import Lives
     from aviato.server.service.places import Places
@@ -38,12 +39,15 @@ class Reconciliation:
     by the reason that their supervisor left behind or `lost`. Places without a record are taken away.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases) -> None:
+    def __init__(
+        self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases, detached: Detached
+    ) -> None:
         self._backend = backend
         self._registry = registry
         self._lives = lives
         self._places = places
         self._leases = leases
+        self._detached = detached
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
@@ -54,6 +58,7 @@ class Reconciliation:
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
                 await self._lives.destroy(sandbox_id)
+        await self._detached.clear(self._registry.live)
 
     async def _take_up(self, record: SandboxRecord) -> None:
         box = self._box(record)
@@ -86,6 +91,7 @@ class Reconciliation:
         box.link = link
         asked, box.asked = box.asked, None
         try:
+            await self._detached.restore(box)
             await self._lives.run(box)
         except AviatoError as error:
             box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))

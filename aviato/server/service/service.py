@@ -62,7 +62,8 @@ class Service:
         self.lives.places = self.places
         self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
         self.lives.on_gone.append(self.leases.forget)
-        self.execs = Execs(self.store, self.registry, self.places)
+        self.execs = Execs(self.store, self.registry, self.places, folder.execs)
+        self.lives.on_gone.append(self.execs.detached.forget)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(settings, backend, self.registry, self.lives, self.places, self.leases, self.polls)
@@ -138,6 +139,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.execs.detached.close()
         self.execs.flush()
         self.leases.shut()
         try:
@@ -158,7 +160,7 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
-            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases).run()
+            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.execs.detached).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self._unable = error

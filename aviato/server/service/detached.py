@@ -1,0 +1,172 @@
+"""Detached commands: begun when their sandbox runs, kept on disk, found again after a restart, removed with their sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError
+from aviato.server.service.exec_output import ExecOutput
+from aviato.server.service.exec_state import ExecState
+from aviato.server.service.feed import cancelled_error
+from aviato.server.service.keeping import keep
+from aviato.server.supervisor.link import ExecSpec
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.server.threads import in_thread
+from aviato.wire.execution import ExecExit
+from aviato.wire.frames import FrameType
+from aviato.wire.ids import EXEC_ID, SANDBOX_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from aviato.server.service.live import LiveSandbox
+    from aviato.wire.execution import ExecRequest
+    from aviato.wire.frames import Frame
+
+log = logging.getLogger(__name__)
+
+MOST_RESULTS = 1000
+MOST_RESULT_BYTES = 256 << 20
+"""Of the commands of a sandbox that have ended, the newest are kept: so many, and so much output of theirs."""
+
+
+class Detached:
+    """Keeps the output and the results of detached commands.
+
+    Args:
+        directory: a directory a sandbox, in it one a command.
+        record: puts a command on record.
+    """
+
+    def __init__(self, directory: str, record: Callable[[ExecState], None]) -> None:
+        self._directory = directory
+        self._record = record
+        self._removals: set[asyncio.Task[None]] = set()
+
+    def begin(self, box: LiveSandbox, state: ExecState) -> None:
+        """Run a new command as soon as its sandbox runs, whoever reads it."""
+        assert state.request is not None
+        state.kept = ExecOutput(self._path(box.sandbox_id, state.exec_id), state.request.command)
+        box.spawn(asyncio.create_task(self._run(box, state), name=f"output of {state.exec_id}"))
+
+    async def restore(self, box: LiveSandbox) -> None:
+        """Find the commands that an earlier server kept, before a request asks for them."""
+        for exec_id, output in await in_thread(self._load, box.sandbox_id):
+            state = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True, kept=output)
+            box.execs[exec_id] = state
+            if output.last is None:
+                box.spawn(asyncio.create_task(self._run(box, state), name=f"output of {exec_id}"))
+            else:
+                state.exit = ExecExit.model_validate_json(output.last.payload)
+
+    def forget(self, box: LiveSandbox) -> None:
+        """Its sandbox has ended: what was kept goes when the last reader has read it."""
+        outputs = [state.kept for state in box.execs.values() if state.kept is not None]
+        if outputs:
+            self._remove(box.sandbox_id, outputs)
+
+    async def clear(self, known: Container[str]) -> None:
+        """Take away what is left of sandboxes that nobody knows."""
+        await in_thread(self._clear, known)
+
+    async def close(self) -> None:
+        """Finish removals under way; those that wait for a reader are left to the next server."""
+        for task in self._removals:
+            task.cancel()
+        await asyncio.gather(*self._removals, return_exceptions=True)
+
+    async def _run(self, box: LiveSandbox, state: ExecState) -> None:
+        output = state.kept
+        assert output is not None
+        await box.ready.wait()
+        try:
+            if not box.runs or box.link is None:
+                return  # Its readers get the error of the ending.
+            if state.cancelled and not state.started:
+                output.fail(cancelled_error(state.exec_id))
+                return
+            if not state.started:
+                await in_thread(output.make)
+            spec = None if state.request is None else spec_of(state.request)
+            offsets = output.offsets
+            subscription = box.link.subscribe(spec, state.exec_id, offsets[1], offsets[2])
+            await keep(box.link, subscription, output, lambda frame: self._note(state, output, frame))
+        except SandboxGone as gone:
+            output.lose(gone.ended)
+        except AviatoError as error:
+            output.fail(error)
+        finally:
+            output.close()
+        self._settle(box, state, output)
+
+    def _note(self, state: ExecState, output: ExecOutput, frame: Frame) -> None:
+        if frame.type == FrameType.STARTED:
+            state.started = True
+            self._record(state)
+        elif frame.type == FrameType.EXIT:
+            state.exit = ExecExit.model_validate_json(frame.payload)
+            self._record(state)
+        output.note(frame)
+
+    def _settle(self, box: LiveSandbox, state: ExecState, output: ExecOutput) -> None:
+        """It is over: one that never ran is forgotten, and of the others the oldest where there are too many."""
+        if output.last is not None and output.last.type == FrameType.ERROR:
+            if box.execs.get(state.exec_id) is state and not state.cancelled:
+                del box.execs[state.exec_id]
+            self._remove(os.path.join(box.sandbox_id, state.exec_id), [output])
+            return
+        ended = [one for one in box.execs.values() if one.kept is not None and one.exit is not None]
+        taken = sum(one.kept.kept_bytes for one in ended if one.kept is not None)
+        while ended and (len(ended) > MOST_RESULTS or (taken > MOST_RESULT_BYTES and len(ended) > 1)):
+            oldest = ended.pop(0)
+            assert oldest.kept is not None
+            taken -= oldest.kept.kept_bytes
+            del box.execs[oldest.exec_id]
+            self._remove(os.path.join(box.sandbox_id, oldest.exec_id), [oldest.kept])
+
+    def _remove(self, path: str, outputs: list[ExecOutput]) -> None:
+        async def remove() -> None:
+            for output in outputs:
+                await output.unread.wait()
+            await in_thread(shutil.rmtree, os.path.join(self._directory, path), ignore_errors=True)
+
+        task = asyncio.create_task(remove(), name=f"removal of {path}")
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    def _path(self, sandbox_id: str, exec_id: str) -> str:
+        return os.path.join(self._directory, sandbox_id, exec_id)
+
+    def _load(self, sandbox_id: str) -> list[tuple[str, ExecOutput]]:
+        try:
+            names = sorted(os.listdir(os.path.join(self._directory, sandbox_id)))
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names:
+            if EXEC_ID.fullmatch(name):
+                output = ExecOutput(self._path(sandbox_id, name))
+                output.load()
+                found.append((name, output))
+        return found
+
+    def _clear(self, known: Container[str]) -> None:
+        for name in os.listdir(self._directory):
+            if SANDBOX_ID.fullmatch(name) and name not in known:
+                shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+
+
+def spec_of(request: ExecRequest) -> ExecSpec:
+    """The command of a request, as its supervisor runs it."""
+    return ExecSpec(
+        exec_id=request.exec_id,
+        command=request.command,
+        environment=request.environment_variables,
+        working_dir=request.working_dir,
+        stdin=request.stdin,
+        timeout_seconds=request.timeout_seconds,
+    )
