@@ -32,6 +32,11 @@ class RunningServer:
     process: subprocess.Popen[bytes]
     log: Path
 
+    def restart(self) -> None:
+        """Another server on the same state, once this one has ended."""
+        again = start_server(Path(self.state_dir).parent)
+        self.pid, self.process = again.pid, again.process
+
     def stop(self, sig: int = signal.SIGINT) -> None:
         """End it, with its sandboxes by default; SIGTERM leaves them to the next one."""
         if self.process.poll() is None:

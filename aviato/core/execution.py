@@ -112,6 +112,8 @@ class Execution:
         if self.outlives and not self._attached and not self._handle.leased:
             self._submitted = asyncio.get_running_loop().create_future()
             self._handle.presence.submitting.add(self._submitted)
+        if not self._attached:
+            self._handle.presence.executions[self.exec_id] = self
         try:
             if self._attached:
                 await self._check_attachable()
@@ -241,6 +243,9 @@ class Execution:
         if EXEC_ID.fullmatch(self.exec_id) is None or not self._handle.begun:
             raise exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
         await self._handle.until_accepted()
+        begun_here = self._handle.presence.executions.get(self.exec_id)
+        if begun_here is not None:
+            await begun_here.is_running()
 
     def _is_submitted(self) -> None:
         submitted, self._submitted = self._submitted, None
@@ -267,6 +272,8 @@ class Execution:
     def _over(self) -> None:
         self._ended = True
         self._is_submitted()
+        if not self._attached:
+            self._handle.presence.executions.pop(self.exec_id, None)
         if self._running is not None and not self._running.done():
             self._running.set_result(False)
         for task in self._catching_up.values():

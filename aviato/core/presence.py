@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from aviato.core.client import Retrying
+    from aviato.core.execution import Execution
     from aviato.wire.sandboxes import QueueInfo
 
 logger = logging.getLogger("aviato")
@@ -48,6 +49,8 @@ class Presence:
         self._keeper: asyncio.Task[None] | None = None
         self.submitting: set[asyncio.Future[None]] = set()
         """Commands that outlive this process and that the server has not accepted yet."""
+        self.executions: dict[str, Execution] = {}
+        """Commands that this process runs now: whoever attaches to one of them waits until the server has it."""
         self._execs: dict[tuple[str, str], ExecAck] = {}
         self._let_go: list[str] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -233,7 +233,7 @@ def test_task_group(served: Any) -> None:
         ({"command": ["true"], "timeout_seconds": math.nan}, ValueError, "timeout_seconds"),
         ({"command": ["true"], "timeout_seconds": True}, TypeError, "timeout_seconds"),
         ({"command": ["true"], "user": "nobody"}, ValueError, "user"),
-        ({"command": ["true"], "detach": True}, ValueError, "detach"),
+        ({"command": ["true"], "detach": 1}, TypeError, "detach"),
         ({"command": ["true"], "env": {"A=B": "c"}}, ValueError, "A=B"),
         ({"command": ["true"], "env": {"A": 1}}, TypeError, "A"),
         ({"command": ["true"], "max_output_bytes": 0}, ValueError, "max_output_bytes"),

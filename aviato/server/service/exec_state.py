@@ -70,6 +70,11 @@ class ExecState:
         """Its argv, where it is known."""
         return self.request.command if self.request is not None else self.kept.command if self.kept is not None else None
 
+    @property
+    def is_guess(self) -> bool:
+        """Whether somebody only asked for it, and nobody has said yet that there is such a command."""
+        return self.request is None and self.kept is None and not self.started and not self.cancelled
+
     def take_over(self, reader_id: str) -> None:
         """Another reader begins; the newest of them has the command.
 

@@ -69,7 +69,7 @@ class Execs:
             problem = f"working_dir must be absolute, got {request.working_dir!r}"
             raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
         state = box.execs.get(request.exec_id)
-        if state is None:
+        if state is None or state.is_guess:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
             box.execs[request.exec_id] = state
             if request.detach:
@@ -213,8 +213,8 @@ class Execs:
             if state.exit is None and not feed.over and box.record.detached and box.runs:
                 loop = asyncio.get_running_loop()
                 state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
-            elif feed.over and state.exit is None and not state.started:
-                box.execs.pop(state.exec_id, None)
+            elif feed.over and state.exit is None and not state.started and box.execs.get(state.exec_id) is state:
+                del box.execs[state.exec_id]
             if state.cancelled and not feed.over:
                 self._discard(box, state)
         if box.let_go and box.calls == 0:
