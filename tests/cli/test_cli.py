@@ -132,3 +132,32 @@ def test_help_imports_no_server_and_no_client() -> None:
     code += "except SystemExit: pass\nprint([m for m in ('aiohttp', 'pydantic', 'uvloop') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_is_left_running_and_read_later(cli: Any) -> None:
+    made = cli("run", "-d").stdout.decode().strip()
+    done = cli("exec", "-d", made, "--", "sh", "-c", "echo begun; sleep 0.5; echo done; echo bad >&2; exit 5")
+    exec_id = done.stdout.decode().strip()
+    assert done.returncode == 0 and re.fullmatch(r"ex-[0-9a-z]{26}", exec_id)
+    whole = cli("attach", made, exec_id)
+    assert (whole.returncode, whole.stdout, whole.stderr) == (5, b"begun\ndone\n", b"bad\n")
+    rest = cli("attach", "--stdout-offset", "6", "--stderr-offset", "4", made, exec_id)
+    assert (rest.returncode, rest.stdout, rest.stderr) == (5, b"done\n", b"")
+    unknown = cli("attach", made, "ex-" + "0" * 26)
+    assert unknown.returncode == 125 and b"no command" in unknown.stderr
+    refused = cli("exec", "-d", "-w", "/no/such", made, "--", "true")
+    assert (refused.returncode, refused.stdout) == (125, b"") and b"/no/such" in refused.stderr
+    cli("stop", made)
+
+
+def test_interrupting_an_attach_leaves_the_command_running(server: Any, cli: Any) -> None:
+    made = cli("run", "-d").stdout.decode().strip()
+    exec_id = cli("exec", "-d", made, "--", "sh", "-c", "echo up; sleep 1.5; echo lived").stdout.decode().strip()
+    environment = {**os.environ, "AVIATO_BASE_URL": server.url}
+    with subprocess.Popen([*AVIATO, "attach", made, exec_id], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert cli("attach", made, exec_id).stdout == b"up\nlived\n"
+    cli("stop", made)

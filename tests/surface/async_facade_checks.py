@@ -134,3 +134,11 @@ async def sessions(place: Place) -> None:
         assert (await session.from_id(box.sandbox_id)).sandbox_id == box.sandbox_id
     await session.close()
     assert box.status == "terminated"
+
+
+@acheck("Sandbox.attach")
+async def attach(place: Place) -> None:
+    box = await place.box()
+    begun = box.exec(["sh", "-c", "echo out; exit 3"], detach=True)
+    assert "".join([text async for text in box.attach(begun.exec_id, 1).stdout]) == "ut\n"
+    assert (await box.attach(begun.exec_id)).returncode == 3

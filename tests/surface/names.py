@@ -103,7 +103,6 @@ LATER: set[str] = {
     *("SandboxDefaults.resources", "SandboxDefaults.network"),
     # The rest of the surface
     *("Sandbox(ports=)", "Sandbox.exposed_ports", "Sandbox.service_address", "Sandbox.service_urls"),
-    *("Sandbox.exec(detach=)", "Sandbox.attach", "Sandbox.attach(stdout_offset=)", "Sandbox.attach(stderr_offset=)"),
     *_of("Sandbox", "shell", "shell(command=)", "shell(width=)", "shell(height=)"),
     *_of("TerminalSession", "output", "stdin", "resize", "result"),
     *_of("TerminalResult", "returncode", "signal", "duration_seconds"),
@@ -115,9 +114,10 @@ LATER: set[str] = {
 PLUMBING: set[str] = {
     *_of("OperationRef", "start", "add_done_callback", "check_can_end", "on_wait"),
     *_of("Process", "on_wait"),
-    *_of("StreamReader", "collected", "detach_own", "feed", "finish", "reading", "ready", "total_bytes"),
+    *_of("StreamReader", "collected", "detach_own", "feed", "finish", "offset", "reading", "ready", "skip"),
+    *_of("StreamReader", "total_bytes"),
     *_of("StreamWriter", "mark_closed"),
-    *_of("ProcessResult", "stdout_head_bytes", "stderr_head_bytes"),
+    *_of("ProcessResult", "stdout_head_bytes", "stderr_head_bytes", "stdout_offset", "stderr_offset"),
     *_of("SandboxDefaults", "given"),
 }
 """What the layers below the facade call on these objects; users have no reason to."""

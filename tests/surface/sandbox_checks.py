@@ -357,3 +357,12 @@ def status_values(place: Place) -> None:
         "failed",
     ]
     assert place.box().wait().status is aviato.SandboxStatus("running")
+
+
+@check("Sandbox.exec(detach=)", "Sandbox.attach", "Sandbox.attach(stdout_offset=)", "Sandbox.attach(stderr_offset=)")
+def attach(place: Place) -> None:
+    begun = place.box().exec(["sh", "-c", "echo out; echo err >&2; exit 3"], detach=True)
+    begun.result()
+    box = aviato.Sandbox.from_id(begun._state.sandbox_id).result()
+    result = box.attach(begun.exec_id, stdout_offset=1, stderr_offset=2).result()
+    assert (result.stdout, result.stderr, result.returncode, result.stdout_bytes_total) == ("ut\n", "r\n", 3, 4)

@@ -1,0 +1,193 @@
+"""What is kept of detached commands: rings, their bounds, and what the next server finds."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from aviato.server.service import detached as detached_module
+from aviato.server.service import ring as ring_module
+from aviato.server.service.exec_output import ExecOutput
+from aviato.server.service.ring import Ring
+from aviato.wire.frames import FrameType
+from aviato.wire.ids import new_exec_id
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(ring_module, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(ring_module, "KEPT_BYTES", 2000)
+
+
+def numbers(end):
+    return b"".join(b"%05d\n" % number for number in range(end // 6))
+
+
+def everything(ring, position=0):
+    found = []
+    while position < ring.end:
+        position, data = ring.read(position, ring.end)
+        found.append((position, data))
+        position += len(data)
+    return found
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_ring_keeps_the_last_part_at_its_offsets(tmp_path, small):
+    ring, text = Ring(str(tmp_path), "stdout"), numbers(9000)
+    for start in range(0, len(text), 170):
+        ring.write(start, text[start : start + 170])
+    assert (ring.end, ring.first) == (9000, 7000)
+    [(begin, _), *_] = parts = everything(ring, 5)
+    assert begin <= ring.first and b"".join(data for _, data in parts) == text[begin:]
+    assert ring.pushed_out(5) and ring.pushed_out(6999) and not ring.pushed_out(7000)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == ring.kept_bytes <= 3000
+    ring.write(8990, text[8990:] + b"new")  # What is there already comes again after a cut.
+    assert ring.end == 9003 and b"".join(data for _, data in everything(ring, 8994)) == text[8994:] + b"new"
+
+
+def test_a_ring_is_found_again(tmp_path, small):
+    ring, text = Ring(str(tmp_path), "stdout"), numbers(4200)
+    ring.write(0, text)
+    ring.close()
+    again = Ring(str(tmp_path), "stdout")
+    again.load()
+    assert (again.end, again.kept_bytes) == (ring.end, ring.kept_bytes)
+    again.write(again.end, b"more")
+    assert everything(again)[-1][1] == text[4000:] + b"more"
+
+
+def test_what_the_disk_does_not_take_is_a_gap_that_is_not_the_tasks(tmp_path, small, monkeypatch, caplog):
+    ring, write, free = Ring(str(tmp_path), "stdout"), os.write, 150
+
+    def full(fd, data):
+        nonlocal free
+        if free <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(fd, data[:free])
+        free -= count
+        return count
+
+    monkeypatch.setattr(ring_module.os, "write", full)
+    for start in range(0, 500, 100):
+        ring.write(start, b"x" * 100)
+    free = 10_000
+    ring.write(500, b"y" * 100)
+    assert everything(ring) == [(0, b"x" * 150), (500, b"y" * 100)]
+    assert not ring.pushed_out(150) and len(caplog.records) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+    again = Ring(str(tmp_path), "stdout")
+    again.load()
+    assert everything(again) == [(0, b"x" * 150), (500, b"y" * 100)]
+    for start in range(600, 6000, 100):
+        ring.write(start, b"z" * 100)
+    assert ring.pushed_out(150)
+
+
+async def test_a_stuck_reader_costs_a_second_and_one_without_credit_nothing(tmp_path):
+    loop = asyncio.get_running_loop()
+    output = ExecOutput(str(tmp_path))
+    output.make()
+    stuck, blocked = output.read((0, 0)), output.read((0, 0))
+    size, begin = 1 << 20, loop.time()
+    await output.append([(1, 0, b"x" * size)])
+    while blocked._may_send(1):
+        await blocked.wait()
+        blocked.drain()
+    for offset in range(size, 30 * size, size):
+        await output.append([(1, offset, b"x" * size)])
+    assert 0.9 < loop.time() - begin < 5
+    stuck.close()
+    begin = loop.time()
+    for offset in range(30 * size, 60 * size, size):
+        await output.append([(1, offset, b"x" * size)])
+    assert loop.time() - begin < 0.9
+    output.close()
+    assert output.unread.is_set() is False
+    blocked.close()
+    assert output.unread.is_set()
+
+
+def kept(server, sandbox_id):
+    return sorted(path.name for path in (Path(server.service.folder.execs) / sandbox_id).glob("*"))
+
+
+async def begin(server, sandbox_id, *command):
+    exec_id = new_exec_id()
+    return exec_id, await server.exec(sandbox_id, *command, exec_id=exec_id, detach=True)
+
+
+async def test_only_the_newest_results_are_kept(server, monkeypatch):
+    monkeypatch.setattr(detached_module, "MOST_RESULTS", 3)
+    sandbox_id = (await server.running())["sandbox_id"]
+    running, _ = await asyncio.wait_for(begin(server, sandbox_id, "sleep", "0.3"), 5)
+    ids = [(await begin(server, sandbox_id, "echo", str(number)))[0] for number in range(5)]
+    await until(lambda: kept(server, sandbox_id) == sorted([*ids[-2:], running]) or kept(server, sandbox_id) == ids[-3:])
+    path = f"/v1/sandboxes/{sandbox_id}/execs"
+    assert ids[0] not in server.service.registry.live[sandbox_id].execs
+    assert b"4\n" in await server.call("GET", f"{path}/{ids[4]}?reader_id=a", expect=200)
+    monkeypatch.setattr(detached_module, "MOST_RESULT_BYTES", 3)
+    last, _ = await begin(server, sandbox_id, "echo", "many bytes")
+    await until(lambda: kept(server, sandbox_id) == [last])
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    await until(lambda: not os.listdir(server.service.folder.execs))
+
+
+async def test_it_begins_without_its_reader_and_one_that_cannot_begin_is_forgotten(server):
+    server.service.places.admission.limit = 0
+    sandbox_id = (await server.create())["sandbox_id"]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(begin(server, sandbox_id, "echo", "alone"), 0.1)
+    [exec_id] = server.service.registry.live[sandbox_id].execs
+    server.service.places.admission.limit = 1
+    server.service.places.update()
+    await server.wait(sandbox_id, "running")
+    frames = await server.exec(sandbox_id, "echo", "alone", exec_id=exec_id, detach=True)
+    assert (b"alone\n" in [payload for _, payload in frames], frames[-1][1]["returncode"]) == (True, 0)
+    conflict = await server.exec(sandbox_id, "echo", "other", exec_id=exec_id, detach=True, expect=409)
+    assert conflict["code"] == "REQUEST_ID_CONFLICT"
+    missing = new_exec_id()
+    frames = await server.exec(sandbox_id, "nodir", exec_id=missing, detach=True)
+    assert frames[-1][1]["code"] == "FILE"
+    await until(lambda: kept(server, sandbox_id) == [exec_id])
+    assert missing not in server.service.registry.live[sandbox_id].execs
+
+
+async def test_who_asks_for_it_before_it_is_begun_does_not_take_it_away(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    box = server.service.registry.live[sandbox_id]
+    early = server.service.execs.resume(sandbox_id, exec_id, (0, 0), "early")
+    frames = await server.exec(sandbox_id, "echo", "mine", exec_id=exec_id, detach=True)
+    assert frames[-1][1]["returncode"] == 0
+    with pytest.raises(Exception, match="no ex-"):
+        while not early.over:
+            await early.next(5)
+    early.close()
+    assert box.execs[exec_id].kept is not None
+
+
+async def test_what_is_left_of_unknown_sandboxes_is_taken_away(serving, folder, backend):
+    backend.stop_runners = False
+    async with serving(folder, backend) as (service, client, _):
+        sandbox_id = (await client.running(detached=True))["sandbox_id"]
+        exec_id, frames = await begin(client, sandbox_id, "echo", "x")
+        stray = Path(service.folder.execs) / ("sb-" + "0" * 26)
+        stray.mkdir()
+        assert frames[-1][0] == FrameType.EXIT.name
+    async with serving(folder, backend) as (service, client, _):
+        again = await client.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=200)
+        assert b"x\n" in again and not stray.exists()
+        await client.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+        await until(lambda: not os.listdir(service.folder.execs))
