@@ -205,7 +205,7 @@ class Execution:
             for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
                 if self._total(stream) < total:
                     raise _Cut("the exit came before all output")
-                if self._total(stream) > total:
+                if self._attached and self._total(stream) > total:
                     self._verdict = exec_errors.beyond_end(self.exec_id, stream, self._total(stream), total)
                     return True
             self._exit = ended
