@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoValidationError, OperationCancelledError, SandboxExecutionError
+from aviato.exceptions import (
+    AviatoValidationError,
+    OperationCancelledError,
+    SandboxExecutionError,
+    SandboxUnavailableError,
+)
 from aviato.wire.frames import StreamId
 
 if TYPE_CHECKING:
@@ -25,6 +30,17 @@ def gone(sandbox_id: str, exec_id: str, stream: int, gap: Gap) -> SandboxExecuti
         started=True,
         reason="output_gap",
         is_infrastructure=gap.is_infrastructure,
+    )
+
+
+def lost(sandbox_id: str, exec_id: str, stream: int, gap: Gap) -> SandboxUnavailableError:
+    """Bytes of a command that waits for its reader are not there: the command cannot have brought that about."""
+    name = StreamId(stream).name.lower()
+    return SandboxUnavailableError(
+        f"bytes {gap.from_offset} to {gap.to_offset} of the {name} of command {exec_id} were lost on the way",
+        sandbox_id=sandbox_id,
+        reason="output_gap",
+        retryable=False,
     )
 
 

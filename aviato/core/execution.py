@@ -196,7 +196,7 @@ class Execution:
         """Take note of one frame; True if it was the last."""
         kind = frame.type
         if kind == FrameType.DATA:
-            output = self._outputs[frame.stream]
+            output = self._output(frame)
             if frame.offset > output.total_bytes:
                 raise _Cut(f"bytes before offset {frame.offset} are missing")
             output.feed(frame.payload, frame.offset)
@@ -226,9 +226,12 @@ class Execution:
             if frame.payload:
                 self._handle.presence.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
         elif kind == FrameType.GAP:
-            gap = decode(Gap, frame.payload)
+            output, gap = self._output(frame), decode(Gap, frame.payload)
+            if not self._attached and not self._request.get("detach"):
+                self._verdict = exec_errors.lost(self._handle.sandbox_id, self.exec_id, frame.stream, gap)
+                return True
             # What would only be left out of the result anyway may as well be gone.
-            if not self._outputs[frame.stream].skip(gap.to_offset):
+            if not output.skip(gap.to_offset):
                 self._verdict = exec_errors.gone(self._handle.sandbox_id, self.exec_id, frame.stream, gap)
                 return True
         elif kind == FrameType.ACCEPTED and self._attached:
@@ -237,6 +240,12 @@ class Execution:
         self._accepted = self._moved = True
         self._is_submitted()
         return False
+
+    def _output(self, frame: Frame) -> Output:
+        output = self._outputs.get(frame.stream)
+        if output is None:
+            raise FrameError(f"a frame of stream {frame.stream}, which there is none of")
+        return output
 
     async def _check_attachable(self) -> None:
         """Refuse what cannot be there, without a request and without starting a sandbox for it."""

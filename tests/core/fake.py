@@ -18,11 +18,11 @@ from aviato.wire.frames import FrameType, StreamId, encode
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def frame(kind: FrameType, payload: dict[str, Any] | None = None) -> bytes:
-    return encode(kind, json.dumps(payload or {}).encode())
+def frame(kind: FrameType, payload: dict[str, Any] | None = None, stream: int = 0) -> bytes:
+    return encode(kind, json.dumps(payload or {}).encode(), stream=stream)
 
 
-def data(content: bytes, offset: int, stream: StreamId = StreamId.STDOUT) -> bytes:
+def data(content: bytes, offset: int, stream: int = StreamId.STDOUT) -> bytes:
     return encode(FrameType.DATA, content, stream=stream, offset=offset)
 
 

@@ -131,19 +131,21 @@ def test_a_command_that_a_dead_server_had_accepted_is_sent_again(tmp_path: Path,
 
 def test_a_gap_is_an_error(tmp_path: Path) -> None:
     async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
-        fake.execs = [fake.stream(ACCEPTED, frame(FrameType.GAP, {"from_offset": 0, "to_offset": 9}))]
-        with pytest.raises(aviato.SandboxUnavailableError) as caught:
+        gap = {"from_offset": 0, "to_offset": 9}
+        fake.execs = [fake.stream(ACCEPTED, frame(FrameType.GAP, gap, StreamId.STDERR))]
+        with pytest.raises(aviato.SandboxUnavailableError, match="0 to 9 of the stderr") as caught:
             await sandbox.exec(["x"])
-        assert caught.value.reason == "output_gap"
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("output_gap", True)
 
     against(tmp_path, test)
 
 
 def test_garbage_is_no_result(tmp_path: Path) -> None:
     async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
-        fake.execs = [fake.stream(b"\xff" * 64)]
-        with pytest.raises(aviato.SandboxUnavailableError):
-            await sandbox.exec(["x"])
+        for garbage in (b"\xff" * 64, ACCEPTED + data(b"x", 0, 7), ACCEPTED + frame(FrameType.GAP, {})):
+            fake.execs = [fake.stream(garbage)]
+            with pytest.raises(aviato.SandboxUnavailableError):
+                await sandbox.exec(["x"])
 
     against(tmp_path, test, reconnect_timeout_seconds=0.5)
 
