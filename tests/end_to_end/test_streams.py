@@ -85,22 +85,16 @@ def test_async_form_of_characters_and_lines(served: Any, name: str) -> None:
                 process: Any = begin(["python", "-c", CUT, {"stdout": "1", "stderr": "2"}[name]], stdin=True)
                 stream = getattr(process, name)
                 write = process.stdin.write if begin == sandbox.exec else process.write_stdin
-                pieces: list[str] = []
-                reading = asyncio.create_task(collect(stream, pieces))
+                reading = asyncio.create_task(joined(stream))
                 for total in arrivals(CUT):
                     async with asyncio.timeout(10):
                         while stream.total_bytes < total:
                             await asyncio.sleep(0.0005)
                     await write(b"\n")
-                await reading
-                text = "".join(pieces)
+                text = await reading
                 assert text == TEXT * (len(TEXT.encode()) + 1)
                 assert [line async for line in stream.lines()] == [text]
                 assert getattr(await process, name) == text
-
-    async def collect(stream: Any, pieces: list[str]) -> None:
-        async for piece in stream:
-            pieces.append(piece)
 
     asyncio.run(main(), debug=True)
 
@@ -326,6 +320,7 @@ def test_many_commands_from_threads_and_a_loop_lose_double_and_swap_nothing(serv
 
     with aviato.Session(SandboxDefaults()) as session, ThreadPoolExecutor(THREADS) as pool:
         sandboxes = [session.sandbox() for _ in range(4)]
+        aviato.wait(sandboxes)  # so that the client on the loop finds them
         in_threads = [pool.submit(thread, sandboxes) for _ in range(THREADS)]
         asyncio.run(on_the_loop(sandboxes))
         for future in in_threads:
