@@ -51,6 +51,8 @@ __all__ = [
     "Session",
     "StreamReader",
     "StreamWriter",
+    "TerminalResult",
+    "TerminalSession",
     "WandbAuthError",
     "__version__",
     "as_completed",
@@ -74,6 +76,8 @@ _HOMES = {
     "Session": "session",
     "StreamReader": "bridge.stream",
     "StreamWriter": "bridge.writer",
+    "TerminalResult": "results",
+    "TerminalSession": "terminal",
     "as_completed": "waiting",
     "results": "waiting",
     "stop_on_sigterm": "sigterm",
@@ -119,9 +123,11 @@ if TYPE_CHECKING:
     from aviato.results import FileInfo as FileInfo
     from aviato.results import ProcessResult as ProcessResult
     from aviato.results import ResourceUsage as ResourceUsage
+    from aviato.results import TerminalResult as TerminalResult
     from aviato.sandbox import Sandbox as Sandbox
     from aviato.session import Session as Session
     from aviato.sigterm import stop_on_sigterm as stop_on_sigterm
+    from aviato.terminal import TerminalSession as TerminalSession
     from aviato.waiting import as_completed as as_completed
     from aviato.waiting import results as results
     from aviato.waiting import wait as wait

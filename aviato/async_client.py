@@ -27,6 +27,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, OperationCance
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.policy.retry import RetryPolicy
 from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
+from aviato.terminal import AsyncTerminal, terminal_request
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -229,6 +230,18 @@ class AsyncSandbox:
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
         most = output_limit(max_output_bytes)
         return AsyncProcess(self._handle, request, None, check=False, max_bytes=most, text=text, attach=offsets)
+
+    def shell(
+        self,
+        command: Sequence[str] = ("/bin/bash",),
+        width: int = 80,
+        height: int = 24,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> AsyncTerminal:
+        """Begin a command on a terminal of its own. The arguments mean what those of `Sandbox.shell` mean."""
+        return AsyncTerminal(self._handle, terminal_request(command, width, height, cwd=cwd, env=env))
 
     async def read_file(self, path: str) -> bytes:
         """A whole file of up to 256 MiB."""

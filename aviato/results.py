@@ -77,6 +77,21 @@ class ProcessResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TerminalResult:
+    """How a command on a terminal ended.
+
+    Attributes:
+        returncode: exit code, or 128 + n if signal n killed it.
+        signal: the signal that killed it, or None.
+        duration_seconds: from its start to its exit, by the supervisor's monotonic clock.
+    """
+
+    returncode: int
+    signal: int | None = None
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileInfo:
     """One file of a sandbox.
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.process import Process
     from aviato.sandbox_state import SandboxState
+    from aviato.terminal import TerminalSession
 
 
 class SandboxCommands:
@@ -99,6 +100,32 @@ class SandboxCommands:
 
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
         return Process(self._state_in_use(), request, attach=offsets)
+
+    def shell(
+        self,
+        command: Sequence[str] = ("/bin/bash",),
+        width: int = 80,
+        height: int = 24,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> TerminalSession:
+        """Run a command on a terminal of its own: job control, signals by key, programs that draw. It has no time limit.
+
+        Args:
+            command: program and arguments, as a list of strings.
+            width: of the terminal, in characters.
+            height: of the terminal, in lines.
+            cwd: absolute; where it runs.
+            env: variables of this command, beside the sandbox's; `TERM` is `xterm-256color` unless one of them says otherwise.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+        """
+        from aviato.terminal import TerminalSession, terminal_request
+
+        request = terminal_request(command, width, height, cwd=cwd, env=env)
+        return TerminalSession(self._state_in_use(), request)
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""

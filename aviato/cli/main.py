@@ -14,6 +14,7 @@ VERBS = {
     "run": "Run a command in a new sandbox.",
     "exec": "Run a command in a sandbox that exists.",
     "attach": "Read a command that was left running in a sandbox.",
+    "sh": "Open a shell in a sandbox.",
     "ls": "List sandboxes.",
     "stop": "Stop sandboxes.",
     "serve": "Serve sandboxes to others.",

@@ -101,6 +101,7 @@ class Execution:
         self._moved = False
         self._ended = False
         self._running: asyncio.Future[bool] | None = None
+        self._resizing = asyncio.Lock()
 
     async def run(self) -> ExecExit:
         """Run the command to its end. Cancelling kills its whole process tree and waits for that, unless it outlives this.
@@ -362,6 +363,17 @@ class Execution:
             await self._client.call("signal", "POST", f"{self._path}/{self.exec_id}/signal", body)
         except ExecNotFoundError:
             pass
+
+    async def resize(self, width: int, height: int) -> None:
+        """Give its terminal another size, once it runs; of one that has ended a no-op."""
+        async with self._resizing:  # or a size that is sent again could overtake a later one
+            if not await self.is_running():
+                return
+            try:
+                body = b'{"width":%d,"height":%d}' % (width, height)
+                await self._client.call("resize", "POST", f"{self._path}/{self.exec_id}/resize", body)
+            except ExecNotFoundError:
+                pass
 
     async def cancel(self) -> None:
         """Kill the whole process tree and return when it is dead; bounded in time."""

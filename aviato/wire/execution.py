@@ -16,6 +16,13 @@ ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
 FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
 
 
+class TerminalSize(RequestModel):
+    """Size of a terminal in characters; also the body of `POST …/execs/{ex}/resize`."""
+
+    width: Annotated[int, Field(ge=1, le=65535)]
+    height: Annotated[int, Field(ge=1, le=65535)]
+
+
 class ExecRequest(RequestModel):
     """Body of `POST /v1/sandboxes/{sb}/execs`. A repeat with the same id and body joins the running command."""
 
@@ -29,6 +36,8 @@ class ExecRequest(RequestModel):
     """None: no limit. The client puts its defaults in."""
     detach: bool = False
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
+    terminal: TerminalSize | None = None
+    """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
 
 
 class Accepted(ResponseModel):

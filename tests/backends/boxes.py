@@ -43,7 +43,7 @@ class Result:
         return self.exit["returncode"]
 
 
-def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=False, main=False):
+def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=False, main=False, terminal=None):
     return ExecSpec(
         exec_id=exec_id or new_exec_id(),
         command=list(command),
@@ -52,6 +52,7 @@ def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=Fa
         stdin=stdin,
         timeout_seconds=timeout,
         main=main,
+        terminal=terminal,
     )
 
 

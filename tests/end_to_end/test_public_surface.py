@@ -30,6 +30,8 @@ NAMES = [
     "Session",
     "StreamReader",
     "StreamWriter",
+    "TerminalResult",
+    "TerminalSession",
     "as_completed",
     "results",
     "stop_on_sigterm",
@@ -42,8 +44,6 @@ LATER = [
     "NetworkOptions",
     "ResourceOptions",
     "Secret",
-    "TerminalResult",
-    "TerminalSession",
 ]
 HEAVY = [
     "aviato.functions",

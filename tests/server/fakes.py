@@ -143,6 +143,9 @@ class FakeLink:
             raise ExecNotFoundError(f"no {exec_id}")
         return self.execs[exec_id]
 
+    async def resize(self, exec_id, width, height):
+        self._find(exec_id)
+
     async def signal(self, exec_id, signal):
         self._find(exec_id)
 

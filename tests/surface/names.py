@@ -103,9 +103,6 @@ LATER: set[str] = {
     *("SandboxDefaults.resources", "SandboxDefaults.network"),
     # The rest of the surface
     *("Sandbox(ports=)", "Sandbox.exposed_ports", "Sandbox.service_address", "Sandbox.service_urls"),
-    *_of("Sandbox", "shell", "shell(command=)", "shell(width=)", "shell(height=)"),
-    *_of("TerminalSession", "output", "stdin", "resize", "result"),
-    *_of("TerminalResult", "returncode", "signal", "duration_seconds"),
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }
@@ -114,6 +111,7 @@ LATER: set[str] = {
 PLUMBING: set[str] = {
     *_of("OperationRef", "start", "add_done_callback", "check_can_end", "on_wait"),
     *_of("Process", "on_wait"),
+    *_of("TerminalSession", "on_wait"),
     *_of("StreamReader", "collected", "detach_own", "feed", "finish", "offset", "reading", "ready", "skip"),
     *_of("StreamReader", "total_bytes"),
     *_of("StreamWriter", "mark_closed"),

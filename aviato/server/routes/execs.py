@@ -1,4 +1,4 @@
-"""Commands: run, resume, stdin, signal, cancel, acknowledge."""
+"""Commands: run, resume, stdin, signal, resize, cancel, acknowledge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from aviato.server.routes.streaming import stream_exec
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
-from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, ReaderId, SignalRequest
+from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, ReaderId, SignalRequest, TerminalSize
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -56,6 +56,12 @@ async def stdin(call: Call) -> web.Response:
 async def signal(call: Call) -> web.Response:
     """Send a signal."""
     await call.service.execs.signal(call.path("sandbox_id"), call.path("exec_id"), call.body.signal)
+    return done()
+
+
+async def resize(call: Call) -> web.Response:
+    """Give a terminal another size."""
+    await call.service.execs.resize(call.path("sandbox_id"), call.path("exec_id"), call.body.width, call.body.height)
     return done()
 
 
@@ -110,6 +116,15 @@ ROUTES = (
         body=SignalRequest,
         answers={204: None},
         errors=(404, 409),
+    ),
+    Route(
+        method="POST",
+        path=f"{_EXEC}/resize",
+        handler=resize,
+        summary="Give a command's terminal another size",
+        body=TerminalSize,
+        answers={204: None},
+        errors=(404, 409, 422),
     ),
     Route(
         method="POST",

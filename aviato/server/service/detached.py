@@ -169,4 +169,5 @@ def spec_of(request: ExecRequest) -> ExecSpec:
         working_dir=request.working_dir,
         stdin=request.stdin,
         timeout_seconds=request.timeout_seconds,
+        terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),
     )

@@ -119,6 +119,15 @@ class Execs:
         """
         await self._on_link(sandbox_id, exec_id, lambda link: link.signal(exec_id, signal))
 
+    async def resize(self, sandbox_id: str, exec_id: str, width: int, height: int) -> None:
+        """Give a command's terminal another size, in characters.
+
+        Raises:
+            AviatoValidationError: it has no terminal.
+            ExecNotFoundError: the sandbox knows no such command.
+        """
+        await self._on_link(sandbox_id, exec_id, lambda link: link.resize(exec_id, width, height))
+
     async def cancel(self, sandbox_id: str, exec_id: str) -> None:
         """Kill a command's whole tree, and return when it is dead; one that waits for its sandbox never starts.
 

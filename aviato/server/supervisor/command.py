@@ -8,7 +8,9 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import usage
+from aviato.server.supervisor.errors import invalid
 from aviato.server.supervisor.streams import Drain, Input, Output
+from aviato.server.supervisor.terminal import Keyboard, Screen
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Command:
     def __init__(self, loop: Loop, proc: int, spec: dict[str, Any], mark: int, changed: Callable[[Command], None]) -> None:
         self.exec_id: str = spec["exec_id"]
         self.main: bool = spec["main"]
+        self.terminal = spec.get("terminal") is not None
         self.fingerprint = fingerprint(spec)
         self.mark = mark
         self.pid: int | None = None
@@ -69,10 +72,10 @@ class Command:
         return self.subscriber is not None and self.subscriber.over
 
     def failed(self, failure: Failure) -> None:
-        """It could not be started: say so on stderr, as a shell would."""
-        self.outputs = (Output(self._loop, None, _nothing), Output(self._loop, None, _nothing))
-        self.stdin = Input(self._loop, None)
-        self.outputs[1].put(f"{failure.message}\n".encode(errors="surrogateescape"))
+        """It could not be started: say so on stderr, or on its terminal, as a shell would."""
+        self._connect(None, None, None)
+        message = failure.message.encode(errors="surrogateescape")
+        self.outputs[0 if self.terminal else 1].put(message + (b"\r\n" if self.terminal else b"\n"))
         self.status = failure.returncode << 8
         self._ended = self._started
         self._finish()
@@ -83,8 +86,12 @@ class Command:
         self._own_peak = own_peak
         self._sample()  # First of all: some are over in no time.
         self._drains = drains
-        self.outputs = tuple(Output(self._loop, fd, self._moved) for fd in (spawned.stdout, spawned.stderr))  # type: ignore[assignment]
-        self.stdin = Input(self._loop, spawned.stdin)
+        self._connect(*spawned.ends)
+
+    def _connect(self, stdin: int | None, stdout: int | None, stderr: int | None) -> None:
+        first = Screen if self.terminal else Output
+        self.outputs = (first(self._loop, stdout, self._moved), Output(self._loop, stderr, self._moved))
+        self.stdin = (Keyboard if self.terminal else Input)(self._loop, stdin)
 
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""
@@ -98,6 +105,24 @@ class Command:
                 os.killpg(self.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+    def hang_up(self) -> None:
+        """Hang its terminal up, if it has one: a shell at a prompt ignores SIGTERM, and who is stopped cannot hear."""
+        if isinstance(self.outputs[0], Screen):
+            for number in (signal.SIGHUP, signal.SIGCONT):
+                self.signal(number)
+                self.outputs[0].signal(number)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give its terminal another size; nothing happens once it has ended.
+
+        Raises:
+            Refused: it has no terminal.
+        """
+        screen = self.outputs[0]
+        if not isinstance(screen, Screen):
+            raise invalid(f"{self.exec_id!r} has no terminal")
+        screen.resize(width, height)
 
     def reaped(self, status: int, used: resource.struct_rusage) -> None:
         """Its own process is gone; the result comes when its pipes are empty."""
@@ -236,7 +261,3 @@ class Subscriber:
 def fingerprint(spec: dict[str, Any]) -> int:
     """What tells a repeated request from another one under the same id."""
     return hash(json.dumps(spec, sort_keys=True))
-
-
-def _nothing() -> None:
-    """A command without pipes has nothing to notice."""

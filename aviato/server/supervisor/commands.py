@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import spawn, tree, usage
+from aviato.server.supervisor import spawn, terminal, tree, usage
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
 from aviato.server.supervisor.errors import Refused, unknown_exec
 from aviato.wire.frames import FrameType
@@ -37,6 +37,7 @@ class Commands:
         self._loop = loop
         self._proc = proc
         self._null = null
+        self._terminals = terminal.open_directory()
         self._by_id: dict[str, Command] = {}
         self._by_pid: dict[int, Command] = {}
         self._by_mark: dict[int, str] = {}
@@ -122,6 +123,12 @@ class Commands:
             return now
         return min(now, self._last_end + result_seconds) if self._by_id else self._last_end
 
+    def hang_up(self) -> None:
+        """Hang up the terminals of commands that run."""
+        for command in self:
+            if command.running:
+                command.hang_up()
+
     def all_sent(self, main_too: bool) -> bool:
         """Whether all output is read and sent to those who listen; with `main_too`, someone listened to the main command."""
         for command in self._by_id.values():
@@ -167,12 +174,11 @@ class Commands:
             except OSError as error:
                 mark, spawned = -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
             else:
-                environment = {**self.environment, **spec["environment"]}
-                spawned = spawn.spawn(spec["command"], environment, spec["stdin"], self._null)
+                spawned = self._spawn(spec)
                 if isinstance(spawned, spawn.Failure) and spawned.for_now:
                     while self.reap():
                         pass
-                    spawned = spawn.spawn(spec["command"], environment, spec["stdin"], self._null)
+                    spawned = self._spawn(spec)
         finally:
             os.chdir("/")
         command = Command(self._loop, self._proc, spec, mark, self._over)
@@ -188,6 +194,14 @@ class Commands:
         if self.nice:
             _lower(spawned.pid, self.nice)
         return command
+
+    def _spawn(self, spec: dict[str, Any]) -> spawn.Spawned | spawn.Failure:
+        environment = {**self.environment, **spec["environment"]}
+        size = spec.get("terminal")
+        if size is not None:
+            environment = {**terminal.ENVIRONMENT, **environment}
+            return spawn.spawn(spec["command"], environment, terminal.terminal(size, self._terminals))
+        return spawn.spawn(spec["command"], environment, spawn.pipes(spec["stdin"], self._null))
 
     def _too_late(self, command: Command) -> None:
         if command.running:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.loop import Loop
 
 STEP_SECONDS = 0.005
+HANG_UP_SECONDS = 0.2
 WAIT_SECONDS = 0.1
 KILL_SECONDS = 5.0
 DRAIN_SECONDS = 1.0
@@ -60,6 +61,7 @@ class Ending:
         if grace_seconds > 0:
             for command in self._commands:
                 command.signal(signal.SIGTERM)
+            self._hang_up()
         self._go_on()
 
     def main_exited(self, returncode: int) -> None:
@@ -84,6 +86,12 @@ class Ending:
         if not self.over:
             waiting = self._patient and self._connection() is None
             self._loop.after(WAIT_SECONDS if waiting else STEP_SECONDS, self._go_on)
+
+    def _hang_up(self) -> None:
+        """Hang terminals up, until they are gone: a shell may miss it just before it begins to wait for a key or a job."""
+        if self._step == self._ask:
+            self._commands.hang_up()
+            self._loop.after(HANG_UP_SECONDS, self._hang_up)
 
     def _ask(self) -> bool:
         if self._loop.now() < self._deadline and tree.signal_all(0):

@@ -43,6 +43,7 @@ class ExecSpec:
         stdin: False is /dev/null, True a pipe.
         timeout_seconds: None is no limit.
         main: its exit ends the sandbox.
+        terminal: width and height of a terminal of its own, which is its stdin, stdout and stderr; None is pipes.
     """
 
     exec_id: str
@@ -52,6 +53,14 @@ class ExecSpec:
     stdin: bool
     timeout_seconds: float | None
     main: bool = False
+    terminal: tuple[int, int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the supervisor; one that knows no terminals is not asked for one."""
+        fields = asdict(self)
+        if self.terminal is None:
+            del fields["terminal"]
+        return fields
 
 
 class SupervisorLink(asyncio.Protocol):
@@ -128,10 +137,12 @@ class SupervisorLink(asyncio.Protocol):
 
         Raises:
             SandboxGone: it has ended.
-            AviatoValidationError: the request is too large for one frame.
+            AviatoValidationError: the request is too large for one frame, or needs a newer supervisor.
         """
+        if spec is not None and spec.terminal is not None and "terminal" not in self.hello["features"]:
+            raise AviatoValidationError(f"{self.sandbox_id} was made by a version without terminals; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
-        payload = _json(request if spec is None else {**request, "spec": asdict(spec)})
+        payload = _json(request if spec is None else {**request, "spec": spec.as_json()})
         if len(payload) > LARGEST_REQUEST_BYTES:
             size = f"command and environment take {len(payload)} bytes; at most {LARGEST_REQUEST_BYTES} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
@@ -180,6 +191,15 @@ class SupervisorLink(asyncio.Protocol):
             ExecNotFoundError: the command is not known.
         """
         await self._call({"op": "signal", "exec_id": exec_id, "signal": signal})
+
+    async def resize(self, exec_id: str, width: int, height: int) -> None:
+        """Give the command's terminal another size, in characters; nothing happens if it has ended.
+
+        Raises:
+            ExecNotFoundError: the command is not known.
+            AviatoValidationError: it has no terminal.
+        """
+        await self._call({"op": "resize", "exec_id": exec_id, "width": width, "height": height})
 
     async def cancel(self, exec_id: str) -> None:
         """Kill the command's whole tree, children it left behind included; returns when it is dead."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROTOCOL = 1
-FEATURES = ["exec", "files", "usage", "kill_scope:command"]
+FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal"]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
@@ -73,6 +73,7 @@ class Supervisor:
             "exec": self._commands.subscribe,
             "stdin": self._expect_input,
             "signal": self._signal,
+            "resize": self._resize,
             "cancel": self._cancel,
             "stop": self._stop,
             "ping": self._ping,
@@ -269,6 +270,10 @@ class Supervisor:
 
     def _signal(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._commands.find(request["exec_id"]).signal(request["signal"])
+        self._reply(connection, channel)
+
+    def _resize(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._commands.find(request["exec_id"]).resize(request["width"], request["height"])
         self._reply(connection, channel)
 
     def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ import resource
 import signal
 import stat
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from aviato.server.supervisor.errors import file_error, os_file_error
 
@@ -33,13 +34,23 @@ class Failure(NamedTuple):
     """Too many processes: it may go once the dead are collected."""
 
 
-class Spawned(NamedTuple):
-    """A running process and the supervisor's ends of its pipes."""
+class Ends(NamedTuple):
+    """The supervisor's ends of a command's pipes, or of its terminal, which is stdin and stdout in one."""
 
-    pid: int
     stdin: int | None
     stdout: int
-    stderr: int
+    stderr: int | None
+
+
+class Spawned(NamedTuple):
+    """A running process and how it is reached."""
+
+    pid: int
+    ends: Ends
+
+
+Connect = Callable[[list[int]], tuple[Ends, list[tuple[Any, ...]]]]
+"""Opens what a command is connected by, noting each descriptor in the list; gives our ends, and what the child does."""
 
 
 def enter(path: str) -> None:
@@ -82,43 +93,56 @@ def _usable(candidate: str, name: str) -> str | Failure:
     return candidate if os.access(candidate, os.X_OK) else Failure(126, f"{name}: Permission denied")
 
 
-def spawn(argv: list[str], environment: dict[str, str], stdin: bool, null: int) -> Spawned | Failure:
+def pipes(stdin: bool, null: int) -> Connect:
+    """A pipe for each stream.
+
+    Args:
+        stdin: whether it gets one; else `null`.
+        null: a descriptor of /dev/null.
+    """
+
+    def connect(opened: list[int]) -> tuple[Ends, list[tuple[Any, ...]]]:
+        for _ in range(3 if stdin else 2):
+            opened += os.pipe2(os.O_CLOEXEC)
+        out_read, out_write, err_read, err_write, *rest = opened
+        in_read, in_write = rest or (null, None)
+        moves = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((in_read, out_write, err_write))]
+        return Ends(in_write, out_read, err_read), moves
+
+    return connect
+
+
+def spawn(argv: list[str], environment: dict[str, str], connect: Connect) -> Spawned | Failure:
     """Start a process in the current directory.
 
     Args:
         argv: the command.
         environment: all of it.
-        stdin: whether it gets a pipe; else `null`.
-        null: a descriptor of /dev/null.
+        connect: `pipes`, or a terminal.
     """
     program = find_program(argv[0], environment.get("PATH", DEFAULT_PATH))
     if isinstance(program, Failure):
         return program
-    pipes: list[int] = []
+    opened: list[int] = []
     held: list[int] = []
     try:
         _hold(program, held)
-        for _ in range(3 if stdin else 2):
-            pipes += os.pipe2(os.O_CLOEXEC)
-        _check_room(pipes)
-        out_read, out_write, err_read, err_write, *rest = pipes
-        in_read, in_write = rest or (null, None)
-        moves = [(os.POSIX_SPAWN_DUP2, in_read, 0), (os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        ends, moves = connect(opened)
+        _check_room(opened)
         pid = os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
     except (OSError, ValueError) as error:
-        for fd in pipes:
+        for fd in opened:
             os.close(fd)
         return _failure(argv[0], program, error)
     finally:
         for fd in held:
             os.close(fd)
-    kept = [out_read, err_read] if in_write is None else [out_read, err_read, in_write]
-    for fd in pipes:
-        if fd in kept:
+    for fd in opened:
+        if fd in ends:
             os.set_blocking(fd, False)
         else:
             os.close(fd)
-    return Spawned(pid, in_write, out_read, err_read)
+    return Spawned(pid, ends)
 
 
 def _hold(program: str, held: list[int]) -> None:
@@ -160,9 +184,9 @@ def _loader(fd: int) -> bytes:
     return b""
 
 
-def _check_room(pipes: list[int]) -> None:
+def _check_room(opened: list[int]) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit != resource.RLIM_INFINITY and max(pipes) >= limit - RESERVED_DESCRIPTORS:
+    if limit != resource.RLIM_INFINITY and max(opened) >= limit - RESERVED_DESCRIPTORS:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -172,6 +196,8 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
         return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
     if isinstance(error, BlockingIOError) and error.strerror == LEASED:
         return Failure(126, f"{name}: {LEASED}")
+    if number == errno.ENOSPC:
+        return Failure(126, f"{name}: not started: all terminals of the sandbox are in use")
     if number == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached", for_now=True)

@@ -34,6 +34,8 @@ class Output:
         self._fd = fd
         self._changed = changed
         self._watched = False
+        self._resting = False
+        """There is nothing to be read for the moment, whatever the kernel says."""
         self._watch()
 
     @property
@@ -67,12 +69,9 @@ class Output:
 
     def mark_exit(self) -> None:
         """The command has exited: note what is still in the pipe, and take what fits the window."""
-        if self._fd is None:
-            return
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.FIONREAD, waiting)
-        self.target = self.end + waiting[0]
-        self._catch_up()
+        if self._fd is not None:
+            self.target = self.end + self._pending()
+            self._catch_up()
 
     def release(self) -> int | None:
         """Give the descriptor away; nothing more is read here."""
@@ -82,12 +81,19 @@ class Output:
             self._watched = False
         return fd
 
+    def _pending(self) -> int:
+        """How many bytes were written and not read yet; at least."""
+        assert self._fd is not None
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, waiting)
+        return waiting[0]
+
     def _catch_up(self) -> None:
         while self._read():
             pass
 
     def _watch(self) -> None:
-        wanted = self._fd is not None and len(self._window) < WINDOW_BYTES
+        wanted = self._fd is not None and len(self._window) < WINDOW_BYTES and not self._resting
         if wanted != self._watched and self._fd is not None:
             self._watched = wanted
             if wanted:
@@ -114,13 +120,18 @@ class Output:
         except OSError:
             data = b""
         if not data:
-            fd = self.release()
-            if fd is not None:
-                os.close(fd)
+            self._ended()
+            self._watch()
             return False
         self._window += data
         self._watch()
         return True
+
+    def _ended(self) -> None:
+        """There are no writers."""
+        fd = self.release()
+        if fd is not None:
+            os.close(fd)
 
 
 class Drain:
@@ -187,10 +198,23 @@ class Input:
             else:
                 self._buffer += fresh
                 self.accepted += len(fresh)
-                self._eof = self._eof or eof
+                if eof and not self._eof:
+                    self._eof = True
+                    self._end()
             self._waiting.popleft()
             answer(problem)
             self._push()
+
+    def _end(self) -> None:
+        """The end has been asked for: it comes when the buffer is empty."""
+
+    def _exhausted(self) -> None:
+        """All is written, and the end has come."""
+        self.close()
+
+    def _broken(self) -> None:
+        """Nobody can read what was written."""
+        self.close()
 
     def _push(self) -> None:
         if self._fd is None:
@@ -201,10 +225,10 @@ class Input:
         except BlockingIOError:
             pass
         except OSError:
-            self.close()
+            self._broken()
             return
         if not self._buffer and self._eof:
-            self.close()
+            self._exhausted()
         elif bool(self._buffer) != self._watched:
             self._watched = bool(self._buffer)
             if self._watched:

@@ -160,7 +160,7 @@ class Confinement:
     def _do_proc(self) -> None:
         sys.mount("proc", "/proc", "proc", sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC)
 
-    def _do_devices(self, names: list[str]) -> None:
+    def _do_devices(self, names: list[str], terminals: int) -> None:
         sys.mount("tmpfs", "/dev", "tmpfs", sys.MS_NOSUID, "mode=755,size=64k")
         for name in names:
             fd, attributes = self._taken[f"device {name}"]
@@ -170,7 +170,8 @@ class Confinement:
             os.symlink(target, f"/dev/{name}")
         os.mkdir("/dev/pts", 0o755)
         os.mkdir("/dev/shm", 0o755)
-        sys.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+        own = f"newinstance,ptmxmode=0666,mode=620,max={terminals}"
+        sys.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, own)
         os.symlink("pts/ptmx", "/dev/ptmx")
         sys.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)
 

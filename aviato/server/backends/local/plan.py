@@ -47,6 +47,8 @@ PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_lis
 PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
 LIMIT_PROCESSES = 512
+LIMIT_TERMINALS = 64
+"""Of one sandbox; the machine has about 3,000 for all."""
 LIMIT_OPEN_FILES = 4096
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
@@ -257,7 +259,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
     facts = options.facts
     return [
         Step("proc", (), "the processes of this sandbox"),
-        Step("devices", (DEVICES,), "a minimal /dev: harmless devices, its own terminals, read only"),
+        Step("devices", (DEVICES, LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
         Step("tmpfs", ("/dev/shm", SHM_BYTES, 0o1777), "shared memory"),
         Step("tmpfs", ("/run", RUN_BYTES, 0o755), "run time files"),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
