@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 
 from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
@@ -110,7 +110,7 @@ class Session:
 
     def function(
         self,
-        *,
+        *decorated: Never,
         serialization: Serialization | str = "json",
         temp_dir: str | None = None,
         result_types: Iterable[type] = (),
@@ -122,6 +122,7 @@ class Session:
         are not installed. Modules are imported inside, so they must be in the image.
 
         Args:
+            *decorated: nothing; `@session.function` without parentheses is refused.
             serialization: how arguments and results cross; `Serialization.JSON` turns tuples into lists and the keys of dicts
                 into text, `Serialization.PICKLE` keeps Python's own data types.
             temp_dir: where the files of a call are inside; None is that of the defaults, `/tmp`.
@@ -135,6 +136,8 @@ class Session:
         from aviato.functions.options import check_function, check_options
         from aviato.functions.remote import RemoteFunction
 
+        if decorated:
+            raise TypeError("session.function() is called to make the decorator: write @session.function()")
         checked = check_options(serialization, temp_dir, result_types, options, self._defaults)
 
         def decorate(function: Callable[P, T]) -> RemoteFunction[P, T]:

@@ -16,7 +16,7 @@ from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FileList, FileStat
 MAX_PATH_BYTES = 4095
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
@@ -87,8 +87,8 @@ async def logs(handle: SandboxHandle, *, follow: bool, tail_lines: int | None) -
         yield chunk
 
 
-async def write_file(handle: SandboxHandle, path: str, content: bytes, *, mode: int | None) -> None:
-    """Replace a file, atomically."""
+async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: int | None) -> None:
+    """Replace a file, atomically, by one or more pieces."""
 
     async def attempt() -> None:
         response = await handle.client.transport.open(
@@ -96,7 +96,7 @@ async def write_file(handle: SandboxHandle, path: str, content: bytes, *, mode: 
             _url(handle, "", path=path, mode=mode),
             _pieces(content),
             content_type=_OCTETS,
-            length=len(content),
+            length=sum(map(len, content)),
         )
         await response.read()
 
@@ -199,8 +199,9 @@ async def _stream(
             response.close()
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
-    yield content
+async def _pieces(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in content:
+        yield piece
 
 
 def _url(handle: SandboxHandle, kind: str, *, path: str, mode: int | None = None, recursive: int | None = None) -> str:

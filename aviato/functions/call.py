@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from aviato.core.files import read_chunks
+from aviato.core.files import read_chunks, write_file
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.functions import packing
 from aviato.functions.options import shown
@@ -54,7 +54,8 @@ class Call:
     def __init__(
         self, session: Session, function: types.FunctionType, options: FunctionOptions, parts: tuple[bytes, ...]
     ) -> None:
-        sandbox = session.sandbox(**options.sandbox)
+        # Its first use starts it: a call that is cancelled before its turn leaves nothing to stop.
+        sandbox = session.sandbox(start=False, **options.sandbox)
         self.sandbox_id = sandbox.sandbox_id
         self.exec_result: ProcessResult | None = None
         self._session = session
@@ -62,9 +63,11 @@ class Call:
         self._function = function
         self._options = options
         self._parts = parts
+        self._begun = False
 
     async def run(self) -> Any:
         """What the function returns. Whatever comes of it, the sandbox is stopped at the end."""
+        self._begun = True
         try:
             found = await self._outcome()
         finally:
@@ -74,11 +77,18 @@ class Call:
             return await asyncio.to_thread(outcome.value, found)
         return outcome.value(found)
 
+    def over(self, _: object) -> None:
+        """Called when the task has ended; one that was cancelled before its first step never got to `run`."""
+        if not self._begun:
+            self._session._forget(self.sandbox_id)
+
     async def _outcome(self) -> bytes | None:
         """The content of the file that the driver leaves, or None if there is none."""
         place = f"{self._options.temp_dir}/aviato-{os.urandom(8).hex()}"
-        content, self._parts = b"".join(self._parts), ()
-        await self._sandbox.write_file(f"{place}.call", content, mode=0o600)
+        # The function's part is one object for all calls of a `map`; joined to each call's own it would be as many.
+        state, parts = self._sandbox._state, self._parts
+        await state.do(lambda handle: write_file(handle, f"{place}.call", *parts, mode=0o600))
+        self._parts = parts = ()
         process = self._sandbox.exec(["python3", "-u", "-X", "faulthandler", "-c", _BOOT, f"{place}.call", f"{place}.result"])
         try:
             self.exec_result = await process
@@ -87,7 +97,7 @@ class Call:
             error.args = (f"{shown(self._function)} ran longer than {self._limit():g} s and was killed",)
             raise
         try:
-            return await self._sandbox._state.do(lambda handle: _read(handle, f"{place}.result"))
+            return await state.do(lambda handle: _read(handle, f"{place}.result"))
         except SandboxFileError as error:
             logger.debug("no outcome of %s: %s", shown(self._function), error)
             return None

@@ -34,7 +34,7 @@ def reduced(function: RemoteFunction[..., Any]) -> Any:
             if isinstance(value, RemoteFunction):
                 session = value._session
                 token = _tokens.setdefault(session, uuid.uuid4().hex)
-                state = value.__wrapped__, value._options, token, type(session), session._defaults
+                state = value.__wrapped__, value._options, token, type(session), session._defaults, value._before
                 # The state comes second: a function that calls itself leads back here.
                 return RemoteFunction.__new__, (RemoteFunction,), state, None, None, _fill
             return super().reducer_override(value)
@@ -50,9 +50,9 @@ def _load(content: bytes) -> Any:
 
 
 def _fill(function: RemoteFunction[..., Any], state: tuple[Any, ...]) -> None:
-    wrapped, options, token, kind, defaults = state
+    wrapped, options, token, kind, defaults, before = state
     functools.update_wrapper(function, wrapped)
-    function._options = options
+    function._options, function._before = options, before
     if token not in _copies:
         _copies[token] = kind(defaults)
     function._session = _copies[token]

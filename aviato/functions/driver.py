@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OWN_FILE = "<aviato>"
 OLDEST = (3, 8)
+OWN: "dict[str, Any]" = {}
 MOST_MESSAGE = 8_000
 MOST_TRACEBACK = 64_000
 
@@ -33,7 +34,7 @@ def main(stream: "BinaryIO", result_path: str) -> None:
     head: dict[str, Any] = {}
     body, code = b"", 0
     try:
-        head, body, code = make(call, arguments)
+        head, body, code = make(call, arguments, head)
     except SystemExit as error:
         status = error.code
         code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
@@ -41,8 +42,8 @@ def main(stream: "BinaryIO", result_path: str) -> None:
             sys.stderr.write(f"{status}\n")
         head = {"outcome": "exit", "type": "SystemExit", "message": text_of(error), "traceback": trace(error, hidden)}
     except BaseException as error:
-        head, code = {"outcome": "exception", "type": type(error).__name__, "message": text_of(error)}, 1
-        head["traceback"] = trace(error, hidden)
+        head = {"outcome": head["outcome"], "type": type(error).__name__, "message": text_of(error)}
+        head["traceback"], code = trace(error, hidden), 1
     for output in (sys.stdout, sys.stderr):
         try:
             output.flush()
@@ -54,8 +55,9 @@ def main(stream: "BinaryIO", result_path: str) -> None:
     os._exit(code)
 
 
-def make(call: "dict[str, Any]", arguments: "dict[str, Any]") -> "tuple[dict[str, Any], bytes, int]":
-    """Load the function, call it, and encode what it returns."""
+def make(call: "dict[str, Any]", arguments: "dict[str, Any]", head: "dict[str, Any]") -> "tuple[dict[str, Any], bytes, int]":
+    """Load the function, call it, and encode what it returns; `head` says meanwhile what a failure would be."""
+    head["outcome"] = "unloadable"
     form = choose(call)
     if form is None:
         version = "{} {}.{}".format(sys.implementation.name, *sys.version_info[:2])
@@ -63,6 +65,8 @@ def make(call: "dict[str, Any]", arguments: "dict[str, Any]") -> "tuple[dict[str
     show_lines(call["lines"])
     if form == "pickled":
         provide_cloudpickle(call["cloudpickle"])
+        for name in call["modules"]:
+            own_module(name, {})
         function = pickle.loads(call["pickled"])
     else:
         inside: dict[str, Any] = {"__name__": "aviato_rebuild"}
@@ -74,6 +78,7 @@ def make(call: "dict[str, Any]", arguments: "dict[str, Any]") -> "tuple[dict[str
     else:
         packed = arguments[form]
         args, kwargs = pickle.loads(packed) if form == "pickled" else source.load(packed)
+    head["outcome"] = "exception"
     value = function(*args, **kwargs)
     try:
         encode = to_json if call["serialization"] == "json" else to_pickle
@@ -139,7 +144,7 @@ def marker_module() -> "Any":
 def reduced(obj: "Any", allowed: "set[Any]", markers: "Any") -> "Any":
     """How a value that is no built-in one is written."""
     kind = type(obj)
-    if kind is type and obj.__module__ in (markers.__name__, "builtins", "datetime", "decimal"):
+    if kind is type and (obj is complex or obj.__module__ in (markers.__name__, "datetime", "decimal")):
         return NotImplemented  # what the types below are built by
     key = (kind.__module__, kind.__qualname__)
     if key in allowed:
@@ -229,6 +234,24 @@ def show_lines(files: "dict[str, Any]") -> None:
 # -- loading
 
 
+def own_module(name: str, content: "dict[str, Any]") -> "Any":
+    """A module of the caller's, as far as it came along."""
+    import importlib.util
+
+    module = OWN.get(name)
+    if module is None:
+        module = OWN[name] = types.ModuleType(name)
+        try:
+            here = name in sys.modules or importlib.util.find_spec(name) is not None
+        except Exception:
+            here = False
+        if not here:
+            # Decorators such as `dataclass` look their module up.
+            sys.modules[name] = module
+    module.__dict__.update(content)
+    return module
+
+
 def provide_cloudpickle(code: bytes) -> None:
     """Make the caller's cloudpickle importable; it needs the standard library only."""
     import marshal
@@ -238,5 +261,6 @@ def provide_cloudpickle(code: bytes) -> None:
     package.cloudpickle = module  # type: ignore[attr-defined]
     sys.modules.update({package.__name__: package, module.__name__: module})
     exec(marshal.loads(code), module.__dict__)
+    module.dynamic_subimport = own_module  # type: ignore[attr-defined]
     for name in ("dumps", "dump", "loads", "load", "Pickler", "CloudPickler"):
         setattr(package, name, getattr(module, name))

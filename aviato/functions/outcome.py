@@ -58,13 +58,15 @@ class Outcome:
         if outcome == "value" and returncode == 0:
             return self._decode(body)
         if outcome == "exception":
-            raise self._raised(head)
+            raise self._raised(head, "raised")
+        if outcome == "unloadable":
+            raise self._raised(head, "could not be loaded inside, which raised")
         if outcome == "exit":
             told = _line(head.get("message"))
             raise self._failed(f"{self._name} called sys.exit({told}) and returned nothing", head, "exit")
         if outcome == "unserializable":
             kind, why = _line(head.get("type")), _line(head.get("message"))
-            raise FunctionSerializationError(f"the result of {self._name}, a {kind}, cannot be sent: {why}{self._remedy()}")
+            raise FunctionSerializationError(f"the result of {self._name}, a {kind}, cannot be sent: {why}{self._remedy(kind)}")
         if outcome == "version":
             raise self._no_form(_line(head.get("message")), head.get("too_old") is True)
         raise self._failed(f"{self._name} returned nothing: {self._how_it_ended()}", {}, "no_result")
@@ -88,9 +90,9 @@ class Outcome:
         except (reading.Refused, ValueError, RecursionError, MemoryError) as error:
             raise FunctionSerializationError(f"the result of {self._name} was refused: {_clean(str(error))[:500]}") from None
 
-    def _raised(self, head: dict[str, Any]) -> AviatoError:
+    def _raised(self, head: dict[str, Any], what: str) -> AviatoError:
         kind, message, trace = _line(head.get("type")), _text(head.get("message")), _text(head.get("traceback"))
-        said = f"{self._name} raised {kind}: {message}" if message else f"{self._name} raised {kind}"
+        said = f"{self._name} {what} {kind}: {message}" if message else f"{self._name} {what} {kind}"
         return self._failed(f"{said}\n\n{trace.rstrip()}" if trace else said, head, "exception")
 
     def _failed(self, message: str, head: dict[str, Any], reason: str) -> AviatoError:
@@ -123,12 +125,15 @@ class Outcome:
         why = "functions need 3.8 or newer" if too_old else why_no_source(self._function)
         return FunctionSerializationError(f"{self._name} cannot be called by the image's Python ({version}): {why}")
 
-    def _remedy(self) -> str:
+    def _remedy(self, kind: str) -> str:
+        if kind in _UNFINISHED:
+            return f"; {_UNFINISHED[kind]}"
         if self._options.serialization is Serialization.JSON:
             return "; return what JSON has, or use serialization=Serialization.PICKLE"
         return "; return built-in data, or name its dataclass or enum in result_types="
 
 
+_UNFINISHED = {"coroutine": "run it inside with asyncio.run()", "generator": "return a list of what it yields"}
 _LARGEST = f"more than 64 MiB or {reading.MOST_STEPS:,} items; write it to a file of a sandbox"
 
 

@@ -25,8 +25,9 @@ from cloudpickle import cloudpickle as _cloudpickle
 
 from aviato.exceptions import FunctionSerializationError
 from aviato.functions import source
+from aviato.functions.names import attribute_names, global_names, own_imports
 from aviato.functions.options import shown
-from aviato.functions.travel import NotPortable, plain, reduced_cache, travels
+from aviato.functions.travel import NotPortable, module_travels, plain, reduced_cache, travels
 from aviato.options import Serialization
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _is_rewritten(function: types.FunctionType) -> bool:
     while pending:
         one = pending.pop()
         seen.add(one)
-        names = source.global_names(one.__code__)
+        names = global_names(one.__code__)
         if "@pytest_ar" in names:
             return True
         read = [plain(one.__globals__.get(name)) for name in names]
@@ -74,15 +75,17 @@ def pack_function(
         "serialization": str(serialization),
         "result_types": [(kind.__module__, kind.__qualname__) for kind in result_types],
         "lines": {},
+        "modules": [],
     }
     if "pickled" in forms:
-        lines: dict[str, set[tuple[int, str]]] = {}
-        call["pickled"] = _try(lambda: _by_value(function, lines), name, lambda: _culprit(function))
-        call["lines"] = {file: sorted(pieces) for file, pieces in lines.items()}
+        noted = _Noted()
+        call["pickled"] = _try(lambda: _by_value(function, noted), name, lambda: _culprit(function, _by_value))
+        call["lines"] = {file: sorted(pieces) for file, pieces in noted.lines.items()}
+        call["modules"] = sorted(noted.modules - {"__main__"})
         call["cloudpickle"], call["cloudpickle_file"] = _cloudpickle_code()
     if "source" in forms:
         try:
-            call["source"] = _try(lambda: source.pack(function), name, lambda: None)
+            call["source"] = _try(lambda: source.pack(function), name, lambda: _culprit(function, source.pack))
             call["rebuild"] = _program("rebuild.py")
             definitions = pickle.loads(call["source"])["definitions"]
             for one in definitions if not call["lines"] else ():
@@ -176,15 +179,16 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _culprit(function: types.FunctionType) -> str | None:
-    """Which of the things that a function reads cannot be pickled."""
+def _culprit(function: types.FunctionType, pack: Callable[[Any], bytes], seen: frozenset[Any] = frozenset()) -> str | None:
+    """Which of the things that a function reads cannot be pickled; where that is a function too, what that one reads."""
+    seen |= {function}
     read: dict[str, Any] = {
         f"the global {name!r}": function.__globals__[name]
-        for name in sorted(source.global_names(function.__code__))
+        for name in sorted(global_names(function.__code__))
         if name in function.__globals__
     }
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        read[f"the variable {name!r}"] = cell
+        read[f"the variable {name!r}"] = _content(cell)
     names = [
         name
         for name, one in inspect.signature(function, follow_wrapped=False).parameters.items()
@@ -194,42 +198,82 @@ def _culprit(function: types.FunctionType) -> str | None:
         read[f"the default of {name!r}"] = value
     for what, value in read.items():
         try:
-            _by_value(value)
+            pack(value)
+        except NotPortable:
+            pass
         except Exception as error:
-            return f"{what} that it reads: {_said(error)}"
+            value = plain(value)
+            deeper = _culprit(value, pack, seen) if isinstance(value, types.FunctionType) and value not in seen else None
+            return deeper or f"{what} that {shown(function)} reads: {_said(error)}"
     return None
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 # -- by cloudpickle
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Takes the user's own modules by value, which the image does not have, and notes which source lines went along."""
+class _Noted:
+    """Which source lines went along, and of which modules of the user's."""
 
-    def __init__(self, file: io.BytesIO, lines: dict[str, set[tuple[int, str]]] | None) -> None:
+    def __init__(self) -> None:
+        self.lines: dict[str, set[tuple[int, str]]] = {}
+        self.modules: set[str] = set()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Takes the user's own modules by value, which the image does not have."""
+
+    def __init__(self, file: io.BytesIO, noted: _Noted, read: frozenset[str]) -> None:
         super().__init__(file, PROTOCOL)
-        self._lines = lines
+        self._noted = noted
+        self._read = read
+        self.read_now: frozenset[str] = frozenset()
+        self.has_modules = False
 
     def reducer_override(self, value: Any) -> Any:
         value = plain(value)
         if (cached := reduced_cache(value)) is not None:
             return cached
         if isinstance(value, types.FunctionType) and travels(value):
-            if self._lines is not None:
-                _note_lines(value.__code__, self._lines)
+            self._noted.modules.add(value.__globals__.get("__name__") or "__main__")
+            _note_lines(value.__code__, self._noted.lines)
+            self.read_now |= attribute_names(value.__code__)
             made, parts, (state, slots), *rest = self._dynamic_function_reduce(value)
             # Nobody reads annotations, but each would be imported inside.
             kept = {name: kind for name, kind in slots["__annotations__"].items() if _is_harmless(kind)}
-            return (made, parts, (state, {**slots, "__annotations__": kept}), *rest)
+            # cloudpickle's own leave out what class statements in the function read.
+            names = global_names(value.__code__)
+            scope = {name: value.__globals__[name] for name in names if name in value.__globals__ and name != "__builtins__"}
+            submodules = [*slots["_cloudpickle_submodules"], *own_imports(value.__code__)]
+            slots = {**slots, "__annotations__": kept, "__globals__": scope, "_cloudpickle_submodules": submodules}
+            return (made, parts, (state, slots), *rest)
+        if isinstance(value, types.ModuleType):
+            if not module_travels(value):
+                return _cloudpickle.subimport, (value.__name__,)
+            self.has_modules = True
+            content = {name: one for name, one in vars(value).items() if name in self._read}
+            return _cloudpickle.dynamic_subimport, (value.__name__, {}), content
         if isinstance(value, type) and travels(value):
             return _cloudpickle._dynamic_class_reduce(value)
         return super().reducer_override(value)
 
 
-def _by_value(value: Any, lines: dict[str, set[tuple[int, str]]] | None = None) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, lines).dump(value)
-    return file.getvalue()
+def _by_value(value: Any, noted: _Noted | None = None) -> bytes:
+    read: frozenset[str] = frozenset()
+    while True:
+        file = io.BytesIO()
+        pickler = _Pickler(file, noted or _Noted(), read)
+        pickler.dump(value)
+        if not pickler.has_modules or pickler.read_now <= read:
+            return file.getvalue()
+        # Of the user's modules goes along what the functions read, some of which are met in these modules only.
+        read |= pickler.read_now
 
 
 def _is_harmless(kind: Any) -> bool:

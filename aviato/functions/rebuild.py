@@ -36,13 +36,17 @@ class Source:
 
     def namespace(self, name: str) -> "dict[str, Any]":
         """The globals of a module of the caller's, as far as they came along."""
+        return self.module(name).__dict__  # type: ignore[no-any-return]
+
+    def module(self, name: str) -> "Any":
+        """A module of the caller's."""
         if name not in self._modules:
             module = types.ModuleType(name)
             if name == "__main__" or not is_here(name):
                 # Decorators such as `dataclass` look their module up.
                 sys.modules[name] = module
             self._modules[name] = module
-        return self._modules[name].__dict__  # type: ignore[no-any-return]
+        return self._modules[name]
 
 
 def is_here(name: str) -> bool:
@@ -90,6 +94,8 @@ class Part:
         """A function, class or module that a value refers to."""
         if kind == "module":
             return importlib.import_module(what)
+        if kind == "own module":
+            return self._source.module(what)
         return self._function(what) if kind == "function" else self._class(what)
 
     def _cell(self, number: int) -> "Any":
@@ -116,7 +122,8 @@ class Part:
         factory.body[0].body = [last] if wanted["lambda"] else [node, last]  # type: ignore[attr-defined]
         for piece in (last, factory.body[0]):
             ast.copy_location(piece, node)
-        namespace, made = self._source.namespace(wanted["module"]), {}  # type: ignore[var-annotated]
+        self._import(wanted)
+        namespace, made = self._source.namespace(wanted["namespace"]), {}  # type: ignore[var-annotated]
         namespace.setdefault("__builtins__", __builtins__)
         exec(compile_tree(factory, wanted), namespace, made)
         code = made[FACTORY](*[None] * len(wanted["cells"])).__code__.replace(co_name=wanted["name"])
@@ -129,14 +136,22 @@ class Part:
         self._functions[number] = function
         return function
 
+    def _import(self, wanted: "dict[str, Any]") -> None:
+        for reference in wanted["imports"]:
+            self.resolve(*reference)
+
     def _class(self, number: int) -> "Any":
         wanted = self._definitions[number]
         key = wanted["module"], wanted["qualname"]
         if key not in self._source._classes:
             self._source._classes[key] = None
+            self._import(wanted)
             namespace = self._source.namespace(wanted["module"])
-            namespace.update(self._reader(wanted["needs"]).load())
-            tree = ast.Module([parse(wanted)], [])
+            needs, parts = self._reader(wanted["needs"]).load()
+            namespace.update(needs)
+            for module, names in parts.items():
+                self._source.namespace(module).update(names)
+            tree = ast.Module([undecorated(parse(wanted), wanted["remote"])], [])
             made: dict[str, Any] = {}
             exec(compile_tree(tree, wanted), namespace, made)
             found = made[wanted["name"]]
@@ -161,6 +176,16 @@ def parse(wanted: "dict[str, Any]") -> "Any":
         tree = ast.parse(text)
         node, offset = tree.body[0], line - 1
     ast.increment_lineno(node, offset)
+    return node
+
+
+def undecorated(node: "Any", names: "list[str]") -> "Any":
+    """A class statement in which these methods are plain functions: inside, remote functions are."""
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name in names:
+            method.decorator_list = [
+                one for one in method.decorator_list if isinstance(one, ast.Name) and one.id == "staticmethod"
+            ]
     return node
 
 

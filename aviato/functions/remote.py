@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from aviato.bridge.operation import OperationRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from aviato.functions.call import Call
     from aviato.functions.options import FunctionOptions
@@ -23,6 +24,11 @@ class FunctionCall(OperationRef[T]):
     """One call under way: a handle on what the function returns."""
 
     _call: Call
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        super()._begin(coroutine)
+        assert self._task is not None
+        self._task.add_done_callback(self._call.over)
 
     @property
     def exec_result(self) -> ProcessResult | None:
@@ -51,6 +57,15 @@ class RemoteFunction(Generic[P, T]):
         functools.update_wrapper(self, function)
         self._session = session
         self._options = options
+        self._before: tuple[Any, ...] = ()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> RemoteFunction[..., T]:
+        """In a class it is a method: the object is its first argument, and travels like the others."""
+        if instance is None:
+            return self
+        bound = copy(self)
+        bound._before = (*self._before, instance)
+        return bound
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> FunctionCall[T]:
         """Call it in a fresh sandbox, which is stopped when the call is over; cancelling the handle kills it.
@@ -78,11 +93,12 @@ class RemoteFunction(Generic[P, T]):
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call it here, in this process."""
-        return self.__wrapped__(*args, **kwargs)
+        return self.__wrapped__(*self._before, *args, **kwargs)
 
     def _begin(self, calls: list[tuple[Any, Any]]) -> list[FunctionCall[T]]:
         from aviato.functions.call import prepare
 
+        calls = [((*self._before, *args), kwargs) for args, kwargs in calls]
         handles = []
         for call in prepare(self._session, self.__wrapped__, self._options, calls):
             handle: FunctionCall[T] = FunctionCall.__new__(FunctionCall)

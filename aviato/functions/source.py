@@ -8,17 +8,24 @@ Values (globals, closure variables, defaults, arguments) are pickled with refere
 from __future__ import annotations
 
 import ast
-import dis
-import functools
-import inspect
 import io
 import linecache
 import pickle
 import types
 from typing import Any
 
+from aviato.functions import rebuild
+from aviato.functions.names import (
+    NOT_SENT,
+    attribute_names,
+    class_names,
+    global_names,
+    module_parts,
+    own_imports,
+    submodules,
+)
 from aviato.functions.options import shown
-from aviato.functions.travel import NotPortable, find_module, plain, reduced_cache, travels
+from aviato.functions.travel import NotPortable, find_module, module_travels, plain, reduced_cache, travels
 
 PROTOCOL = 4
 
@@ -44,6 +51,8 @@ class _Graph:
         self._cells: dict[int, Any] = {}
         self._globals: dict[str, dict[str, Any]] = {}
         self._sent: set[tuple[str, str]] = set()
+        self._modules: dict[str, types.ModuleType] = {}
+        self._read: frozenset[str] = frozenset()
 
     def values(self, root: Any) -> tuple[bytes, int]:
         """The root, then batch by batch what the functions met so far need, until nothing new is met."""
@@ -63,7 +72,12 @@ class _Graph:
         """What stands for a value in the pickle; None pickles it as usual."""
         value = plain(value)
         if isinstance(value, types.ModuleType):
-            return "module", value.__name__
+            if not module_travels(value):
+                return "module", value.__name__
+            if value.__name__ not in self._modules:
+                self._modules[value.__name__] = value
+                self._add_globals(value.__name__, vars(value), self._read)
+            return "own module", value.__name__
         if not isinstance(value, (types.FunctionType, type)) or not travels(value):
             return None
         if id(value) not in self._numbers:
@@ -84,9 +98,24 @@ class _Graph:
         cells = {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             cells[name] = self._cell(cell)
-        self._add_globals(function.__module__ or "__main__", function.__globals__, global_names(code))
+        # `functools.wraps` names the module of another function.
+        namespace = function.__globals__.get("__name__") or "__main__"
+        self._add_globals(namespace, function.__globals__, global_names(code))
+        self._add_read(attribute_names(code))
         self._functions.append(number)
-        return {**definition, "cells": cells, "doc": function.__doc__}
+        imports = self._imports(code, {**function.__globals__, **_closed_over(function)})
+        return {**definition, "cells": cells, "doc": function.__doc__, "namespace": namespace, "imports": imports}
+
+    def _imports(self, code: types.CodeType, scope: dict[str, Any]) -> list[Any]:
+        """References to modules that a function counts on having been imported, or imports itself though no image has them."""
+        values = [scope[name] for name in {*global_names(code), *code.co_freevars} if name in scope]
+        return [self.reference(module) for module in (*submodules(code, values), *own_imports(code))]
+
+    def _add_read(self, names: frozenset[str]) -> None:
+        """Of the user's modules goes along what the functions read."""
+        new, self._read = names - self._read, self._read | names
+        for module in self._modules.values() if new else ():
+            self._add_globals(module.__name__, vars(module), new)
 
     def _cell(self, cell: types.CellType) -> int:
         number = id(cell)
@@ -106,21 +135,26 @@ class _Graph:
         if file is None:
             raise NotPortable(f"the source of class {kind.__qualname__} cannot be had")
         definition = _described(kind, _class_node(kind, file), file)
-        code = compile(_unindented(definition["text"]), file, "exec", dont_inherit=True)
+        members = {name: getattr(value, "__func__", value) for name, value in vars(kind).items()}
+        remote = [name for name, value in members.items() if plain(value) is not value]
+        node = rebuild.undecorated(rebuild.parse({**definition, "lambda": False}), remote)
+        code = compile(ast.Module([node], []), file, "exec", dont_inherit=True)
         scope = dict(vars(module)) if module is not None else {}
+        scope = {**{base.__name__: base for base in kind.__bases__}, **scope}
         for method in _methods(kind):
             scope = {**method.__globals__, **scope, **_closed_over(method)}
-        now, later = _class_names(code)
-        needs = {name: scope[name] for name in now - _NOT_SENT if name in scope and scope[name] is not kind}
+        now, later = class_names(code)
+        needs = {name: scope[name] for name in now - NOT_SENT if name in scope and scope[name] is not kind}
         file_out = io.BytesIO()
-        _Pickler(self, file_out).dump(needs)
+        _Pickler(self, file_out).dump((needs, module_parts(needs.values(), attribute_names(code))))
+        self._add_read(attribute_names(code))
         self._add_globals(kind.__module__, scope, later - needs.keys())
-        return {**definition, "needs": file_out.getvalue()}
+        return {**definition, "remote": remote, "needs": file_out.getvalue(), "imports": self._imports(code, scope)}
 
     def _add_globals(self, module: str, scope: dict[str, Any], names: Any) -> None:
         for name in sorted(names):
             # pytest's own names in rewritten assertions are no identifiers.
-            if name in scope and name.isidentifier() and name not in _NOT_SENT and (module, name) not in self._sent:
+            if name in scope and name.isidentifier() and name not in NOT_SENT and (module, name) not in self._sent:
                 self._sent.add((module, name))
                 self._globals.setdefault(module, {"__name__": module})[name] = scope[name]
 
@@ -142,32 +176,6 @@ _ATOMS = frozenset({str, bytes, int, float, bool, type(None), list, tuple, dict,
 
 def _needs(function: Any) -> tuple[Any, ...]:
     return function.__defaults__, function.__kwdefaults__, dict(function.__dict__)
-
-
-@functools.lru_cache(4096)
-def global_names(code: types.CodeType) -> frozenset[str]:
-    """Names of globals that a function reads or writes, its nested functions and classes included."""
-    names = {one.argval for one in dis.get_instructions(code) if one.opname in _GLOBAL}
-    return frozenset(names).union(*(global_names(nested) for nested in code.co_consts if isinstance(nested, types.CodeType)))
-
-
-_NOT_SENT = {"__annotations__", "__builtins__", "__class__", "__loader__", "__spec__"}
-_RUN_AT_ONCE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__annotate__"}
-_GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-
-
-def _class_names(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """Names that a class statement reads when it runs, and those that its methods read when they run."""
-    now = {one.argval for one in dis.get_instructions(code) if one.opname in _GLOBAL}
-    later: set[str] = set()
-    for nested in code.co_consts:
-        if isinstance(nested, types.CodeType):
-            if nested.co_flags & inspect.CO_OPTIMIZED and nested.co_name not in _RUN_AT_ONCE:
-                later |= global_names(nested)
-            else:
-                more_now, more_later = _class_names(nested)
-                now, later = now | more_now, later | more_later
-    return now, later
 
 
 # -- finding the text
@@ -195,11 +203,14 @@ def _node(code: types.CodeType, function: Any) -> Any:
         if isinstance(node, ast.Lambda):
             if code.co_name == "<lambda>" and node.lineno == code.co_firstlineno and _holds(node, code):
                 found.append(node)
-        elif isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
+        elif isinstance(node, _DEFINED) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
             found.append(node)
     if not found:
         raise NotPortable(f"the source of {shown(function)} is not in {code.co_filename!r} any more")
     return min(found, key=lambda node: (node.end_lineno - node.lineno, node.end_col_offset - node.col_offset))
+
+
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
@@ -233,7 +244,7 @@ def _class_node(kind: type, file: str) -> Any:
     return found[-1]
 
 
-def _first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
     """Where a definition begins, its decorators included."""
     return min([node.lineno, *(one.lineno for one in node.decorator_list)])
 
@@ -263,10 +274,6 @@ def _described(value: Any, node: Any, file: str) -> dict[str, Any]:
         "futures": futures,
         "lambda": isinstance(node, ast.Lambda),
     }
-
-
-def _unindented(text: str) -> str:
-    return "if 1:\n" + text if text[:1] in " \t\f" else text
 
 
 def _methods(kind: type) -> list[types.FunctionType]:

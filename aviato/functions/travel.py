@@ -6,9 +6,12 @@ import functools
 import os
 import sys
 import sysconfig
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aviato.functions.remote import RemoteFunction
+
+if TYPE_CHECKING:
+    import types
 
 
 class NotPortable(Exception):
@@ -23,6 +26,11 @@ def travels(value: Any) -> bool:
 def find_module(value: Any) -> Any:
     """The module that a function or class says it is of."""
     return sys.modules.get(value.__module__ or "__main__")
+
+
+def module_travels(module: types.ModuleType) -> bool:
+    """Whether a module goes along, as far as it is read, rather than being imported inside."""
+    return _is_own(module.__name__)
 
 
 def plain(value: Any) -> Any:
@@ -51,8 +59,11 @@ def _is_own(name: str | None) -> bool:
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top == "aviato" or name not in sys.modules:
         return name not in sys.modules
-    file = getattr(sys.modules[name], "__file__", None)
-    return file is not None and _is_own_file(file)
+    module = sys.modules[name]
+    file = getattr(module, "__file__", None)
+    # A folder without an `__init__.py` has a path alone.
+    places = [file] if file is not None else [str(one) for one in getattr(module, "__path__", ())]
+    return any(map(_is_own_file, places))
 
 
 @functools.lru_cache(4096)
