@@ -23,6 +23,7 @@ __all__ = [
     "FileInfo",
     "FunctionError",
     "FunctionSerializationError",
+    "NetworkOptions",
     "OperationCancelledError",
     "OperationRef",
     "OperationTimeoutError",
@@ -64,6 +65,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "async_client",
     "FileInfo": "results",
+    "NetworkOptions": "options",
     "OperationRef": "bridge.operation",
     "Process": "process",
     "ProcessResult": "results",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from aviato.exceptions import SandboxUnavailableError as SandboxUnavailableError
     from aviato.exceptions import WandbAuthError as WandbAuthError
     from aviato.functions.remote import RemoteFunction as RemoteFunction
+    from aviato.options import NetworkOptions as NetworkOptions
     from aviato.options import SandboxStatus as SandboxStatus
     from aviato.options import Serialization as Serialization
     from aviato.process import Process as Process

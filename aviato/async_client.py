@@ -187,6 +187,12 @@ class AsyncSandbox:
     ) -> None:
         await self.stop(missing_ok=True)
 
+    async def wait_for_port(self, port: int, timeout_seconds: float = 30.0) -> str:
+        """The URL of an exposed port, once something inside listens on it; `info.service_urls` has them all."""
+        from aviato.core.ports import wait_for_port
+
+        return await wait_for_port(self._handle, checks.port("port", port), checks.seconds("timeout_seconds", timeout_seconds))
+
     async def exec(self, command: Sequence[str], **options: Any) -> ProcessResult:
         """Run a command and return its result; cancelling kills its process tree. Options as `spawn`."""
         return await self.spawn(command, **options)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
+from aviato.options import NetworkOptions
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
+MAX_PORTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class SandboxDefaults:
         tags: tags of every sandbox; those of the call are added.
         environment_variables: of every command; those of the call win.
         runway_ids, tower_ids: where sandboxes may be placed; None is anywhere. The local backend has one of each, `local`.
-        resources, network: not available yet.
+        network: exposes the same ports of every sandbox; see `NetworkOptions`.
+        resources: not available yet.
     """
 
     container_image: str = DEFAULT_IMAGE
@@ -45,7 +48,7 @@ class SandboxDefaults:
     temp_dir: str = "/tmp"
     tags: Sequence[str] = ()
     resources: Any = None
-    network: Any = None
+    network: NetworkOptions | None = None
     environment_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     runway_ids: Sequence[str] | None = None
     tower_ids: Sequence[str] | None = None
@@ -70,8 +73,8 @@ class SandboxDefaults:
         for name in ("runway_ids", "tower_ids"):
             if (ids := getattr(self, name)) is not None:
                 object.__setattr__(self, name, texts(name, ids))
-        for name in ("resources", "network"):
-            refuse_later(name, getattr(self, name))
+        network(self.network)
+        refuse_later("resources", self.resources)
 
     def given(self, name: str) -> bool:
         """Whether the caller set this field, even to its built-in value."""
@@ -197,6 +200,58 @@ def absolute(name: str, value: Any) -> str:
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value.startswith("/") or "\0" in value:
         raise _wrong(name, f"must be an absolute path, got {value!r}")
+    return value
+
+
+def port(name: str, value: Any) -> int:
+    """A port.
+
+    Raises:
+        TypeError: no int.
+        AviatoValidationError: none of 1 to 65535.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int from 1 to 65535, not {type(value).__name__}: {value!r}")
+    if not 1 <= value <= 65535:
+        raise _wrong(name, f"must be 1 to 65535, got {value}")
+    return int(value)
+
+
+def ports(name: str, value: Any) -> list[int]:
+    """Ports to expose, each once.
+
+    Raises:
+        TypeError: no list of ints.
+        AviatoValidationError: a port that is none, one given twice, or too many.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise TypeError(f"{name} must be a list of ints, as in [8000], not {value!r}")
+    found = [port(name, item) for item in value]
+    twice = sorted({item for item in found if found.count(item) > 1})
+    if twice:
+        raise _wrong(name, f"must have each port once, and has {twice[0]} twice")
+    if len(found) > MAX_PORTS:
+        raise _wrong(name, f"can have at most {MAX_PORTS} ports, got {len(found)}")
+    return found
+
+
+def network(value: Any) -> NetworkOptions | None:
+    """The network of a sandbox, as far as this version has one.
+
+    Raises:
+        TypeError: no `NetworkOptions`.
+        AviatoValidationError: an egress mode that is not there yet, or ports that are none.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, NetworkOptions):
+        raise TypeError(f"network must be a NetworkOptions, not {value!r}")
+    ports("network.exposed_ports", value.exposed_ports)
+    if value.egress_mode not in (None, "none"):
+        message = f'network= with egress_mode={value.egress_mode!r} is not available in this version of aviato; only "none" is'
+        raise AviatoValidationError(message, field_violations={"network": "egress is not available yet"})
     return value
 
 

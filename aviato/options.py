@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+from aviato.exceptions import AviatoValidationError
 
 
 class SandboxStatus(StrEnum):
@@ -48,3 +53,35 @@ class Serialization(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Serialization:
         raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Who may connect to a sandbox, and what it may connect to.
+
+    Attributes:
+        ingress_mode: `none`, or `public`: anyone on the server's machine. None is what `exposed_ports` imply.
+        exposed_ports: ports of programs inside, as `ports=` of a sandbox has them.
+        egress_mode: `none`, `internet`, or a list of host names; None is the server's default. Only `none` is available yet.
+    """
+
+    ingress_mode: Literal["none", "public"] | None = None
+    exposed_ports: Sequence[int] = ()
+    egress_mode: Literal["none", "internet"] | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ingress_mode not in (None, "none", "public"):
+            raise _wrong("ingress_mode", f"must be 'none' or 'public', got {self.ingress_mode!r}")
+        if not isinstance(self.exposed_ports, Sequence) or isinstance(self.exposed_ports, (str, bytes)):
+            raise TypeError(f"exposed_ports must be a list of ints, as in [8000], not {self.exposed_ports!r}")
+        object.__setattr__(self, "exposed_ports", tuple(self.exposed_ports))
+        if self.ingress_mode == "none" and self.exposed_ports:
+            raise _wrong("exposed_ports", "must be empty where ingress_mode is 'none'")
+        if self.ingress_mode == "public" and not self.exposed_ports:
+            raise _wrong("exposed_ports", "must name the ports that ingress_mode 'public' opens")
+        if isinstance(self.egress_mode, str) and self.egress_mode not in ("none", "internet"):
+            raise _wrong("egress_mode", f"must be 'none', 'internet' or a list of host names, got {self.egress_mode!r}")
+
+
+def _wrong(name: str, why: str) -> AviatoValidationError:
+    return AviatoValidationError(f"{name} {why}", field_violations={name: why})

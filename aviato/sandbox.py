@@ -12,6 +12,7 @@ from aviato.options import SandboxStatus
 from aviato.sandbox_commands import SandboxCommands
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_files import SandboxFiles
+from aviato.sandbox_ports import SandboxPorts
 from aviato.sandbox_properties import SandboxProperties
 from aviato.sandbox_state import SandboxState, begin, call, hold_too
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
+    from aviato.options import NetworkOptions
     from aviato.policy.metrics import Metrics
     from aviato.sandbox_config import Connection
     from aviato.session import Session
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aviato")
 
 
-class Sandbox(SandboxCommands, SandboxFiles, SandboxProperties):
+class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
     """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
 
     Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
@@ -57,7 +59,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxProperties):
         strict_limits: bool = False,
         mounted_files: Sequence[Mapping[str, Any]] | None = None,
         ports: Sequence[int] | None = None,
-        network: Any = None,
+        network: NetworkOptions | None = None,
         secrets: Sequence[Any] | None = None,
         environment_variables: Mapping[str, str] | None = None,
         working_dir: str | None = None,
@@ -88,10 +90,10 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxProperties):
             mounted_files: files that are there before the main command starts and that nothing inside can change: a list of
                 `{"mount_path": "/absolute/path", "file_content": "text" or b"bytes"}`, up to 64 of 8 MiB together.
             detached: lives on when this process ends.
+            ports: up to 64 ports of programs inside that anyone on the server's machine may connect to, at `service_urls`.
+            network: a `NetworkOptions`: the same ports, and no egress yet.
             resources: not available yet; refused when given, as all that follow.
             strict_limits: not available yet.
-            ports: not available yet.
-            network: not available yet.
             secrets: not available yet.
             runtime: not available yet.
             runway_ids: pools it may be placed in; None is any. The local backend has one, `local`.

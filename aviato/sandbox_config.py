@@ -6,11 +6,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
+
+if TYPE_CHECKING:
+    from aviato.options import NetworkOptions
 
 BUILT_IN = SandboxDefaults()
 
@@ -76,7 +79,7 @@ class SandboxOptions(TypedDict, total=False):
     strict_limits: bool
     mounted_files: Sequence[Mapping[str, Any]] | None
     ports: Sequence[int] | None
-    network: Any
+    network: NetworkOptions | None
     secrets: Sequence[Any] | None
     environment_variables: Mapping[str, str] | None
     working_dir: str | None
@@ -88,7 +91,7 @@ class SandboxOptions(TypedDict, total=False):
 
 
 _LATER = (
-    *("resources", "strict_limits", "ports", "network"),
+    *("resources", "strict_limits"),
     *("secrets", "runtime"),
 )
 
@@ -122,6 +125,8 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     }
     if files := options.get("mounted_files"):
         create["mounted_files"] = _mounted_files(files)
+    if exposed := _ports(options.get("ports"), options.get("network"), chosen):
+        create["ports"] = exposed
     for name in ("runway_ids", "tower_ids"):
         placed: Any = options.get(name)
         placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
@@ -209,6 +214,18 @@ def _mounted_files(value: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         sizes.append((path, len(data)))
     check_mounts(sizes)
     return found
+
+
+def _ports(given: Sequence[int] | None, network: Any, defaults: SandboxDefaults) -> list[int]:
+    network = checks.network(defaults.network if network is None else network)
+    found = checks.ports("ports", given)
+    if network is None:
+        return found
+    if found and network.ingress_mode == "none":
+        why = 'ports= exposes ports, and the ingress_mode of network= is "none"; leave one of them out'
+        raise AviatoValidationError(why, field_violations={"ports": "ingress_mode is none"})
+    both = list(dict.fromkeys([*found, *network.exposed_ports]))
+    return checks.ports("ports", both)
 
 
 def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:

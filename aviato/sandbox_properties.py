@@ -101,35 +101,6 @@ class SandboxProperties:
         return self._state.stats.execution_stats
 
     @property
-    def service_urls(self) -> dict[int, str]:
-        """URL of each exposed port."""
-        info = self._state.last_seen
-        return {} if info is None else dict(info.service_urls)
-
-    @property
-    def exposed_ports(self) -> tuple[int, ...]:
-        """The exposed ports, in order."""
-        return tuple(sorted(self.service_urls))
-
-    @property
-    def service_address(self) -> str | None:
-        """`host:port` of the first exposed port."""
-        urls = self.service_urls
-        return urls[min(urls)].partition("://")[2].rstrip("/") if urls else None
-
-    @property
-    def applied_ingress_mode(self) -> str | None:
-        """Who may connect to it: `none` or `public`."""
-        info = self._state.last_seen
-        return None if info is None else info.ingress_mode
-
-    @property
-    def applied_egress_mode(self) -> str | None:
-        """What it may connect to."""
-        info = self._state.last_seen
-        return None if info is None else info.egress_mode
-
-    @property
     def runway_id(self) -> str | None:
         """The pool that it was placed in."""
         info = self._state.last_seen

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from aviato.server.routes import Route
 
 _REFERENCE = "#/components/schemas/{model}"
-_PREFIXES = {"sandbox_id": "sb", "exec_id": "ex", "lease_id": "ls"}
+_PATH_SCHEMAS: dict[str, dict[str, Any]] = {
+    **{
+        name: {"type": "string", "pattern": f"^{prefix}-{ID_PATTERN}$"}
+        for name, prefix in (("sandbox_id", "sb"), ("exec_id", "ex"), ("lease_id", "ls"))
+    },
+    "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+}
 _ALWAYS = (400, 401, 426, 500, 503)
 _TEXTS = {
     200: "Done",
@@ -103,7 +109,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", "pattern": f"^{_PREFIXES[name]}-{ID_PATTERN}$"},
+            "schema": _PATH_SCHEMAS[name],
         }
         for name in re.findall(r"{(\w+)}", route.path)
     ]

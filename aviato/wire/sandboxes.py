@@ -16,6 +16,11 @@ LeaseId = Annotated[str, StringConstraints(pattern=f"^ls-{ID_PATTERN}$")]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Text that can be an argument, a path or an environment value: no NUL."""
+Port = Annotated[int, Field(ge=1, le=65535)]
+MAX_PORTS = 64
+"""How many ports of one sandbox can be exposed."""
+PORT_HOST = "127.0.0.1"
+"""Where exposed ports are reached, whatever address the server's own API has: they carry no key."""
 EnvironmentName = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00=]*$")]
 
 StatusReason = Literal[
@@ -58,6 +63,8 @@ class CreateSandbox(RequestModel):
     max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     idle_timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """End it after so long without a command running or a call that reaches inside."""
+    ports: Annotated[list[Port], Field(max_length=MAX_PORTS, json_schema_extra={"uniqueItems": True})] = []
+    """Ports to expose, each once."""
     runway_ids: list[Text] = []
     """Where it may be placed; empty is anywhere."""
     tower_ids: list[Text] = []
@@ -114,7 +121,18 @@ class SandboxInfo(ResponseModel):
     tower_group_id: str | None = None
     ingress_mode: str = "none"
     egress_mode: str = "none"
+    exposed_ports: list[int] = []
     service_urls: dict[int, str] = {}
+    """Where each exposed port is reached, from acceptance until the sandbox has ended."""
+
+
+class PortInfo(ResponseModel):
+    """Answer of `GET /v1/sandboxes/{id}/ports/{port}`."""
+
+    port: int
+    url: str
+    listening: bool
+    """Whether something inside takes connections."""
 
 
 class SandboxPage(ResponseModel):
@@ -152,3 +170,8 @@ class Health(ResponseModel):
     live_sandboxes: int
     pending_sandboxes: int
     max_sandboxes: int
+
+
+def service_url(address: int) -> str:
+    """The URL of an exposed port, by its port on the server's machine."""
+    return f"http://{PORT_HOST}:{address}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import Sandbox, SandboxDefaults, SandboxStatus
+from aviato import NetworkOptions, Sandbox, SandboxDefaults, SandboxStatus
 
 
 def test_construction_is_free_and_the_id_is_known(served: Any) -> None:
@@ -209,8 +209,7 @@ def test_placement(name: str) -> None:
     [
         ("resources", {"cpu": 1}),
         ("strict_limits", True),
-        ("ports", [8000]),
-        ("network", "internet"),
+        ("network", NetworkOptions(egress_mode="internet")),
         ("secrets", ["a"]),
         ("runtime", "runsc"),
     ],

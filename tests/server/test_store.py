@@ -9,6 +9,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.store import ExecRecord, LeaseRecord, SandboxRecord, Store
 from aviato.server.store.listing import Query
+from aviato.server.store.schema import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -50,16 +51,22 @@ def test_it_survives_being_opened_again(tmp_path):
     again.close()
 
 
-def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path):
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     path = tmp_path / "store.db"
     Store(str(path)).close()
     db = sqlite3.connect(path)
-    db.executescript("ALTER TABLE sandboxes DROP COLUMN let_go; PRAGMA user_version = 1;")
+    for column in ("let_go", "ports")[version - 1 :]:
+        db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.commit()
     db.close()
-    for _ in range(2):
+    for turn in range(2):
         store = Store(str(path))
         assert store.living() == []
-        assert "let_go" in {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        assert {"let_go", "ports"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
+        assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]
         store.close()
 
 

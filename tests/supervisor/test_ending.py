@@ -41,6 +41,13 @@ async def test_stopping_gives_a_chance(box):
     assert caught.value.ended.reason == "stopped"
 
 
+async def test_what_an_ended_command_left_behind_is_asked_too(box):
+    await box.sh("sleep 60 & setsid sleep 60 &")
+    begin = time.monotonic()
+    assert await box.link.stop(10) == Ended(reason="stopped")
+    assert time.monotonic() - begin < 1
+
+
 async def test_the_end_of_the_main_command_is_the_end(box):
     _, other = box.start("sleep", "60")
     exec_id, main = box.start("sh", "-c", "sleep 0.1; head -c 500000 /dev/zero; exit 4", main=True)

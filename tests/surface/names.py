@@ -47,7 +47,7 @@ NAMES: set[str] = {
     *_of("Sandbox", "sandbox_id", "status", "status_updated_at", "created_at", "started_at", "tags", "annotations"),
     *_of("Sandbox", "returncode", "status_reason", "limits", "exec_stats", "execution_stats", "service_urls"),
     *_of("Sandbox", "exposed_ports", "service_address", "applied_ingress_mode", "applied_egress_mode", "runway_id"),
-    *_of("Sandbox", "tower_id", "tower_group_id", "__enter__", "__aenter__", "__await__", "__reduce__"),
+    *_of("Sandbox", "wait_for_port", "tower_id", "tower_group_id", "__enter__", "__aenter__", "__await__", "__reduce__"),
     "SandboxStatus",
     *_of("ProcessResult", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "stdout_bytes_total", "stderr_bytes_total"),
     *_of("ProcessResult", "returncode", "command", "duration_seconds", "timed_out", "signal", "oom_killed"),
@@ -56,6 +56,7 @@ NAMES: set[str] = {
     *_of("FileInfo", "path", "size_bytes", "mode", "mtime", "type", "link_target"),
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
+    *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
@@ -101,8 +102,8 @@ LATER: set[str] = {
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *("SandboxDefaults.resources", "SandboxDefaults.network"),
+    *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
     # The rest of the surface
-    *("Sandbox(ports=)", "Sandbox.exposed_ports", "Sandbox.service_address", "Sandbox.service_urls"),
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.passage import Passage
 
 __all__ = ["Backend", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 
@@ -49,6 +50,8 @@ class SandboxSpec:
     idle_timeout_seconds: float | None = None
     orphan_timeout_seconds: float = 600.0
     mounted_files: tuple[MountedFile, ...] = ()
+    exposes_ports: bool = False
+    """Whether `open_passage` will be called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,8 @@ class Backend(ABC):
     """The pools that sandboxes can be placed in; one machine has one of each."""
     tower_ids: frozenset[str] = frozenset({"local"})
     """The nodes that sandboxes can be placed on."""
+    exposes_ports = False
+    """Whether connections into a sandbox can be made."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -122,6 +127,14 @@ class Backend(ABC):
     @abstractmethod
     async def reconnect(self, sandbox_id: str) -> SupervisorLink | None:
         """Connect again to a sandbox that an earlier server made; None if its supervisor is gone."""
+
+    async def open_passage(self, sandbox_id: str) -> Passage:
+        """A way for connections into a sandbox made with `exposes_ports`; a newer one replaces the older.
+
+        Raises:
+            OSError: there is none (any more).
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.states import Ending, check_transition, error_of, terminated
-from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo
+from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo, service_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +142,9 @@ def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInf
         image_note=record.image_note,
         limits={name: LimitInfo.model_validate(limit) for name, limit in record.limits.items()},
         queue=queue,
+        ingress_mode="public" if record.ports else "none",
+        exposed_ports=list(record.ports),
+        service_urls={port: service_url(address) for port, address in record.ports.items() if address is not None},
         runway_id="local",
         tower_id="local",
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.main_command import MainCommand
     from aviato.server.service.places import Places
+    from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.settings import ServerSettings
 
@@ -44,15 +45,17 @@ class Lives:
         backend: where they run.
         registry: where they are found.
         main: reads the output of main commands.
+        ports: connects to those that are exposed.
     """
 
     places: Places
 
-    def __init__(self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand) -> None:
+    def __init__(self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand, ports: Ports) -> None:
         self._settings = settings
         self._backend = backend
         self._registry = registry
         self._main = main
+        self._ports = ports
         self.on_gone: list[Callable[[LiveSandbox], None]] = []
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
@@ -122,6 +125,7 @@ class Lives:
         """Start its main command, if it has one, and say that it runs."""
         link = box.link
         assert link is not None
+        await self._ports.attach(box)
         if box.request.command is not None:
             with suppress(SandboxGone):
                 await self._main.start(box, link)
@@ -158,6 +162,7 @@ class Lives:
             mounted_files=tuple(
                 MountedFile(path=file.mount_path, content=b64decode(file.file_content)) for file in box.request.mounted_files
             ),
+            exposes_ports=bool(box.record.ports),
         )
 
     async def _watch(self, box: LiveSandbox) -> Ending:
@@ -195,6 +200,7 @@ class Lives:
 
     async def conclude(self, box: LiveSandbox) -> None:
         """Its end is known: take its place away and put the end on record."""
+        self._ports.close(box.sandbox_id)
         if box.record.begun:
             await self.destroy(box.sandbox_id)
         if box.link is not None:
@@ -208,6 +214,7 @@ class Lives:
             returncode=ending.returncode,
             is_infrastructure=ending.is_infrastructure,
             ended_at=time.time(),
+            ports=dict.fromkeys(box.record.ports),
             body=None,
         )
         for begin in box.on_run:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aviato.server.service.leases import Leases
     from aviato.server.service.lives import Lives
     from aviato.server.service.places import Places
+    from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.store import SandboxRecord
     from aviato.server.supervisor.link import SupervisorLink
@@ -40,7 +41,14 @@ class Reconciliation:
     """
 
     def __init__(
-        self, backend: Backend, registry: Registry, lives: Lives, places: Places, leases: Leases, detached: Detached
+        self,
+        backend: Backend,
+        registry: Registry,
+        lives: Lives,
+        places: Places,
+        leases: Leases,
+        detached: Detached,
+        ports: Ports,
     ) -> None:
         self._backend = backend
         self._registry = registry
@@ -48,6 +56,7 @@ class Reconciliation:
         self._places = places
         self._leases = leases
         self._detached = detached
+        self._ports = ports
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
@@ -65,9 +74,12 @@ class Reconciliation:
         if not record.begun and box.asked is None:
             try:
                 box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
+                box.record = replace(record, ports={**self._ports.open(box.sandbox_id, record.ports)})
             except AviatoError as error:
                 box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
             else:
+                if box.record.ports != record.ports:
+                    self._registry.save(box.record)
                 self._enter(box)
                 self._lives.begin(box)
                 self._places.join(box)

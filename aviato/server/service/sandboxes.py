@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aviato.server.service.lives import Lives
     from aviato.server.service.places import Places
     from aviato.server.service.polls import Polls
+    from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.settings import ServerSettings
     from aviato.wire.sandboxes import CreateSandbox
@@ -45,6 +46,7 @@ class Sandboxes:
         places: Places,
         leases: Leases,
         polls: Polls,
+        ports: Ports,
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -53,6 +55,7 @@ class Sandboxes:
         self._places = places
         self._leases = leases
         self._polls = polls
+        self._ports = ports
 
     def create(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
@@ -68,7 +71,7 @@ class Sandboxes:
             RequestConflictError: the id was used with another body.
             AviatoValidationError: something in the request cannot be honoured.
             SandboxImageError: the image is unknown.
-            SandboxResourceExhaustedError: the queue is full.
+            SandboxResourceExhaustedError: the queue is full, or no port can be opened.
         """
         body_hash = _hash(request)
         known = self._registry.live.get(request.sandbox_id)
@@ -104,9 +107,12 @@ class Sandboxes:
         self._backend.check(spec)
         limits = {name: asdict(limit) for name, limit in self._backend.limits(spec).items()}
         box.record = record = replace(record, limits=limits)
+        addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
+        box.record = record = replace(record, ports={**addresses})
         try:
             self._registry.store.add_sandbox(record)
         except sqlite3.Error as error:
+            self._ports.close(box.sandbox_id)
             raise SandboxUnavailableError(f"the server's store cannot be written: {error}", reason="store") from error
         self._registry.live[box.sandbox_id] = box
         if lease is not None:
@@ -210,6 +216,10 @@ class Sandboxes:
                 violations[name] = f"none of {wanted!r} is here; there is {', '.join(map(repr, sorted(there)))}"
         if request.mounted_files:
             check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
+        if len(set(request.ports)) < len(request.ports):
+            violations["ports"] = f"each once, got {request.ports}"
+        if request.ports and not self._backend.exposes_ports:
+            violations["ports"] = f"the backend {self._backend.name!r} exposes none"
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)

@@ -18,6 +18,7 @@ from aviato.server.service.logs import Logs
 from aviato.server.service.main_command import MainCommand
 from aviato.server.service.places import Places
 from aviato.server.service.polls import Polls, stopping_error
+from aviato.server.service.ports import Ports
 from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
 from aviato.server.service.sandboxes import Sandboxes
@@ -55,7 +56,8 @@ class Service:
         self.registry = Registry(self.store)
         self.polls = Polls()
         main = MainCommand(folder.output)
-        self.lives = Lives(settings, backend, self.registry, main)
+        self.ports = Ports(backend, self.registry, self.polls)
+        self.lives = Lives(settings, backend, self.registry, main, self.ports)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(limit=limit, in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1))
         self.places = Places(admission, self.registry, self._release)
@@ -66,7 +68,9 @@ class Service:
         self.lives.on_gone.append(self.execs.detached.forget)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
-        self.sandboxes = Sandboxes(settings, backend, self.registry, self.lives, self.places, self.leases, self.polls)
+        self.sandboxes = Sandboxes(
+            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports
+        )
         self._opened: asyncio.Task[None] | None = None
         self._unable: AviatoError | None = None
 
@@ -140,6 +144,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.execs.detached.close()
+        await self.ports.shut()
         self.execs.flush()
         self.leases.shut()
         try:
@@ -160,7 +165,9 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
-            await Reconciliation(self.backend, self.registry, self.lives, self.places, self.leases, self.execs.detached).run()
+            await Reconciliation(
+                self.backend, self.registry, self.lives, self.places, self.leases, self.execs.detached, self.ports
+            ).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self._unable = error

@@ -21,6 +21,7 @@ class SandboxRecord:
         body: the create itself as JSON, kept only until the sandbox has ended.
         begun: whether its start was begun, so that it cannot simply be queued again.
         let_go: whether its client has said that nobody can use it any more.
+        ports: exposed port → port of this machine, as long as it has one; in the order of the create.
     """
 
     sandbox_id: str
@@ -44,6 +45,7 @@ class SandboxRecord:
     tags: tuple[str, ...] = ()
     annotations: dict[str, str] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
+    ports: dict[int, int | None] = field(default_factory=dict)
     body: str | None = None
 
 
@@ -90,6 +92,7 @@ def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
         tags=json.dumps(record.tags),
         annotations=json.dumps(record.annotations),
         limits=json.dumps(record.limits),
+        ports=json.dumps(record.ports),
     )
     return row
 
@@ -106,5 +109,6 @@ def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
         tags=tuple(json.loads(values["tags"])),
         annotations=json.loads(values["annotations"]),
         limits=json.loads(values["limits"]),
+        ports={int(port): address for port, address in json.loads(values["ports"]).items()},
     )
     return SandboxRecord(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -27,6 +27,7 @@ CREATE TABLE sandboxes (
     tags TEXT NOT NULL,
     annotations TEXT NOT NULL,
     limits TEXT NOT NULL,
+    ports TEXT NOT NULL DEFAULT '{}',
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -64,5 +65,8 @@ CREATE TABLE api_keys (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS = {1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;"}
+MIGRATIONS = {
+    1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;",
+    2: "ALTER TABLE sandboxes ADD COLUMN ports TEXT NOT NULL DEFAULT '{}';",
+}
 """From each older version to the next."""

@@ -59,8 +59,8 @@ class Ending:
         self._deadline = now + grace_seconds
         self._commands.ending = True
         if grace_seconds > 0:
-            for command in self._commands:
-                command.signal(signal.SIGTERM)
+            # Not only to commands that run: a server that an ended one left behind would wait for the kill.
+            tree.signal_all(signal.SIGTERM)
             self._hang_up()
         self._go_on()
 

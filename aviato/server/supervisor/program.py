@@ -23,6 +23,7 @@ from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.loop import READ, Loop
+from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.transfers import Transfer
 from aviato.wire.frames import Frame, FrameType
 
@@ -45,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Supervisor:
     """The sandbox's one authority."""
 
-    def __init__(self, connection: int | None, listener: int, note: int) -> None:
+    def __init__(self, connection: int | None, listener: int, note: int, ports: int | None) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
@@ -86,6 +87,7 @@ class Supervisor:
             "read_tree": self._read_tree,
             "write_tree": self._write_tree,
         }
+        self._ports = None if ports is None else Ports(self._loop, ports, self._idleness.called)
         if connection is not None:
             self._adopt(socket.socket(fileno=connection))
         self._watch_orphanhood()
@@ -199,6 +201,8 @@ class Supervisor:
             current.close()
 
     def _in_call(self) -> bool:
+        if self._ports is not None and self._ports.connections:
+            return True
         # A download that was sent whole stays until its channel is used again.
         return any(not (isinstance(current, Transfer) and current.over) for current in self._open.values())
 
@@ -374,14 +378,21 @@ def _take_short_turns() -> None:
         _libc.syscall(number, 0, attributes, 0)
 
 
-def run(connection: int | None, listener: int, note: int) -> None:
-    """Be process 1, with these descriptors and nothing else. Never returns."""
+def run(connection: int | None, listener: int, note: int, ports: int | None = None) -> None:
+    """Be process 1, with these descriptors and nothing else. Never returns.
+
+    Args:
+        connection: to the server.
+        listener: where later servers connect.
+        note: a file for last words.
+        ports: where servers connect for what ports need; None: this sandbox exposes none.
+    """
     if os.getpid() != 1:
         raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note).run()
+    Supervisor(connection, listener, note, ports).run()
 
 
 __all__ = ["PROTOCOL", "Supervisor", "run"]

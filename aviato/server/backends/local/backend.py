@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.resolve import LocalImages
 from aviato.server.supervisor.link import SandboxGone, SupervisorLink
+from aviato.server.supervisor.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class LocalBackend(Backend):
     """
 
     name = "local"
+    exposes_ports = True
 
     def __init__(
         self,
@@ -184,6 +187,13 @@ class LocalBackend(Backend):
             return None
         return held.link
 
+    async def open_passage(self, sandbox_id: str) -> Passage:
+        """See `Backend`."""
+        sock = await asyncio.to_thread(self._places.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
+        if sock is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"the supervisor of {sandbox_id} is gone")
+        return Passage(sock)
+
     def how_ended(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
         note = self._places.note(sandbox_id)
@@ -255,6 +265,7 @@ class LocalBackend(Backend):
             "trees": trees,
             "lower": options.lower if self._root else None,
             "modern": self._modern,
+            "ports": spec.exposes_ports,
         }
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:

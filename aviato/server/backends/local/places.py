@@ -56,15 +56,21 @@ class Places:
                 found.append(os.stat(f"{self.sandboxes}/{name}/root").st_uid)
         return found
 
-    def connect(self, sandbox_id: str) -> socket.socket | None:
-        """A connection to the sandbox's supervisor; None if there is none any more."""
+    def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:
+        """A connection to the sandbox's supervisor; None if there is none any more.
+
+        Args:
+            sandbox_id: which.
+            name: of the socket: `s` is the supervisor's own, `p` (SOCK_SEQPACKET) that of its ports.
+            kind: of the socket.
+        """
         deadline = time.monotonic() + STARTING_SECONDS
         while True:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
             try:
                 directory = os.open(self.path(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    sock.connect(f"/proc/self/fd/{directory}/s")
+                    sock.connect(f"/proc/self/fd/{directory}/{name}")
                 finally:
                     os.close(directory)
                 return sock

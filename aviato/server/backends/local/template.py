@@ -44,7 +44,7 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWNET
     | syscalls.CLONE_NEWCGROUP
 )
-CONNECTION, LISTENER, NOTE = 3, 4, 5
+CONNECTION, LISTENER, NOTE, PORTS = 3, 4, 5, 6
 NAME = b"aviato-supervisor"
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
 _UNFIT = {"code": "VALIDATION", "reason": "mounted_files", "is_infrastructure": False, "retryable": False}
@@ -58,11 +58,16 @@ def make_place(place: str, owned: list[str], uid: int, gid: int) -> tuple[int, i
         os.chown(f"{place}/{name}", uid, gid)
     note = os.open(f"{place}/note", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    return bind_in(place, "s", socket.SOCK_STREAM), note
+
+
+def bind_in(place: str, name: str, kind: int) -> int:
+    """A Unix socket in a sandbox's directory, where nobody inside can see it."""
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     os.chdir(place)  # A path of one letter is never too long for a socket.
-    listener.bind("s")
+    listener.bind(name)
     os.chdir("/")
-    return listener.detach(), note
+    return listener.detach()
 
 
 class Template:
@@ -141,6 +146,10 @@ class Template:
         """Make the place, clone, map the ids; `kept` collects what this process has to close."""
         listener, note = make_place(request["place"], request["owned"], request["uid"], request["gid"])
         kept += [listener, note]
+        fds = [kept[0], listener, note]
+        if request["ports"]:
+            fds.append(bind_in(request["place"], "p", socket.SOCK_SEQPACKET))
+            kept.append(fds[-1])
         trees: dict[str, int] = {}
         for name, path, attributes in request["trees"]:
             tree = syscalls.open_tree(path)
@@ -153,7 +162,7 @@ class Template:
             if pid == 0:
                 ours.close()
                 content = kept[1] if request["content"] else None
-                self._be_a_sandbox(request, theirs, (kept[0], listener, note), trees, content)
+                self._be_a_sandbox(request, theirs, fds, trees, content)
             try:
                 self._map(pid, request, ours)
             except OSError:
@@ -189,7 +198,7 @@ class Template:
         self,
         request: dict[str, Any],
         sync: socket.socket,
-        fds: tuple[int, int, int],
+        fds: list[int],
         trees: dict[str, int],
         content: int | None,
     ) -> None:
@@ -206,7 +215,7 @@ class Template:
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
             _arrange(fds)
-            program.run(CONNECTION, LISTENER, NOTE)
+            program.run(CONNECTION, LISTENER, NOTE, PORTS if request["ports"] else None)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
@@ -224,13 +233,13 @@ def _wait_for_maps(sync: socket.socket) -> int | None:
     return fds[0] if fds else None
 
 
-def _arrange(fds: tuple[int, int, int]) -> None:
-    """Bring the three descriptors of a supervisor to their places, and close all others."""
+def _arrange(fds: list[int]) -> None:
+    """Bring the descriptors of a supervisor to their places, and close all others."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in fds]
     os.closerange(3, 64)
-    for target, fd in zip((CONNECTION, LISTENER, NOTE), high, strict=True):
+    for target, fd in enumerate(high, CONNECTION):
         os.dup2(fd, target, inheritable=False)
-    os.closerange(NOTE + 1, 1 << 20)
+    os.closerange(CONNECTION + len(fds), 1 << 20)
 
 
 def _report(fd: int, message: str, kind: dict[str, Any] = _ERROR) -> None:

@@ -1,0 +1,148 @@
+"""The supervisor's part in ports: connections made inside, and listeners that it keeps out of reach of what runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from aviato.server.supervisor.ports import _to_itself
+
+pytestmark = pytest.mark.anyio
+
+LISTEN = "import socket,sys,time; s=socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(int(sys.argv[2])); "
+
+
+@pytest.fixture
+async def box(make_box):
+    async with make_box(exposes_ports=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def passage(box, backend):
+    passage = await backend.open_passage(box.id)
+    yield passage
+    passage.close()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def ready(box, passage, port, queue, then):
+    box.start("python3", "-c", LISTEN + then, str(port), str(queue))
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                (await passage.dial(port)).close()
+                return
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.02)
+
+
+async def test_connections_are_made_inside(box, passage):
+    with pytest.raises(ConnectionRefusedError):
+        await passage.dial(8000)
+    await ready(box, passage, 8000, 100, "[c.close() for c, _ in iter(s.accept, None) if c.sendall(b'hi') is None]")
+    before = descriptors()
+    socks = await asyncio.gather(*(passage.dial(8000) for _ in range(50)))
+    for sock in socks:
+        assert sock.getpeername() == ("127.0.0.1", 8000)
+        sock.setblocking(True)
+        assert sock.recv(10) == b"hi"
+        sock.close()
+    assert descriptors() == before
+    # The host's own programs are somewhere else.
+    with socket.create_server(("127.0.0.1", 0)) as outside, pytest.raises(ConnectionRefusedError):
+        await passage.dial(outside.getsockname()[1])
+
+
+async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        first = await backend.open_passage(box.id)
+        assert await first.kept() == {}
+        await first.keep(8000, listener)
+        await first.keep(9000, listener)
+    for _ in range(2):
+        second = await backend.open_passage(box.id)
+        kept = await second.kept()
+        assert list(kept) == [8000, 9000] and all(sock.getsockname() == address for sock in kept.values())
+        with socket.create_connection(address), kept[8000] as again:
+            again.accept()[0].close()
+        kept[9000].close()
+        assert not first.open, "a newer connection replaces the older"
+        first = second
+    first.close()
+    await box.link.stop(0)
+    await backend.destroy(box.id)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
+async def test_a_listener_of_the_host_is_out_of_reach_inside(box, passage):
+    source = """
+import ctypes, os, socket
+for path in ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task/1/fd"):
+    try:
+        print(path, os.listdir(path))
+    except PermissionError:
+        pass
+libc = ctypes.CDLL(None, use_errno=True)
+pidfd = libc.syscall(434, 1, 0)
+taken = [fd for fd in range(64) if libc.syscall(438, pidfd, fd, 0) >= 0]
+print(taken, sorted(os.listdir("/proc/self/fd"))[:3], sum("0A" in line.split()[3:4] for line in open("/proc/net/tcp")))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await passage.keep(8000, listener)
+        result = await box.python(source)
+        assert result.stdout == "[] ['0', '1', '2'] 0\n", result.stderr
+        with pytest.raises(AssertionError):
+            port = listener.getsockname()[1]
+            result = await box.python(f"import socket; socket.create_connection(('127.0.0.1', {port}))")
+            assert "Refused" not in result.stderr
+
+
+async def test_who_listens_and_never_accepts_holds_up_nobody(box, passage):
+    await ready(box, passage, 8001, 100, "[c.sendall(b'hi') for c, _ in iter(s.accept, None)]")
+    await ready(box, passage, 8000, 0, "time.sleep(100)")
+    before = descriptors()
+    stuck = [asyncio.create_task(passage.dial(8000)) for _ in range(200)]
+    for _ in range(20):
+        async with asyncio.timeout(5):
+            (await passage.dial(8001)).close()
+            await box.link.ping()
+    done, _ = await asyncio.wait(stuck, timeout=0.2)
+    assert len(done) < 5
+    for task in stuck:
+        task.cancel()
+    await asyncio.gather(*stuck, return_exceptions=True)
+    for task in done:
+        task.result().close()
+    assert await passage.kept() == {}
+    assert descriptors() <= before
+
+
+async def test_nonsense_costs_the_connection_and_nothing_else(box, backend):
+    for message in (b"\xff", b"[]", b"{}", b'{"id": 1, "op": "dial", "port": "x"}', b'{"id": 1, "op": "keep"}'):
+        passage = await backend.open_passage(box.id)
+        passage._sock.send(message)
+        async with asyncio.timeout(5):
+            while passage.open:
+                await asyncio.sleep(0.01)
+    passage = await backend.open_passage(box.id)
+    assert await passage.kept() == {}
+    passage.close()
+    assert (await box.run("true")).returncode == 0
+
+
+async def test_a_connection_that_met_itself_is_none():
+    with socket.socket() as alone:
+        alone.bind(("127.0.0.1", 0))
+        alone.connect(alone.getsockname())
+        assert _to_itself(alone)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        assert not _to_itself(sock)
