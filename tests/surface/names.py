@@ -103,7 +103,6 @@ LATER: set[str] = {
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *("SandboxDefaults.resources", "SandboxDefaults.network"),
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
-    # The rest of the surface
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }
