@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -398,12 +396,3 @@ def descriptors(pid: int) -> int:
 
 def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_the_example_runs(served: Any) -> None:
-    example = Path(__file__).resolve().parents[2] / "examples" / "port.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], capture_output=True, text=True, timeout=50, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "hello from inside" in done.stdout and done.stderr == ""

@@ -21,6 +21,7 @@ OUTPUTS = {
         "Score(expression='3 * 8', right=True) without a sandbox\n"
     ),
     "reconnect_by_id": "step 1\nstep 2\nreturncode 3\nafter the first line: step 2\n",
+    "port": "hello from inside\n",
     "errors": (
         "passed\nfailed with returncode 3\ntimed out, and had printed 'begun\\n'\n"
         "/missing: no_such_file, infrastructure: False\nno server: infrastructure: True\n"

@@ -92,17 +92,17 @@ ASYNC_TOO: set[str] = {
     *_of("Session", "__aenter__", "sandbox", "list", "from_id", "close"),
     *_of("RemoteFunction", "remote", "map", "__call__"),
     *_of("Process", "send_signal", "cancel", "stdout", "stderr", "stdin"),
+    "Sandbox.wait_for_port",
 }
 
 LATER: set[str] = {
     # Reinforcement learning and reporting
     *("Session.log_metrics", "Session(report_to=)", "WandbAuthError"),
     # Isolation
-    *("Sandbox.grade", "Sandbox(resources=)", "Sandbox(strict_limits=)", "Sandbox(network=)", "Sandbox(secrets=)"),
+    *("Sandbox.grade", "Sandbox(resources=)", "Sandbox(strict_limits=)", "Sandbox(secrets=)"),
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
-    *("SandboxDefaults.resources", "SandboxDefaults.network"),
-    *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
+    "SandboxDefaults.resources",
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }

@@ -366,15 +366,3 @@ def attach(place: Place) -> None:
     box = aviato.Sandbox.from_id(begun._state.sandbox_id).result()
     result = box.attach(begun.exec_id, stdout_offset=1, stderr_offset=2).result()
     assert (result.stdout, result.stderr, result.returncode, result.stdout_bytes_total) == ("ut\n", "r\n", 3, 4)
-
-
-@check("Sandbox(ports=)", "Sandbox.service_urls", "Sandbox.exposed_ports", "Sandbox.service_address", "Sandbox.wait_for_port")
-def ports(place: Place) -> None:
-    from urllib.request import urlopen
-
-    with aviato.Sandbox(ports=[8000]) as box:
-        box.exec(["sh", "-c", "echo hello > page; python3 -m http.server 8000 >/dev/null 2>&1 & "], cwd="/tmp").result()
-        box.wait_for_port(8000).result(30)
-        assert box.exposed_ports == (8000,) and box.service_address in box.service_urls[8000]
-        with urlopen(f"{box.service_urls[8000]}/page", timeout=10) as answer:
-            assert answer.read() == b"hello\n"

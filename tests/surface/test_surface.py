@@ -24,13 +24,14 @@ from tests.surface import (
     harness,
     names,
     operation_checks,
+    port_checks,
     sandbox_checks,
     session_checks,
     terminal_checks,
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((session_checks, terminal_checks))
+assert all((port_checks, session_checks, terminal_checks))
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)
