@@ -175,6 +175,7 @@ class Process(OperationRef[ProcessResult]):
         if self._counted:
             return
         self._counted = True
+        self._seen = self._seen or outcome == "cancelled"
         self.stdout.finish(error)
         self.stderr.finish(error)
         if self.stdin is not None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from _thread import get_ident
 from typing import Any
 
-from aviato.exceptions import AviatoError
-from aviato.sandbox_state import begin
-
-logger = logging.getLogger("aviato")
-
 
 def stop_on_sigterm() -> None:
-    """Clean up on SIGTERM as at a normal end, then do what the signal did before. By choice, and from the main thread only.
+    """Clean up on SIGTERM as at a normal end, then do what the signal did before; a second one meanwhile does that at once.
+
+    By choice, and from the main thread only.
 
     Raises:
         ValueError: on another thread.
@@ -31,12 +27,21 @@ def stop_on_sigterm() -> None:
 
 _previous_sigterm: Any = signal.SIG_DFL
 _undo_registered = False
+_cleaning_up = False
 _masks: dict[int, Any] = {}
 
 
 def _on_sigterm(number: int, frame: Any) -> None:
+    from aviato.bridge.loop import run_hooks
+
+    global _cleaning_up
     previous = _previous_sigterm
-    clean_up_now()
+    if not _cleaning_up:
+        _cleaning_up = True
+        try:
+            run_hooks()
+        finally:
+            _cleaning_up = False
     if callable(previous):
         previous(number, frame)
     elif previous != signal.SIG_IGN:
@@ -58,22 +63,3 @@ def _undo_in_child() -> None:
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, _previous_sigterm)
     _let_sigterm_in()
-
-
-def clean_up_now() -> None:
-    """What happens at exit, now, bounded in time."""
-    import asyncio
-
-    from aviato.bridge.loop import EXIT_SECONDS, running_loop_thread
-
-    thread = running_loop_thread()
-    if thread is None or thread.pid != os.getpid() or not thread.usable:
-        return
-
-    async def run_all() -> None:
-        await asyncio.gather(*(_hook() for _hook in list(thread.hooks)), return_exceptions=True)
-
-    try:
-        begin(run_all(), "clean-up").result(EXIT_SECONDS)
-    except AviatoError as error:
-        logger.warning("clean-up took too long and was left to the server: %s", error)

@@ -22,6 +22,17 @@ START_SECONDS = 20.0
 SERVE = "from aviato.cli.main import main; main()"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+
+
 @dataclass
 class RunningServer:
     """A server that a test may talk to, kill and inspect."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
 import os
@@ -26,11 +27,18 @@ SLICE_SECONDS = 1.0
 
 
 class LoopThread:
-    """An event loop on a daemon thread of its own."""
+    """An event loop on a daemon thread of its own.
+
+    Attributes:
+        closing: it accepts no more work.
+        leaving: what runs is being ended by the exit hooks, so its failures are no news.
+        hooks: what `register_exit` was given.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.closing = False
+        self.leaving = False
         self.hooks: list[Callable[[], Awaitable[None]]] = []
         self._started = threading.Event()
         self._failure: Exception | None = None
@@ -147,7 +155,8 @@ def running_loop_thread() -> LoopThread | None:
 def register_exit(hook: Callable[[], Awaitable[None]]) -> None:
     """Run an async hook on the loop thread when the interpreter ends; all hooks together have 5 s.
 
-    A forked child forgets the hooks of its parent.
+    They run when the main thread and all others that the interpreter waits for have ended. A forked child forgets those of
+    its parent.
     """
     loop_thread().hooks.append(hook)
 
@@ -157,33 +166,45 @@ def _register_exit() -> None:
     if _exit_registered:
         return
     _exit_registered = True
-    # In an atexit handler the default executor is shut down already, so aiohttp cannot resolve a host name. Callbacks of
-    # threading run before that, the last one registered first; the executor's own is registered when its module is imported.
+    # Callbacks of threading run before the default executor is shut down, the last one registered first, and in the children
+    # of multiprocessing, which know no atexit. But they run before threads are waited for, whose work may need us.
     try:
         import concurrent.futures.thread  # noqa: F401
 
         register = getattr(threading, "_register_atexit", None)
-        if register is None:
-            import atexit
-
-            register = atexit.register
-        register(_at_exit)
+        if register is not None:
+            register(_at_end_of_main_thread)
+        atexit.register(_at_exit)
     except RuntimeError:  # the interpreter is ending already
         _exit_registered = False
 
 
+def _at_end_of_main_thread() -> None:
+    here = threading.current_thread()
+    if all(thread is here or thread.daemon for thread in threading.enumerate()):
+        _at_exit()
+
+
 def _at_exit() -> None:
+    try:
+        run_hooks()
+    except KeyboardInterrupt:
+        return
+    if _current is not None:
+        _current.leaving = True
+        _current.stop(SLICE_SECONDS)
+
+
+def run_hooks() -> None:
+    """Run the exit hooks now and wait for them, bounded in time; from a signal handler too."""
     thread = _current
-    if thread is None or thread.pid != os.getpid() or not thread.usable:
+    if thread is None or thread.pid != os.getpid() or not thread.usable or not thread.hooks:
         return
     done = threading.Event()
-    if thread.hooks:
-        thread.call(lambda: thread.loop.create_task(_run_hooks(thread, done)))
-        try:
-            done.wait(EXIT_SECONDS)
-        except KeyboardInterrupt:
-            return
-    thread.stop(SLICE_SECONDS)
+    thread.leaving = True
+    thread.call(lambda: thread.loop.create_task(_run_hooks(thread, done)))
+    done.wait(EXIT_SECONDS)
+    thread.leaving = False
 
 
 async def _run_hooks(thread: LoopThread, done: threading.Event) -> None:

@@ -71,6 +71,7 @@ class OperationRef(Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self._task = None
+        self._seen = self._seen or self._thread.leaving
         if task.cancelled():
             self._seen = True
             self._future.set_exception(OperationCancelledError(f"{self._name} was cancelled"))

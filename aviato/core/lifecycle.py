@@ -132,7 +132,7 @@ class SandboxHandle:
                 await self._take(turn)
             values = {**self._create, "sandbox_id": self.sandbox_id}
             if not values.get("detached"):
-                values["lease_id"] = self.presence.lease_id
+                values["lease_id"] = self.presence.take_lease()
             self.see(await self.client.create(encode_create(values)))
             self.accepted = True
             self.presence.hold()

@@ -68,6 +68,11 @@ class Presence:
 
     # -- the lease
 
+    def take_lease(self) -> str:
+        """The id of the lease for a sandbox that is about to be made; after an end that was survived it is held again."""
+        self.ended = False
+        return self.lease_id
+
     def hold(self) -> None:
         """Keep the lease alive from now on; called when a sandbox has been created under it."""
         if self._keeper is None or self._keeper.done():

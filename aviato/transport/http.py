@@ -7,10 +7,12 @@ import io
 import math
 import os
 import resource
+import socket
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from aviato.exceptions import SandboxUnavailableError
@@ -25,6 +27,7 @@ CONNECT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 1 << 18
 _READ_BUFFER_BYTES = 1 << 18
 _IDLE_SECONDS = 30.0
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _WHOLE_BODY_BYTES = 1 << 19
 """A larger body is sent in pieces: aiohttp warns that it would hold the loop."""
 
@@ -295,6 +298,23 @@ async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: fl
     timer.reschedule(loop.time() + silence)
 
 
+class Resolver(aiohttp.ThreadedResolver):
+    """Finds addresses also while the interpreter ends, when there are no more threads to ask on."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+        """See `aiohttp`."""
+        try:
+            return await super().resolve(host, port, family)
+        except RuntimeError:
+            found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            return [
+                ResolveResult(
+                    hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=_NUMERIC
+                )
+                for kind, _, protocol, _, address in found
+            ]
+
+
 def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
     _raise_descriptor_limit()
     connector: aiohttp.BaseConnector
@@ -303,7 +323,7 @@ def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
         name, name_fd = embedded.reachable_name(endpoint.socket_path)
         connector = aiohttp.UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
     else:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
+        connector = aiohttp.TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=_IDLE_SECONDS)
     session = aiohttp.ClientSession(
         connector=connector,
         headers={WIRE_HEADER: str(WIRE_VERSION)},
