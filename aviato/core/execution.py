@@ -127,7 +127,7 @@ class Execution:
                 self._acknowledge_end()
             raise
         except SandboxError as error:
-            if error.started is None:
+            if error.started is None or self.started:  # a server that was restarted may not know any more that it had
                 error.started = self.started
             raise
         finally:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from aviato.options import SandboxStatus
 from aviato.server.states import Ending, check_transition, error_of, terminated
 from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo, service_url
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.exceptions import SandboxError
-    from aviato.options import SandboxStatus
     from aviato.server.backends.base import ResolvedImage
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.output import MainOutput
@@ -107,6 +107,9 @@ class LiveSandbox:
     def settle(self, ending: Ending) -> None:
         """Its end is known: wake everybody who waits for it to run, or for its end."""
         self.ending = ending
+        if self.record.status is not SandboxStatus.TERMINATING:
+            # From here on calls raise the error of the ending, so nobody may still be told that it runs.
+            self.move(SandboxStatus.TERMINATING)
         self.settled.set()
         self.ready.set()
 
