@@ -186,13 +186,15 @@ def _at_end_of_main_thread() -> None:
 
 
 def _at_exit() -> None:
+    thread = _current
+    if thread is None or thread.leaving:  # the user would not wait for the hooks
+        return
     try:
         run_hooks()
     except KeyboardInterrupt:
         return
-    if _current is not None:
-        _current.leaving = True
-        _current.stop(SLICE_SECONDS)
+    thread.leaving = True
+    thread.stop(SLICE_SECONDS)
 
 
 def run_hooks() -> None:

@@ -169,11 +169,13 @@ def test_a_program_that_survives_sigterm_goes_on(trainer: Any) -> None:
     """As one that saves a checkpoint: what it held is gone, and what it makes from now on works and is cleaned up as well."""
     one = trainer(
         """
-        signal.signal(signal.SIGTERM, lambda *_: say("asked to end"))
+        asked = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: asked.set())
         aviato.stop_on_sigterm()
         hold()
         say("up")
-        signal.pause()
+        asked.wait()
+        say("asked to end")
         for box in (made, alone):
             assert box.wait_until_complete(raise_on_termination=False).result(10).status_reason == "stopped"
         again = session.sandbox()
