@@ -22,6 +22,14 @@ OUTPUTS = {
     ),
     "reconnect_by_id": "step 1\nstep 2\nreturncode 3\nafter the first line: step 2\n",
     "port": "hello from inside\n",
+    "many_sandboxes": f"{[n**2 for n in range(16)]}\n16 live\n0 live\n",
+    "batch_with_progress": (
+        "4 of 12 done\n8 of 12 done\n12 of 12 done\n"
+        "wrong: a mistake: SandboxExecutionError, too slow: SandboxCommandTimeoutError\n"
+    ),
+    "adopt_orphans": "".join(f"{n} goes on at turn 5 of episode {n}\n" for n in range(3)) + "3 adopted\n0 left\n",
+    "clean_up_by_tag": "3 of experiment-a ended\n2 of experiment-b live on\n2 of experiment-b ended\n",
+    "old_sandboxes": "ended the one made for Monday\nthe young one is running\n",
     "errors": (
         "passed\nfailed with returncode 3\ntimed out, and had printed 'begun\\n'\n"
         "/missing: no_such_file, infrastructure: False\nno server: infrastructure: True\n"
