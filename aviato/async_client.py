@@ -79,7 +79,8 @@ class AsyncClient:
         except (AviatoError, TimeoutError) as failed:
             if error is None and isinstance(failed, AviatoError):
                 raise
-            logger.warning("ending the client's sandboxes was left to the server: %s", failed)
+            why = str(failed) or f"no answer within {LEAVE_SECONDS:g} s"
+            logger.warning("ending the client's sandboxes was left to the server: %s", why)
 
     async def sandbox(self, **options: Unpack[SandboxOptions]) -> AsyncSandbox:
         """Make a sandbox; it has been accepted by the server when this returns.

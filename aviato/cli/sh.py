@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from aviato.async_client import AsyncClient, AsyncSandbox
 
 ID_PREFIX = "sb-"
+STOP_SECONDS = 3.0
 
 
 @click.command(name="sh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -34,7 +38,7 @@ async def command(
     """Open a shell, or COMMAND, on this terminal, in SANDBOX (its id) or in a new sandbox that ends with it.
 
     Keys go to the sandbox, Ctrl-C and Ctrl-Z too. Enter, `~`, `.` one after the other ends it in any case. The exit status is
-    the shell's.
+    the shell's. TERM is this terminal's, unless -e says otherwise.
     """
     from aviato.async_client import AsyncClient
     from aviato.cli.tty import attach, check_terminal
@@ -43,7 +47,7 @@ async def command(
     sandbox_id = words[0] if words and words[0].startswith(ID_PREFIX) else None
     rest = words[1:] if sandbox_id is not None else words
     rest = rest[1:] if rest[:1] == ("--",) else rest
-    options: dict[str, Any] = {"env": common.pairs(env), "cwd": workdir}
+    options: dict[str, Any] = {"env": {**_kind(), **common.pairs(env)}, "cwd": workdir}
     if sandbox_id is not None and (image is not None or tag):
         raise click.UsageError("--image and --tag are for a new sandbox")
     async with AsyncClient(base_url=base_url) as client:
@@ -52,7 +56,15 @@ async def command(
             return await attach(sandbox, rest or ("/bin/bash",), **options)
         finally:
             if sandbox_id is None:
-                await sandbox.stop(0, missing_ok=True)
+                with suppress(TimeoutError):  # the client's own end says what becomes of it
+                    async with asyncio.timeout(STOP_SECONDS):
+                        await sandbox.stop(0, missing_ok=True)
+
+
+def _kind() -> dict[str, str]:
+    """What our terminal understands is what programs may send."""
+    kind = os.environ.get("TERM")
+    return {"TERM": kind} if kind else {}
 
 
 async def _sandbox(client: AsyncClient, sandbox_id: str | None, image: str | None, tag: tuple[str, ...]) -> AsyncSandbox:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import termios
+import threading
 import tty
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 << 10
 ESCAPE = b"\r~."
 STDIN, STDOUT = 0, 1
+LEAVE_SECONDS = 2.0
+"""How long the end of the command may take, once it has been asked for."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -44,11 +48,16 @@ async def attach(sandbox: AsyncSandbox, command: Sequence[str], **options: Any) 
     """
     loop = asyncio.get_running_loop()
     terminal = sandbox.shell(command, *_size(), **options)
+    screen = Screen()
+    showing = loop.create_task(_show(terminal, screen))
     ended_by: list[int] = []
 
     def end(number: int) -> None:
         ended_by.append(number)
+        showing.cancel()
         terminal.cancel()
+        # The second time it waits for no clean-up: the server may not answer.
+        loop.call_later(LEAVE_SECONDS, terminal.cancel)
 
     resizer, keyboard = Resizer(terminal), Keyboard(terminal, end)
     # A signal that came between would leave the terminal raw.
@@ -56,8 +65,10 @@ async def attach(sandbox: AsyncSandbox, command: Sequence[str], **options: Any) 
         loop.add_signal_handler(number, end, number)
     loop.add_signal_handler(signal.SIGWINCH, resizer.changed)
     try:
-        with raw_mode(), keyboard:
-            await _show(terminal, end)
+        with raw_mode(), keyboard, screen:
+            await asyncio.wait([showing])
+            if not showing.cancelled() and showing.exception() is not None:
+                end(signal.SIGHUP)
             return (await terminal).returncode
     except asyncio.CancelledError:
         if not ended_by:
@@ -67,6 +78,7 @@ async def attach(sandbox: AsyncSandbox, command: Sequence[str], **options: Any) 
         for number in (signal.SIGWINCH, *ENDING_SIGNALS):
             loop.remove_signal_handler(number)
         resizer.close()
+        showing.cancel()
         terminal.cancel()
 
 
@@ -75,11 +87,11 @@ def raw_mode() -> Iterator[None]:
     """Every key is a byte, and the terminal is as it was afterwards."""
     before = termios.tcgetattr(STDIN)
     try:
-        tty.setraw(STDIN, termios.TCSADRAIN)
+        tty.setraw(STDIN, termios.TCSANOW)
         yield
     finally:
         with suppress(termios.error):  # it was hung up
-            termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
+            termios.tcsetattr(STDIN, termios.TCSANOW, before)  # whoever is stuck writing to it is not waited for
 
 
 class Keyboard:
@@ -153,17 +165,56 @@ class Resizer:
                 await self._terminal.resize(*size)
 
 
-async def _show(terminal: AsyncTerminal, end: Callable[[int], None]) -> None:
-    try:
+class Screen:
+    """Writes to our terminal, in a thread of its own: one that takes nothing stops its writer, and nobody else."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._chunks: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._run, name="aviato-screen", daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self._chunks.put(None)
+
+    async def write(self, chunk: bytes) -> None:
+        """Return when the terminal has taken it.
+
+        Raises:
+            OSError: it was hung up.
+        """
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._chunks.put((chunk, written))
+        await written
+
+    def _run(self) -> None:
+        while (item := self._chunks.get()) is not None:
+            chunk, written = item
+            problem: OSError | None = None
+            try:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(STDOUT, view) :]
+            except OSError as error:
+                problem = error
+            with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+                self._loop.call_soon_threadsafe(_settle, written, problem)
+
+
+def _settle(written: asyncio.Future[None], problem: OSError | None) -> None:
+    if written.done():
+        return
+    if problem is None:
+        written.set_result(None)
+    else:
+        written.set_exception(problem)
+
+
+async def _show(terminal: AsyncTerminal, screen: Screen) -> None:
+    with suppress(AviatoError):  # `await terminal` raises it
         async for chunk in terminal.output:
-            # Writing blocks while our terminal is slow, and the command is slowed down with it.
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(STDOUT, view) :]
-    except AviatoError:
-        pass  # `await terminal` raises it
-    except OSError:
-        end(signal.SIGHUP)
+            await screen.write(chunk)
 
 
 def _size() -> tuple[int, int]:

@@ -238,3 +238,9 @@ async def test_all_terminals_in_use_is_a_result(box, terminal):
     assert (result.returncode, result.stdout) == (126, "true: not started: all terminals of the sandbox are in use\r\n")
     await box.link.cancel(exec_id)
     assert (await terminal("true").end()).returncode == 0
+
+
+async def test_terminals_that_the_sandbox_forbids_itself_are_a_result(box, terminal):
+    assert (await box.sh("chmod 0 /dev/pts/ptmx")).returncode == 0
+    result = await terminal("true").end()
+    assert (result.returncode, result.stdout) == (126, "true: not started: no terminal: Permission denied\r\n")

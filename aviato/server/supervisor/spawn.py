@@ -19,6 +19,8 @@ RESERVED_DESCRIPTORS = 32
 
 LARGEST_CHAIN = 6
 """Scripts whose interpreters are scripts: the kernel follows five."""
+TERMINALS = "ptmx"
+"""The device that gives new terminals."""
 LEASED = "another process holds a lease on it"
 PT_INTERP = 3
 
@@ -196,8 +198,10 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
         return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
     if isinstance(error, BlockingIOError) and error.strerror == LEASED:
         return Failure(126, f"{name}: {LEASED}")
-    if number == errno.ENOSPC:
-        return Failure(126, f"{name}: not started: all terminals of the sandbox are in use")
+    if isinstance(error, OSError) and error.filename == TERMINALS:
+        in_use = number == errno.ENOSPC
+        why = "all terminals of the sandbox are in use" if in_use else f"no terminal: {os.strerror(error.errno or 0)}"
+        return Failure(126, f"{name}: not started: {why}")
     if number == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached", for_now=True)

@@ -13,7 +13,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor.spawn import Ends
+from aviato.server.supervisor.spawn import TERMINALS, Ends
 from aviato.server.supervisor.streams import Input, Output
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def terminal(size: tuple[int, int], directory: int | None) -> Connect:
 
     def connect(opened: list[int]) -> tuple[Ends, list[tuple[Any, ...]]]:
         if directory is None:
-            raise OSError(errno.ENODEV, "no terminals")
-        master = os.open("ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
+            raise OSError(errno.ENODEV, "no terminals", TERMINALS)
+        master = os.open(TERMINALS, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory)
         opened.append(master)
         attributes = termios.tcgetattr(master)
         attributes[0] |= IUTF8
