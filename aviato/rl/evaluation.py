@@ -1,0 +1,169 @@
+"""Many items, each in a fresh sandbox: as they finish or in order, with infrastructure failures tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from aviato import defaults as checks
+from aviato.bridge.operation import OperationRef
+from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.rl.grading import grade_in_process, grade_command
+from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.session import Session
+from aviato.waiting import as_completed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Unpack
+
+    from aviato.sandbox_config import SandboxOptions
+    from aviato.waiting import AsCompleted
+
+Progress = "Callable[[int, int], object]"
+
+
+class ItemEvaluation(OperationRef[Outcome]):
+    """The evaluation of one item.
+
+    Attributes:
+        index: its place among the items.
+        task: what is evaluated.
+    """
+
+    def __init__(self, index: int, task: Task, work: Any) -> None:
+        self.index = index
+        self.task = task
+        self._start(work, name=f"evaluate item {index}")
+
+
+class Evaluation(OperationRef[list[Outcome]]):
+    """The evaluation of many items: `.result()` or `await` gives their outcomes in order.
+
+    Attributes:
+        items: one handle an item, in order.
+    """
+
+    def __init__(self, items: list[ItemEvaluation]) -> None:
+        self.items = items
+        self._start(self._gather(), name=f"evaluate {len(items)} items")
+
+    def as_completed(self, timeout: float | None = None) -> AsCompleted[ItemEvaluation]:
+        """The items in order of completion, for `for` and `async for`; `item.result()` is at once."""
+        return as_completed(self.items, timeout)
+
+    async def _gather(self) -> list[Outcome]:
+        try:
+            return [await item for item in self.items]
+        except asyncio.CancelledError:
+            for item in self.items:
+                item.cancel()
+            raise
+
+
+def evaluate(
+    tasks: Iterable[Task],
+    *,
+    session: Session | None = None,
+    timeout_seconds: float = 30.0,
+    retry_budget_seconds: float = 60.0,
+    max_concurrency: int = 64,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[SandboxOptions],
+) -> Evaluation:
+    """Run items, each in a sandbox of its own.
+
+    Args:
+        tasks: code with tests, or commands.
+        session: whose sandboxes they use; None makes one that is closed at the end.
+        timeout_seconds: of each item that does not state its own, counted from its start inside.
+        retry_budget_seconds: for how long an item is tried again after infrastructure failures, from its first one on.
+        max_concurrency: items at a time.
+        progress: called with (items done, items in all) on the event loop's thread, so briefly.
+        options: of the sandboxes, as the constructor of `Sandbox`.
+
+    Raises:
+        TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+    """
+    found = list(tasks)
+    for index, task in enumerate(found):
+        if not isinstance(task, Task):
+            raise TypeError(f"item {index} must be a Task, not {type(task).__name__}")
+    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
+        raise AviatoValidationError(f"max_concurrency must be 1 or more, got {max_concurrency!r}")
+    limit = checks.seconds("timeout_seconds", timeout_seconds)
+    if retry_budget_seconds:
+        checks.seconds("retry_budget_seconds", retry_budget_seconds)
+    run = _Run(session or Session(), session is None, limit, retry_budget_seconds, len(found), max_concurrency, progress, options)
+    return Evaluation([ItemEvaluation(index, task, run.item(task)) for index, task in enumerate(found)])
+
+
+class _Run:
+    """What the items of one call share."""
+
+    def __init__(
+        self,
+        session: Session,
+        own: bool,
+        timeout_seconds: float,
+        retry_budget_seconds: float,
+        total: int,
+        max_concurrency: int,
+        progress: Callable[[int, int], object] | None,
+        options: Any,
+    ) -> None:
+        self._session = session
+        self._own = own
+        self._timeout_seconds = timeout_seconds
+        self._retry_budget_seconds = retry_budget_seconds
+        self._total = total
+        self._done = 0
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._progress = progress
+        self._options = options
+
+    async def item(self, task: Task) -> Outcome:
+        """One item, whatever happens: only a cancellation and a caller's mistake raise."""
+        try:
+            if task.is_empty:
+                return Outcome(verdict=Verdict.SKIPPED, message="no code")
+            async with self._slots:
+                return await self._with_retries(task)
+        finally:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+            if self._own and self._done == self._total:
+                await self._session.close()
+
+    async def _with_retries(self, task: Task) -> Outcome:
+        deadline: float | None = None
+        pause = 0.2
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await self._attempt(task, attempts)
+            except AviatoError as error:
+                if not error.is_infrastructure:
+                    raise
+                now = time.monotonic()
+                deadline = now + self._retry_budget_seconds if deadline is None else deadline
+                if now + pause > deadline:
+                    message = f"{type(error).__name__}: {error}"
+                    return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
+                await asyncio.sleep(min(pause, error.retry_delay_seconds or pause))
+                pause = min(pause * 2, 5.0)
+
+    async def _attempt(self, task: Task, attempts: int) -> Outcome:
+        sandbox = self._session.sandbox(**self._options)
+        try:
+            for path, content in task.files.items():
+                await sandbox.write_file(path, content)
+            limit = task.timeout_seconds or self._timeout_seconds
+            grade = grade_in_process if task.command is None else grade_command
+            return await grade(sandbox, task, limit, attempts)
+        finally:
+            stopping = sandbox.stop(0, missing_ok=True)
+            stopping.add_done_callback(lambda ref: ref.exception())

@@ -1,0 +1,146 @@
+"""How one item is run in a sandbox and how its verdict is read."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
+from aviato.rl.outcome import CaseOutcome, Outcome, Task, TestCase, Verdict
+
+if TYPE_CHECKING:
+    from aviato.results import ProcessResult
+    from aviato.sandbox import Sandbox
+
+NONCE_BYTES = 32
+MAX_OUTPUT_BYTES = 64 << 20
+"""Of the records; each case keeps at most 64 KiB of each stream."""
+
+
+async def grade_command(sandbox: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+    """A command passes by its returncode."""
+    assert task.command is not None
+    stdin = task.stdin if task.stdin is not None else False
+    try:
+        result = await sandbox.exec(task.command, stdin=stdin, timeout_seconds=timeout_seconds)
+    except SandboxError as error:
+        return _of_error(error, (), "command", attempts)
+    verdict, message = Verdict.PASSED, ""
+    if result.oom_killed:
+        verdict, message = Verdict.OUT_OF_MEMORY, "killed at the memory limit"
+    elif result.returncode != 0:
+        verdict, message = Verdict.FAILED, f"returncode {result.returncode}"
+    return _outcome(verdict, message, (), result, "command", attempts)
+
+
+async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+    """Code passes if each of its cases has written its own record; without cases, if it runs to its end."""
+    cases = [case for case in task.tests if isinstance(case, TestCase)]
+    names = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)] or ["runs"]
+    sources = [{"source": case.source, "timeout_seconds": case.timeout_seconds} for case in cases]
+    sources = sources or [{"source": "", "as_main": True}]
+    payload = {
+        "code": task.code,
+        "cases": [{**source, "name": name} for source, name in zip(sources, names, strict=True)],
+        "case_timeout_seconds": task.case_timeout_seconds,
+    }
+    nonce = secrets.token_hex(NONCE_BYTES // 2).encode()
+    given = nonce + json.dumps(payload).encode("utf-8", "surrogatepass")
+    command = ["python3", "-I", "-c", driver()]
+    try:
+        result = await sandbox.exec(command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=MAX_OUTPUT_BYTES)
+    except SandboxCommandTimeoutError as error:
+        assert error.exec_result is not None
+        found, _ = _records(error.exec_result, nonce, names)
+        message = f"ran longer than {timeout_seconds:g} s"
+        return _outcome(Verdict.TIMED_OUT, message, _filled(found, names), error.exec_result, "in_process", attempts)
+    except SandboxError as error:
+        return _of_error(error, _filled([], names), "in_process", attempts)
+    found, whole = _records(result, nonce, names)
+    done = _filled(found, names)
+    verdict, message = _verdict(done, whole, result)
+    return _outcome(verdict, message, done, result, "in_process", attempts)
+
+
+def driver() -> str:
+    """The text of the program that runs inside."""
+    global _driver
+    if not _driver:
+        _driver = resources.files("aviato.rl").joinpath("inside.py").read_text(encoding="utf-8")
+    return _driver
+
+
+_driver = ""
+
+
+def _records(result: ProcessResult, nonce: bytes, names: list[str]) -> tuple[list[CaseOutcome], bool]:
+    """The outcomes that the reporter wrote, and whether it wrote its last line after exactly as many as there are cases."""
+    found: list[CaseOutcome] = []
+    for line in result.stdout_bytes.split(b"\n"):
+        if not line.startswith(nonce + b" "):
+            continue
+        try:
+            record: dict[str, Any] = json.loads(line[len(nonce) + 1 :])
+        except ValueError:
+            continue
+        if "cases" in record:
+            return found, record["cases"] == len(names) == len(found)
+        if len(found) < len(names):
+            found.append(_case(names[len(found)], record))
+    return found, False
+
+
+def _case(name: str, record: dict[str, Any]) -> CaseOutcome:
+    return CaseOutcome(
+        name=name,
+        passed=record.get("passed") is True,
+        reason=str(record.get("reason", "")),
+        message=str(record.get("message", "")),
+        traceback=str(record.get("traceback", "")),
+        duration_seconds=float(record.get("duration_seconds", 0.0)),
+        stdout=str(record.get("stdout", "")),
+        stderr=str(record.get("stderr", "")),
+    )
+
+
+def _filled(found: list[CaseOutcome], names: list[str]) -> tuple[CaseOutcome, ...]:
+    missing = [CaseOutcome(name=name, passed=False, reason="not_run", message="not run") for name in names[len(found) :]]
+    return (*found, *missing)
+
+
+def _verdict(cases: tuple[CaseOutcome, ...], whole: bool, result: ProcessResult) -> tuple[Verdict, str]:
+    if result.oom_killed:
+        return Verdict.OUT_OF_MEMORY, "killed at the memory limit"
+    first = next((case for case in cases if not case.passed), None)
+    if first is not None:
+        verdict = {"timed_out": Verdict.TIMED_OUT, "out_of_memory": Verdict.OUT_OF_MEMORY}.get(first.reason, Verdict.FAILED)
+        return verdict, f"{first.name}: {first.message}"
+    if not whole:
+        return Verdict.FAILED, f"the last record is missing (returncode {result.returncode})"
+    return Verdict.PASSED, ""
+
+
+def _of_error(error: SandboxError, cases: tuple[CaseOutcome, ...], mode: str, attempts: int) -> Outcome:
+    """A failure that the code may have brought about is its verdict; any other is raised, to be tried again."""
+    if error.is_infrastructure or not error.started:
+        raise error
+    result = getattr(error, "exec_result", None)
+    timed_out = isinstance(error, SandboxCommandTimeoutError)
+    verdict = Verdict.TIMED_OUT if timed_out else Verdict.FAILED
+    return _outcome(verdict, str(error), cases, result, mode, attempts)
+
+
+def _outcome(
+    verdict: Verdict, message: str, cases: tuple[CaseOutcome, ...], result: ProcessResult | None, mode: str, attempts: int
+) -> Outcome:
+    return Outcome(
+        verdict=verdict,
+        message=message,
+        cases=cases,
+        result=result,
+        duration_seconds=None if result is None else result.duration_seconds,
+        grading_mode=mode,
+        attempts=attempts,
+    )

@@ -1,0 +1,216 @@
+"""Runs in a sandbox: code against its test cases, each in a process of its own, each verdict by its own record.
+
+Sent as text to the sandbox's Python (3.8 or newer, standard library only); nothing of aviato is imported there. Three kinds of
+processes keep what a case may know apart from what it must not:
+
+* the reporter holds the nonce that makes a line of output believable, and never runs or forks what comes from outside;
+* the runner, forked before the nonce was read, forks one child a case, closes the report channel in it, and reports;
+* the child runs the code, then the case, and writes its own record after the case's last statement.
+
+What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+
+OUTPUT_BYTES = 65536
+
+
+def main():
+    nonce_read, report_read, report_write, payload_read, payload_write = 0, *os.pipe(), *os.pipe()
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: nobody inside opens this process's descriptors or memory
+    except (ImportError, OSError, AttributeError):
+        pass
+    if os.fork() == 0:
+        os.close(report_read)
+        os.close(payload_write)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        run(payload_read, report_write)
+        os._exit(0)
+    os.close(report_write)
+    os.close(payload_read)
+    nonce = os.read(nonce_read, 32)
+    while len(nonce) < 32:
+        more = os.read(nonce_read, 32 - len(nonce))
+        if not more:
+            os._exit(3)
+        nonce += more
+    while True:
+        chunk = os.read(nonce_read, 1 << 16)
+        if not chunk:
+            break
+        write_all(payload_write, chunk)
+    os.close(payload_write)
+    with os.fdopen(report_read, "rb") as reports:
+        for line in reports:
+            write_all(1, nonce + b" " + line)
+
+
+def run(payload_read, report_write):
+    with os.fdopen(payload_read, "rb") as file:
+        payload = json.loads(file.read().decode("utf-8", "surrogatepass"))
+    count = 0
+    for case in payload["cases"]:
+        write_all(report_write, (json.dumps(run_case(payload, case, report_write)) + "\n").encode())
+        count += 1
+    write_all(report_write, (json.dumps({"cases": count}) + "\n").encode())
+
+
+def run_case(payload, case, report_write):
+    record_read, record_write = os.pipe()
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    token = os.urandom(16)
+    begin = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        # The runner learns the end of a case from the record and from the child's own exit, in that order.
+        os.setsid()
+        os.close(report_write)
+        os.dup2(out_write, 1)
+        os.dup2(err_write, 2)
+        for fd in (record_read, out_read, out_write, err_read, err_write):
+            os.close(fd)
+        in_child(payload["code"], case, record_write, token)
+    for fd in (record_write, out_write, err_write):
+        os.close(fd)
+    limit = case.get("timeout_seconds") or payload.get("case_timeout_seconds")
+    deadline = None if limit is None else begin + limit
+    texts = {record_read: b"", out_read: b"", err_read: b""}
+    status, timed_out = follow(pid, texts, deadline)
+    seconds = time.monotonic() - begin
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    for fd in texts:
+        os.close(fd)
+    return judge(status, timed_out, texts[record_read], token, seconds, texts[out_read], texts[err_read])
+
+
+def follow(pid, texts, deadline):
+    """Read until the child is gone and what it had written is read; children that it left behind are not waited for."""
+    open_fds = set(texts)
+    status = None
+    timed_out = False
+    while True:
+        if status is None:
+            found, code = os.waitpid(pid, os.WNOHANG)
+            if found:
+                status = code
+        left = None if deadline is None else deadline - time.monotonic()
+        if status is None and left is not None and left <= 0:
+            timed_out = True
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+            status = os.waitpid(pid, 0)[1]
+        pause = 0 if status is not None else 0.01 if left is None else max(0, min(0.01, left))
+        ready = select.select(sorted(open_fds), [], [], pause)[0] if open_fds else []
+        if not open_fds and status is None:
+            time.sleep(0.001)
+        if not ready and status is not None:
+            return status, timed_out
+        for fd in ready:
+            chunk = os.read(fd, 65536)
+            if not chunk:
+                open_fds.discard(fd)
+            elif len(texts[fd]) < OUTPUT_BYTES:
+                texts[fd] += chunk[: OUTPUT_BYTES - len(texts[fd])]
+
+
+def judge(status, timed_out, record, token, seconds, out, err):
+    verdict = {
+        "passed": False,
+        "reason": "ended_early",
+        "message": "",
+        "duration_seconds": seconds,
+        "stdout": out.decode("utf-8", "replace"),
+        "stderr": err.decode("utf-8", "replace"),
+    }
+    believed = record.startswith(token)
+    try:
+        written = json.loads(record[len(token) :].decode()) if believed else {}
+    except ValueError:
+        written = {}
+    if timed_out:
+        verdict.update(reason="timed_out", message="the case ran longer than its time limit")
+    elif os.WIFSIGNALED(status):
+        verdict.update(reason="killed", message="killed by signal %d" % os.WTERMSIG(status), signal=os.WTERMSIG(status))
+    elif written.get("end") is True and os.WEXITSTATUS(status) == 0:
+        verdict.update(passed=True, reason="passed")
+    elif written.get("error"):
+        verdict.update(reason=written["reason"], message=written["error"], traceback=written.get("traceback", ""))
+    else:
+        verdict["message"] = "the process ended with code %d before the last assertion" % os.WEXITSTATUS(status)
+    return verdict
+
+
+def in_child(code, case, record_write, token):
+    # Taken before anything foreign runs: what it does to these names later changes nothing here.
+    write, leave, dumps, describe = os.write, os._exit, json.dumps, traceback.format_exception
+    flush = (sys.stdout.flush, sys.stderr.flush)
+    compile_, exec_, base = compile, exec, BaseException
+    solution, test = "solution.py", case.get("name") or "test"
+    namespace = {"__name__": "__main__" if case.get("as_main") else "solution", "__builtins__": __builtins__}
+    own = sys.modules.get("__main__")
+    sys.argv = [solution]
+    record = None
+    try:
+        body = compile_(code, solution, "exec")
+        check = compile_(case["source"], test, "exec")
+        exec_(body, namespace)
+        exec_(check, namespace)
+        record = {"end": True}
+    except AssertionError as error:
+        record = {"error": shorten(first_line(error, "assertion failed")), "reason": "assertion"}
+        record["traceback"] = shorten("".join(describe(type(error), error, error.__traceback__)[-20:]), 8192)
+    except SystemExit as error:
+        record = {"error": "the code called exit(%r)" % (error.code,), "reason": "ended_early"}
+    except base as error:
+        record = {"error": shorten("%s: %s" % (type(error).__name__, first_line(error, ""))), "reason": "exception"}
+        if isinstance(error, MemoryError):
+            record["reason"] = "out_of_memory"
+        record["traceback"] = shorten("".join(describe(type(error), error, error.__traceback__)[-20:]), 8192)
+    del own
+    for one in flush:
+        try:
+            one()
+        except base:
+            pass
+    try:
+        write(record_write, token + dumps(record).encode())
+    finally:
+        leave(0 if record.get("end") else 1)
+
+
+def first_line(error, default):
+    try:
+        return str(error).split("\n")[0] or default
+    except BaseException:
+        return default
+
+
+def shorten(text, limit=2048):
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def write_all(fd, data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+if __name__ == "__main__":
+    main()
