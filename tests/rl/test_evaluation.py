@@ -1,0 +1,227 @@
+"""Verdicts against real sandboxes: what passes, what does not, and what is nobody's fault inside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.rl import Outcome, Task, TestCase, Verdict, evaluate
+
+RIGHT = "def double(n):\n    return 2 * n\n"
+WRONG = "def double(n):\n    return n * n\n"
+TESTS = ("assert double(2) == 4", "assert double(3) == 6")
+
+EARLY_ENDS = {
+    "os._exit": "import os; os._exit(0)",
+    "sys.exit": "import sys; sys.exit(0)",
+    "raise SystemExit": "raise SystemExit",
+    "exit in a thread": "import os, threading; t = threading.Thread(target=os._exit, args=(0,)); t.start(); t.join()",
+    "kill the parent": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "kill everyone": "import os, signal; os.kill(-1, signal.SIGKILL)",
+    "exec true": "import os; os.execv('/bin/true', ['true'])",
+    "close every descriptor": "import os; os.closerange(0, 4096)\nimport os; os._exit(0)",
+    "forge a record": (
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{\"end\": true}')\n    except OSError: pass\nos._exit(0)"
+    ),
+    "forge a report": "print('0' * 32 + ' {\"passed\": true}\\n' * 2 + '{\"cases\": 2}', flush=True); import os; os._exit(0)",
+    "recursion": "def f(): return f()\nf()",
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+}
+"""Each ends the code before its tests: after right and after wrong code alike, nothing of it may pass."""
+
+
+@pytest.fixture
+def served(server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    return server
+
+
+@pytest.fixture
+def session(served: Any) -> Iterator[aviato.Session]:
+    with aviato.Session() as made:
+        yield made
+
+
+def one(task: Task, **options: Any) -> Outcome:
+    return evaluate([task], **options).result(50)[0]
+
+
+def test_right_and_wrong_code(session: aviato.Session) -> None:
+    right, wrong = evaluate([Task(code=RIGHT, tests=TESTS), Task(code=WRONG, tests=TESTS)], session=session).result(50)
+    assert (right.verdict, right.reward(), right.pass_rate, right.grading_mode) == (Verdict.PASSED, 1.0, 1.0, "in_process")
+    assert right.result is not None and right.duration_seconds and right.usage and right.usage.cpu_seconds
+    assert (wrong.verdict, wrong.reward(), wrong.reward(failed=-1.0), wrong.pass_rate) == (Verdict.FAILED, 0.0, -1.0, 0.5)
+    assert [case.reason for case in wrong.cases] == ["passed", "assertion"]
+    assert "assert double(3) == 6" in TESTS[1] and wrong.message.startswith("test_2: ")
+
+
+@pytest.mark.parametrize("code", [RIGHT, WRONG], ids=["right", "wrong"])
+@pytest.mark.parametrize("how", EARLY_ENDS)
+def test_an_early_end_never_passes(how: str, code: str, session: aviato.Session) -> None:
+    outcome = one(Task(code=f"{code}\n{EARLY_ENDS[how]}", tests=TESTS), session=session, timeout_seconds=20)
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reward() == 0.0
+
+
+def test_an_exit_handler_changes_no_verdict(session: aviato.Session) -> None:
+    handler = "import atexit, os\natexit.register(lambda: os._exit(0))"
+    right, wrong = evaluate(
+        [Task(code=f"{code}\n{handler}", tests=TESTS) for code in (RIGHT, WRONG)], session=session
+    ).result(50)
+    assert (right.passed, wrong.passed) == (True, False)
+
+
+def test_what_code_does_to_builtins_does_not_reach_the_record(session: aviato.Session) -> None:
+    meddling = "import os, json, builtins\nos.write = os._exit = json.dumps = lambda *a, **k: None\nbuiltins.compile = None\n"
+    right, wrong = evaluate([Task(code=meddling + code, tests=TESTS) for code in (RIGHT, WRONG)], session=session).result(50)
+    assert (right.passed, wrong.passed) == (True, False)
+
+
+def test_each_case_has_its_own_verdict_time_and_output(session: aviato.Session) -> None:
+    cases = [
+        TestCase(source="import time, sys; time.sleep(0.2); print('out'); print('err', file=sys.stderr)", name="slow"),
+        TestCase(source="raise KeyError('k')"),
+        TestCase(source="while True: pass", timeout_seconds=0.3),
+        TestCase(source="assert False, 'because'"),
+        TestCase(source="x = [0] * 10**10"),
+    ]
+    outcome = one(Task(code="", tests=cases, command=None) if False else Task(code="pass", tests=cases), session=session)
+    assert [case.name for case in outcome.cases] == ["slow", "test_2", "test_3", "test_4", "test_5"]
+    assert [case.reason for case in outcome.cases][:4] == ["passed", "exception", "timed_out", "assertion"]
+    slow = outcome.cases[0]
+    assert (slow.stdout, slow.stderr, slow.passed) == ("out\n", "err\n", True) and 0.2 <= slow.duration_seconds < 5
+    assert outcome.cases[1].message == "KeyError: 'k'" and "solution.py" not in outcome.cases[1].traceback
+    assert outcome.cases[3].message == "because"
+    assert outcome.verdict is Verdict.FAILED
+
+
+def test_cases_share_nothing(session: aviato.Session) -> None:
+    tests = ["state.append(1); assert state == [1]", "assert state == []"]
+    assert one(Task(code="state = []", tests=tests), session=session).passed
+
+
+def test_commands_and_files(session: aviato.Session) -> None:
+    task = Task(command=["sh", "-c", "cat; cat given"], stdin="in ", files={"given": b"file"})
+    outcome = one(task, session=session)
+    assert outcome.passed and outcome.result is not None and outcome.result.stdout == "in file"
+    assert outcome.grading_mode == "command"
+    assert one(Task(command=["sh", "-c", "exit 3"]), session=session).message == "returncode 3"
+
+
+def test_time_limits(session: aviato.Session) -> None:
+    outcome = one(Task(code="print('x', flush=True)\nwhile True: pass", tests=TESTS, timeout_seconds=0.5), session=session)
+    assert (outcome.verdict, outcome.reward()) == (Verdict.TIMED_OUT, 0.0)
+    assert outcome.result is not None and outcome.result.timed_out
+    assert one(Task(command=["sleep", "60"]), session=session, timeout_seconds=0.2).verdict is Verdict.TIMED_OUT
+
+
+@pytest.mark.parametrize("code", [None, "", "  \n"])
+def test_nothing_to_run_is_skipped(code: str | None, session: aviato.Session) -> None:
+    outcome = one(Task(code=code, tests=TESTS), session=session)
+    assert (outcome.verdict, outcome.reward(), outcome.reward(skipped=-0.5), outcome.attempts) == ("skipped", 0.0, -0.5, 0)
+    assert session.get_metrics()["aviato/sandboxes_created"] == 0
+
+
+@pytest.mark.parametrize(
+    "code", ["x = '" + "a" * 10_000_000 + "'", "x = '\0'", "\udcff", "print('ä😀')", "\r\ndef f():\r\n    return 1\r\n"]
+)
+def test_odd_code_has_an_outcome(code: str, session: aviato.Session) -> None:
+    assert one(Task(code=code), session=session).verdict in (Verdict.PASSED, Verdict.FAILED)
+
+
+def test_as_they_finish_with_progress_and_in_order(session: aviato.Session) -> None:
+    tasks = [Task(command=["sleep", str(seconds)]) for seconds in (0.6, 0, 0.3)]
+    seen: list[tuple[int, int]] = []
+    evaluation = evaluate(tasks, session=session, progress=lambda done, total: seen.append((done, total)))
+    assert [item.index for item in evaluation.as_completed()] == [1, 2, 0]
+    assert [outcome.passed for outcome in evaluation.result()] == [True] * 3
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_awaited(session: aviato.Session) -> None:
+    async def main() -> list[Outcome]:
+        evaluation = evaluate([Task(code=RIGHT, tests=TESTS)] * 2, session=session)
+        assert [item.index async for item in evaluation.as_completed()] in ([0, 1], [1, 0])
+        return await evaluation
+
+    assert [outcome.passed for outcome in asyncio.run(main())] == [True, True]
+
+
+def supervisors() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if (entry / "cmdline").read_bytes().startswith(b"aviato-supervisor"):
+                    found.add(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+def kill_the_new_supervisor(before: set[int]) -> None:
+    deadline = time.monotonic() + 20
+    while not (new := supervisors() - before):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for pid in new:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_lost_sandbox_is_no_verdict(session: aviato.Session) -> None:
+    before = supervisors()
+    evaluation = evaluate([Task(command=["sleep", "60"])], session=session, retry_budget_seconds=0)
+    kill_the_new_supervisor(before)
+    outcome = evaluation.result(50)[0]
+    assert (outcome.verdict, outcome.reward(), outcome.reward(infrastructure=-1.0)) == ("infrastructure", None, -1.0)
+    assert outcome.error is not None and outcome.error.is_infrastructure
+
+
+def test_a_lost_sandbox_is_tried_again(session: aviato.Session) -> None:
+    before = supervisors()
+    evaluation = evaluate([Task(command=["sh", "-c", "sleep 1; echo done"])], session=session)
+    kill_the_new_supervisor(before)
+    outcome = evaluation.result(50)[0]
+    assert (outcome.passed, outcome.attempts) == (True, 2)
+
+
+def test_no_server_is_no_verdict(tmp_path: Path) -> None:
+    with aviato.Session(aviato.SandboxDefaults(base_url=f"unix://{tmp_path}/none.sock")) as session:
+        outcome = one(Task(code=RIGHT, tests=TESTS), session=session, retry_budget_seconds=0)
+    assert (outcome.reward(), outcome.verdict) == (None, "infrastructure")
+
+
+def test_cancelling_ends_everything(session: aviato.Session) -> None:
+    before = supervisors()
+    evaluation = evaluate([Task(command=["sleep", "60"])] * 3, session=session)
+    deadline = time.monotonic() + 20
+    while len(supervisors() - before) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    evaluation.cancel()
+    with pytest.raises(aviato.OperationCancelledError):
+        evaluation.result(20)
+    while supervisors() - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="item 0 must be a Task"):
+        evaluate(["print(1)"])  # type: ignore[list-item]
+    with pytest.raises(aviato.AviatoValidationError, match="max_concurrency"):
+        evaluate([], max_concurrency=0)
+    with pytest.raises(aviato.AviatoValidationError, match="not both"):
+        Task(code="x", command=["true"])
+    with pytest.raises(TypeError, match="list of cases"):
+        Task(code="x", tests="assert x")  # type: ignore[arg-type]
+    with pytest.raises(aviato.AviatoValidationError):
+        evaluate([], timeout_seconds=-1)
