@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
-from aviato.rl.grading import grade_in_process, grade_command
+from aviato.rl.grading import grade_command, grade_in_process
 from aviato.rl.outcome import Outcome, Task, Verdict
 from aviato.session import Session
 from aviato.waiting import as_completed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from aviato.sandbox_config import SandboxOptions
     from aviato.waiting import AsCompleted
 
-Progress = "Callable[[int, int], object]"
+logger = logging.getLogger("aviato")
 
 
 class ItemEvaluation(OperationRef[Outcome]):
@@ -95,7 +96,9 @@ def evaluate(
     limit = checks.seconds("timeout_seconds", timeout_seconds)
     if retry_budget_seconds:
         checks.seconds("retry_budget_seconds", retry_budget_seconds)
-    run = _Run(session or Session(), session is None, limit, retry_budget_seconds, len(found), max_concurrency, progress, options)
+    run = _Run(
+        session or Session(), session is None, limit, retry_budget_seconds, len(found), max_concurrency, progress, options
+    )
     return Evaluation([ItemEvaluation(index, task, run.item(task)) for index, task in enumerate(found)])
 
 
@@ -132,10 +135,24 @@ class _Run:
                 return await self._with_retries(task)
         finally:
             self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
+            self._tell()
             if self._own and self._done == self._total:
-                await self._session.close()
+                await self._close()
+
+    def _tell(self) -> None:
+        if self._progress is None:
+            return
+        try:
+            self._progress(self._done, self._total)
+        except Exception:
+            logger.exception("the progress callback of evaluate() raised; the evaluation goes on")
+
+    async def _close(self) -> None:
+        try:
+            await self._session.close()
+        except AviatoError as error:
+            # The outcomes are there. What could not be stopped ends with this process's lease.
+            logger.warning("evaluate() could not stop its sandboxes: %s", error)
 
     async def _with_retries(self, task: Task) -> Outcome:
         deadline: float | None = None

@@ -10,6 +10,8 @@ processes keep what a case may know apart from what it must not:
 What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -18,10 +20,14 @@ import sys
 import time
 import traceback
 
+TYPE_CHECKING = False  # as type checkers take it, without the import of typing, which takes longer than many a case
+if TYPE_CHECKING:
+    from typing import Any
+
 OUTPUT_BYTES = 65536
 
 
-def main():
+def main() -> None:
     nonce_read, report_read, report_write, payload_read, payload_write = 0, *os.pipe(), *os.pipe()
     try:
         import ctypes
@@ -56,7 +62,7 @@ def main():
             write_all(1, nonce + b" " + line)
 
 
-def run(payload_read, report_write):
+def run(payload_read: int, report_write: int) -> None:
     with os.fdopen(payload_read, "rb") as file:
         payload = json.loads(file.read().decode("utf-8", "surrogatepass"))
     count = 0
@@ -66,7 +72,7 @@ def run(payload_read, report_write):
     write_all(report_write, (json.dumps({"cases": count}) + "\n").encode())
 
 
-def run_case(payload, case, report_write):
+def run_case(payload: dict[str, Any], case: dict[str, Any], report_write: int) -> dict[str, Any]:
     record_read, record_write = os.pipe()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -98,7 +104,7 @@ def run_case(payload, case, report_write):
     return judge(status, timed_out, texts[record_read], token, seconds, texts[out_read], texts[err_read])
 
 
-def follow(pid, texts, deadline):
+def follow(pid: int, texts: dict[int, bytes], deadline: float | None) -> tuple[int, bool]:
     """Read until the child is gone and what it had written is read; children that it left behind are not waited for."""
     open_fds = set(texts)
     status = None
@@ -130,8 +136,8 @@ def follow(pid, texts, deadline):
                 texts[fd] += chunk[: OUTPUT_BYTES - len(texts[fd])]
 
 
-def judge(status, timed_out, record, token, seconds, out, err):
-    verdict = {
+def judge(status: int, timed_out: bool, record: bytes, token: bytes, seconds: float, out: bytes, err: bytes) -> dict[str, Any]:
+    verdict: dict[str, Any] = {
         "passed": False,
         "reason": "ended_early",
         "message": "",
@@ -157,16 +163,15 @@ def judge(status, timed_out, record, token, seconds, out, err):
     return verdict
 
 
-def in_child(code, case, record_write, token):
+def in_child(code: str, case: dict[str, Any], record_write: int, token: bytes) -> None:
     # Taken before anything foreign runs: what it does to these names later changes nothing here.
     write, leave, dumps, describe = os.write, os._exit, json.dumps, traceback.format_exception
     flush = (sys.stdout.flush, sys.stderr.flush)
     compile_, exec_, base = compile, exec, BaseException
     solution, test = "solution.py", case.get("name") or "test"
-    namespace = {"__name__": "__main__" if case.get("as_main") else "solution", "__builtins__": __builtins__}
-    own = sys.modules.get("__main__")
+    namespace: dict[str, Any] = {"__name__": "__main__" if case.get("as_main") else "solution", "__builtins__": __builtins__}
     sys.argv = [solution]
-    record = None
+    record: dict[str, Any] = {}
     try:
         body = compile_(code, solution, "exec")
         check = compile_(case["source"], test, "exec")
@@ -183,7 +188,6 @@ def in_child(code, case, record_write, token):
         if isinstance(error, MemoryError):
             record["reason"] = "out_of_memory"
         record["traceback"] = shorten("".join(describe(type(error), error, error.__traceback__)[-20:]), 8192)
-    del own
     for one in flush:
         try:
             one()
@@ -195,18 +199,18 @@ def in_child(code, case, record_write, token):
         leave(0 if record.get("end") else 1)
 
 
-def first_line(error, default):
+def first_line(error: BaseException, default: str) -> str:
     try:
         return str(error).split("\n")[0] or default
     except BaseException:
         return default
 
 
-def shorten(text, limit=2048):
+def shorten(text: str, limit: int = 2048) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def write_all(fd, data):
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from aviato import defaults as checks
 from aviato.exceptions import AviatoError, AviatoValidationError
-from aviato.results import ProcessResult, ResourceUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aviato.results import ProcessResult, ResourceUsage
 
 
 class Verdict(StrEnum):
