@@ -32,6 +32,8 @@ logger = logging.getLogger("aviato")
 
 CHUNK_BYTES = 1 << 20
 ENTRIES_A_CHUNK = 2_000
+_MOST_PIECES = 1_000
+"""The kernel takes 1,024 in one call."""
 _NAMED = 5
 """How many of the entries that were left out a warning names."""
 
@@ -123,35 +125,45 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
         file.close()
         os.replace(file.name, local)
 
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-
-    chunks = _batches(files.read_chunks(handle, remote, set_mode))
+    batches = _batches(files.read_chunks(handle, remote, set_mode))
     # The first part comes before anything is made here: it may turn out that there is no such file.
-    first = await anext(chunks, b"")
+    first: list[bytes] = await anext(batches, [])
     file = await _in_thread(begin)
+    writing = asyncio.ensure_future(_in_thread(_write_all, file.fileno(), first))
     try:
-        await _in_thread(write, first)
-        async for chunk in chunks:
-            await _in_thread(write, chunk)
+        # The next part arrives while one is written.
+        async for batch in batches:
+            await writing
+            writing = asyncio.ensure_future(_in_thread(_write_all, file.fileno(), batch))
+        await writing
         await _in_thread(commit)
     except BaseException:
+        await asyncio.wait({writing})
+        writing.cancelled() or writing.exception()
         file.close()
         with suppress(FileNotFoundError):
             os.unlink(file.name)
         raise
     finally:
-        await chunks.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()  # type: ignore[attr-defined]
+
+
+def _write_all(fd: int, pieces: list[bytes]) -> None:
+    rest: list[bytes | memoryview] = list(pieces)
+    while rest:
+        written = os.writev(fd, rest[:_MOST_PIECES])
+        while rest and written >= len(rest[0]):
+            written -= len(rest.pop(0))
+        if written:
+            rest[0] = memoryview(rest[0])[written:]
 
 
 async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks) -> None:
     arrival = await _in_thread(Arrival, local, outside_links=outside_links, umask=_umask())
-    chunks = _batches(files.read_tree(handle, remote))
+    batches = _batches(files.read_tree(handle, remote))
     try:
-        async for chunk in chunks:
-            await _in_thread(_run, arrival.feed(chunk))
+        async for batch in batches:
+            await _in_thread(_run, arrival.feed(b"".join(batch)))
         await _in_thread(_run, arrival.finish())
     except SenderFailed as failed:
         raise from_wire(ErrorBody.model_validate_json(failed.body)) from None
@@ -164,7 +176,7 @@ async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside
         raise
     finally:
         await _in_thread(_run, arrival.abort())
-        await chunks.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()  # type: ignore[attr-defined]
     _tell(arrival.skipped, f"download of {remote!r}")
 
 
@@ -201,19 +213,18 @@ class _Source:
             return next(self._parts, b"")
 
 
-async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces that are worth a hop to another thread."""
+async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """The same chunks, as many at a time as are worth a hop to another thread."""
     held: list[bytes] = []
     size = 0
     async for chunk in chunks:
         held.append(chunk)
         size += len(chunk)
         if size >= CHUNK_BYTES:
-            yield b"".join(held)
-            held.clear()
-            size = 0
+            yield held
+            held, size = [], 0
     if held:
-        yield b"".join(held)
+        yield held
 
 
 async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -78,7 +78,18 @@ def encode(type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0
     """The bytes of one frame."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} fit a frame")
-    return HEAD.pack(type, stream, channel, len(payload), offset) + payload
+    return head(type, len(payload), stream=stream, channel=channel, offset=offset) + payload
+
+
+def head(type: int, length: int, *, stream: int = 0, channel: int = 0, offset: int = 0) -> bytes:
+    """The head of a frame whose payload follows."""
+    return HEAD.pack(type, stream, channel, length, offset)
+
+
+def _checked(length: int) -> int:
+    if length > MAX_PAYLOAD_BYTES:
+        raise FrameError(f"frame of {length} bytes announced; at most {MAX_PAYLOAD_BYTES} are allowed")
+    return length
 
 
 class FrameDecoder:
@@ -93,23 +104,39 @@ class FrameDecoder:
         Raises:
             FrameError: a head announces more than `MAX_PAYLOAD_BYTES`.
         """
-        buffer = self._buffer
-        buffer += data
         frames: list[Frame] = []
-        position = 0
-        end = len(buffer)
+        view = memoryview(data)
+        position = self._complete(view, frames) if self._buffer else 0
+        end = len(data)
+        # Whole frames are cut out of `data` itself: each copy shows in what a large file costs.
         while end - position >= HEAD.size:
-            type, stream, channel, length, offset = HEAD.unpack_from(buffer, position)
-            if length > MAX_PAYLOAD_BYTES:
-                raise FrameError(f"frame of {length} bytes announced; at most {MAX_PAYLOAD_BYTES} are allowed")
-            stop = position + HEAD.size + length
+            type, stream, channel, length, offset = HEAD.unpack_from(view, position)
+            begin = position + HEAD.size
+            stop = begin + _checked(length)
             if stop > end:
                 break
-            frames.append(Frame(type, stream, channel, offset, bytes(buffer[position + HEAD.size : stop])))
+            frames.append(Frame(type, stream, channel, offset, bytes(view[begin:stop])))
             position = stop
-        if position:
-            del buffer[:position]
+        self._buffer += view[position:]
         return frames
+
+    def _complete(self, data: memoryview, frames: list[Frame]) -> int:
+        """Add what the frame that is not whole yet lacks; returns how much of `data` that took."""
+        buffer, position = self._buffer, 0
+        while True:
+            whole = HEAD.size
+            if len(buffer) >= HEAD.size:
+                type, stream, channel, length, offset = HEAD.unpack_from(buffer)
+                whole += _checked(length)
+                if len(buffer) == whole:
+                    frames.append(Frame(type, stream, channel, offset, bytes(buffer[HEAD.size :])))
+                    buffer.clear()
+                    return position
+            piece = data[position : position + whole - len(buffer)]
+            if not piece:
+                return position
+            buffer += piece
+            position += len(piece)
 
     @property
     def pending_bytes(self) -> int:

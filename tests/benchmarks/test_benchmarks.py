@@ -69,3 +69,13 @@ def test_streams_prints_figures_beside_their_floors(server: Any, tmp_path: Path)
     assert "stdout, bare pipe" in done.stdout
     found = json.loads(result.read_text())
     assert set(found) >= {"stdout", "lines", "wait", "waiting"} and found["stdout"]["pipe_seconds"]
+
+
+@pytest.mark.timeout(120)
+def test_files_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "files.py", "--bytes", "1000000", "--files", "20", "--rounds", "1", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "floor: a pipe to a file" in done.stdout and "floor: cp" in done.stdout
+    found = json.loads(result.read_text())
+    assert found["file"]["seconds"]["download"] and found["tree"]["seconds"]["upload of a tree"]

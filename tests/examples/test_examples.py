@@ -16,6 +16,10 @@ OUTPUTS = {
     "async_rollouts": f"{['2'] * 8}\n",
     "streaming": "".join(f"{how}: step {step}\n" for how in ("block", "await") for step in (1, 2, 3)) + "returncode 0\n",
     "stdin": "3\n1 + 1 = 2\n2 ** 10 = 1024\nreturncode 1\n",
+    "files": (
+        "b'4999950000\\n'\n588890 bytes of numbers\ndirectory data \nfile result 11\nfile sum.py 42\n"
+        "['data', 'numbers', 'result', 'sum.py']\nproject/result no_such_file\n"
+    ),
     "functions": (
         "Score(expression='4 * 6', right=True)\nScore(expression='4 + 6', right=False)\nraised ZeroDivisionError\n"
         "Score(expression='3 * 8', right=True) without a sandbox\n"

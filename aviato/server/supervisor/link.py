@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
-from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode, head
 
 if TYPE_CHECKING:
     import socket
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
 
 PIECE_BYTES = 64 << 10
-UPLOAD_WINDOW_BYTES = 512 << 10
+UPLOAD_PIECE_BYTES = 256 << 10
+UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
@@ -309,15 +310,18 @@ class SupervisorLink(asyncio.Protocol):
     async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes], path: str) -> int:
         sent = 0
         async for chunk in chunks:
-            for start in range(0, len(chunk), PIECE_BYTES):
+            view = memoryview(chunk)
+            for start in range(0, len(chunk), UPLOAD_PIECE_BYTES):
                 while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
                     reply.moved.clear()
                     async with in_time(path):
                         await reply.moved.wait()
                 if reply.reply.done():
                     return sent
-                piece = chunk[start : start + PIECE_BYTES]
-                self._send(FrameType.DATA, piece, channel=channel, offset=sent)
+                piece = view[start : start + UPLOAD_PIECE_BYTES]
+                if self._transport is not None and not self._transport.is_closing():
+                    # Not joined: for a large file the copy would show.
+                    self._transport.writelines([head(FrameType.DATA, len(piece), channel=channel, offset=sent), piece])
                 sent += len(piece)
                 await self._writable.wait()
         return sent

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aviato.server.supervisor.connection import Connection
 
-PIECE_BYTES = 64 << 10
+PIECE_BYTES = 256 << 10
 ENTRIES_A_PIECE = 64
 
 
