@@ -111,6 +111,7 @@ def test_a_shell_as_one_uses_it(tmux: Tmux, server: Any) -> None:
     tmux.type("C-z")
     tmux.until("Stopped")
     tmux.line("fg")
+    tmux.wait_for(lambda screen: screen.count("exec sleep 500") == 2, "the job's command, which fg shows")
     tmux.press("C-c", lambda screen: screen.rstrip().endswith("^C\ninside>"))
     tmux.line("clear; seq 1000 | less")
     full = tmux.wait_for(lambda screen: screen.startswith("1\n2\n3\n") and screen.rstrip().endswith(":"), "less")
