@@ -121,6 +121,19 @@ class SandboxDefaults:
 # -- checks that the facade shares
 
 
+def count(name: str, value: object) -> int:
+    """An int of 1 or more.
+
+    Raises:
+        TypeError, AviatoValidationError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise AviatoValidationError(f"{name} must be 1 or more, got {value}", field_violations={name: "less than 1"})
+    return value
+
+
 def seconds(name: str, value: Any) -> float:
     """A duration: positive, `math.inf` included.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from aviato.wire.sandboxes import SandboxInfo
 
 logger = logging.getLogger("aviato")
+
+ABANDON_SECONDS = 5.0
+"""How long an interrupted start waits for its clean-up."""
 
 
 class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
@@ -143,9 +147,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         if arguments:
             options["args"] = [*arguments[1:], *(options.get("args") or ())]
             options["command"] = arguments[0]
-        sandbox = cls(**options)
-        sandbox.start().result()
-        return sandbox
+        return cls(**options).__enter__()
 
     @classmethod
     def session(cls, defaults: SandboxDefaults | None = None) -> Session:
@@ -304,8 +306,11 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
     def __enter__(self) -> Self:
         try:
             self.start().result()
-        except BaseException:
-            self._abandon()
+        except BaseException as error:
+            abandoned = self._abandon()
+            if isinstance(error, KeyboardInterrupt):  # waits for the clean-up, for a while; a second one leaves
+                with contextlib.suppress(AviatoError):
+                    abandoned.result(ABANDON_SECONDS)
             raise
         return self
 
@@ -320,8 +325,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
     async def __aenter__(self) -> Self:
         try:
             await self.start()
-        except BaseException:
-            self._abandon()
+        except BaseException as error:
+            await self._abandon_async(error)
             raise
         return self
 
@@ -335,10 +340,20 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
                 raise
             logger.warning("stopping %s failed as well: %s", self.sandbox_id, failure)
 
-    def _abandon(self) -> None:
+    def _abandon(self) -> OperationRef[None]:
         """Entering failed or was interrupted: nobody will call exit."""
         abandoned = self.stop(missing_ok=True)
         abandoned.add_done_callback(lambda ref: ref.exception())
+        return abandoned
+
+    async def _abandon_async(self, error: BaseException) -> None:
+        import asyncio
+
+        abandoned = self._abandon()
+        if isinstance(error, asyncio.CancelledError):  # whoever did that may go on once nothing is left
+            with contextlib.suppress(AviatoError, TimeoutError):
+                async with asyncio.timeout(ABANDON_SECONDS):
+                    await abandoned
 
     # -- what is known
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 
+from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
 from aviato.policy.metrics import Metrics, load_reporters
@@ -75,6 +77,7 @@ class Session:
     def _reset_here(self) -> None:
         """Begin empty, in the process that calls."""
         self._pid = os.getpid()
+        self._lock = threading.RLock()  # what is made while another thread closes is closed too, or refused
         self._made: dict[str, Connection] = {}
         self._states: weakref.WeakValueDictionary[str, SandboxState] = weakref.WeakValueDictionary()
         self._adopted: dict[str, SandboxState] = {}
@@ -98,14 +101,16 @@ class Session:
         config = sandbox_config.config(options, releasable=True)
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
         state.turns = self._turns
-        self._metrics.sandbox_created()
         detached = bool(options.get("detached"))
-        if not detached:
-            self._made[state.sandbox_id] = config.connection
-            self._states[state.sandbox_id] = state
-            self._close_at_exit()
-        if start:
-            begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
+        with self._lock:
+            self._check_open()
+            if not detached:
+                self._made[state.sandbox_id] = config.connection
+                self._states[state.sandbox_id] = state
+                self._close_at_exit()
+            if start:
+                begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
+        self._metrics.sandbox_created()
         return Sandbox._of(state, let_go=not detached)
 
     def function(
@@ -194,9 +199,11 @@ class Session:
         self._enter_process()
         if not isinstance(sandbox, Sandbox):
             raise TypeError(f"adopt() takes a Sandbox, not {type(sandbox).__name__}")
-        sandbox._state.metrics = self._metrics
-        self._adopted[sandbox.sandbox_id] = sandbox._state
-        self._close_at_exit()
+        with self._lock:
+            self._check_open()
+            sandbox._state.metrics = self._metrics
+            self._adopted[sandbox.sandbox_id] = sandbox._state
+            self._close_at_exit()
         if self._turns is not None:
             begin(_take_place(sandbox._state, self._turns), f"adopt {sandbox.sandbox_id}", shared=True)
 
@@ -216,6 +223,9 @@ class Session:
         """A forked child begins with an empty session of its own."""
         if self._pid != os.getpid():
             self._reset_here()
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._closing is not None:
             raise AviatoValidationError("this session is closed; make a new one")
 
@@ -274,12 +284,13 @@ class Session:
         """Log what is left to log and stop every sandbox that is not detached; a second call joins the first."""
         if self._pid != os.getpid():
             self._reset_here()
-        if self._closing is None:
-            self.log_metrics(self._step)
-            for state in [*self._states.values(), *self._adopted.values()]:
-                state.stopped = True
-            self._closing = begin(self._stop_all(), "close session", shared=True)
-        return self._closing
+        with self._lock:
+            if self._closing is None:
+                self.log_metrics(self._step)
+                for state in [*self._states.values(), *self._adopted.values()]:
+                    state.stopped = True
+                self._closing = begin(self._stop_all(), "close session", shared=True)
+            return self._closing
 
     async def _stop_all(self) -> None:
         import asyncio
@@ -288,7 +299,9 @@ class Session:
             self._turns.close()
         ids = set(self._made)
         if len(ids) > _ASK_FIRST:
-            living = await call(self._connection, _living)
+            # Those that the server has not accepted yet are in no list of its, and may be there a moment later.
+            starting = {name for name, state in self._states.items() if not state.is_accepted}
+            living = await call(self._connection, _living) | starting
             ids = {name for name in ids if name in living or self._made[name] != self._connection}
         stops = [
             _stop(self._states.get(name) or SandboxState(name, SandboxConfig(connection=self._made[name]))) for name in ids
@@ -361,13 +374,7 @@ def _turns(max_concurrency: int | None) -> Turns | None:
     """
     if max_concurrency is None:
         return None
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int):
-        raise TypeError(f"max_concurrency must be an int, not {type(max_concurrency).__name__}")
-    if max_concurrency < 1:
-        raise AviatoValidationError(
-            f"max_concurrency must be 1 or more, got {max_concurrency}; None is no limit",
-            field_violations={"max_concurrency": "less than 1"},
-        )
+    checks.count("max_concurrency", max_concurrency)
     from aviato.core.turns import Turns
 
     return Turns(max_concurrency)

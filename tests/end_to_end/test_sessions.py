@@ -221,3 +221,40 @@ def test_a_failed_start_reaches_the_command(caplog: pytest.LogCaptureFixture) ->
             process.result(20)
         assert caught.value.started is False
         session._made.clear()
+
+
+def test_closed_by_many_threads_at_once(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One close, one row of metrics; what other threads make meanwhile is closed too, or refused."""
+    rows: list[int | None] = []
+
+    class Kept:
+        name = "kept"
+
+        def log(self, metrics: Any, step: int | None) -> bool:
+            rows.append(step)
+            return True
+
+    monkeypatch.setattr("aviato.session.load_reporters", lambda: {"kept": Kept()})
+    session = Session(SandboxDefaults(tags=["closed-at-once"]))
+    made: list[Sandbox] = []
+    refused: list[Exception] = []
+    session.sandbox().wait()
+
+    def make() -> None:
+        try:
+            while len(made) < 2000:
+                made.append(session.sandbox())
+        except aviato.AviatoValidationError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(3)]
+    threads += [threading.Thread(target=lambda: session.close().result()) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3
+    assert rows == [None]
+    assert session.sandbox_count == 0
+    assert {sandbox.status for sandbox in made} <= {"terminated", "unspecified"}
+    assert Sandbox.list(tags=["closed-at-once"]).result() == []
