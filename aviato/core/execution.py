@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
+from aviato.core.exec_calls import ExecCalls
 from aviato.exceptions import (
     AviatoError,
     SandboxError,
-    SandboxExecutionError,
     SandboxRequestTimeoutError,
     SandboxUnavailableError,
 )
@@ -32,7 +32,6 @@ ACKNOWLEDGE_BYTES = 1 << 18
 SILENCE_SECONDS = 45.0
 """Three keepalives of the server: a stream that says less than that has lost its connection."""
 
-CANCEL_SECONDS = 10.0
 _PAUSE_AFTER_CUT_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -62,7 +61,7 @@ class _Cut(Exception):
     """The stream ended before the command did."""
 
 
-class Execution:
+class Execution(ExecCalls):
     """One command of a sandbox.
 
     Args:
@@ -110,9 +109,8 @@ class Execution:
             SandboxError: it has no exit code, and why; `started` tells whether it had begun.
         """
         self._handle.enter()
-        if self.outlives and not self._attached and not self._handle.leased:
-            self._submitted = asyncio.get_running_loop().create_future()
-            self._handle.presence.submitting.add(self._submitted)
+        if not self._attached:
+            self._submitted = self._submission()
         if not self._attached:
             self._handle.presence.executions[self.exec_id] = self
         try:
@@ -259,9 +257,7 @@ class Execution:
 
     def _is_submitted(self) -> None:
         submitted, self._submitted = self._submitted, None
-        if submitted is not None:
-            self._handle.presence.submitting.discard(submitted)
-            submitted.set_result(None)
+        self._has_submitted(submitted)
 
     def _not_known(self, error: ExecNotFoundError) -> Exception:
         """The server does not know it: one that has not begun was accepted by a server that died, and is sent again."""
@@ -324,64 +320,7 @@ class Execution:
         sandbox_id, reader_id = self._handle.sandbox_id, self._reader_id
         self._handle.presence.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=reader_id)
 
-    # -- input, signals, cancelling
-
-    async def write_stdin(self, data: bytes, offset: int) -> None:
-        """Send input that begins at `offset`; returns when the sandbox has room for it."""
-        await self._send_stdin(data, offset, eof=False)
-
-    async def end_stdin(self, offset: int) -> None:
-        """Send the end of input. Of a command that has ended it has no effect."""
-        if not await self.is_running():
-            return
-        try:
-            await self._send_stdin(b"", offset, eof=True)
-        except SandboxExecutionError:
-            if self._exit is None:
-                raise
-
-    async def _send_stdin(self, data: bytes, offset: int, *, eof: bool) -> None:
-        if not await self.is_running():
-            raise SandboxExecutionError(f"stdin of command {self.exec_id} is closed: it has ended", reason="stdin_closed")
-        path = f"{self._path}/{self.exec_id}/stdin?offset={offset}&eof={int(eof)}"
-        operation = f"write to command {self.exec_id}"
-
-        async def attempt() -> None:
-            response = await self._client.transport.open(
-                "POST", path, data, content_type="application/octet-stream", silence_seconds=float("inf")
-            )
-            await response.read()
-
-        await self._client.repeat(attempt, operation)
-
-    async def send_signal(self, signal: int) -> None:
-        """Signal the command's process group, once it runs; of one that has ended a no-op."""
-        if not await self.is_running():
-            return
-        try:
-            body = b'{"signal":%d}' % signal
-            await self._client.call("signal", "POST", f"{self._path}/{self.exec_id}/signal", body)
-        except ExecNotFoundError:
-            pass
-
-    async def resize(self, width: int, height: int) -> None:
-        """Give its terminal another size, once it runs; of one that has ended a no-op."""
-        async with self._resizing:  # or a size that is sent again could overtake a later one
-            if not await self.is_running():
-                return
-            try:
-                body = b'{"width":%d,"height":%d}' % (width, height)
-                await self._client.call("resize", "POST", f"{self._path}/{self.exec_id}/resize", body)
-            except ExecNotFoundError:
-                pass
-
-    async def cancel(self) -> None:
-        """Kill the whole process tree and return when it is dead; bounded in time."""
-        try:
-            async with asyncio.timeout(CANCEL_SECONDS):
-                await self._client.call("cancel", "POST", f"{self._path}/{self.exec_id}/cancel")
-        except (AviatoError, TimeoutError) as error:
-            logger.debug("command %s could not be cancelled: %s", self.exec_id, error)
+    # -- for its calls
 
     async def is_running(self) -> bool:
         """Wait until the command has started; False if it ended instead."""

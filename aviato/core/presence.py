@@ -26,6 +26,8 @@ logger = logging.getLogger("aviato")
 HEARTBEAT_SECONDS = 10.0
 QUEUE_WARNING_SECONDS = 30.0
 SUBMIT_SECONDS = 2.0
+LONGEST_SUBMIT_SECONDS = 60.0
+"""A process that ends waits so long for each step of what its detached commands need of it, and for all of them."""
 AFTER_EXIT_SECONDS = 0.01
 _ACKNOWLEDGE_AGAIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.2
@@ -48,7 +50,7 @@ class Presence:
         self._client = self.client(60.0, 60.0, retry)
         self._keeper: asyncio.Task[None] | None = None
         self.submitting: set[asyncio.Future[None]] = set()
-        """Commands that outlive this process and that the server has not accepted yet."""
+        """What commands that outlive this process still need of it: to be accepted by the server, and pieces of their input."""
         self.executions: dict[str, Execution] = {}
         """Commands that this process runs now: whoever attaches to one of them waits until the server has it."""
         self._execs: dict[tuple[str, str], ExecAck] = {}
@@ -81,8 +83,7 @@ class Presence:
 
     async def end(self) -> None:
         """End the lease with all its sandboxes, if it ever held one."""
-        if self.submitting:
-            await asyncio.wait(self.submitting, timeout=SUBMIT_SECONDS)
+        await self._submit()
         self.ended = True
         keeper, self._keeper = self._keeper, None
         if keeper is None:
@@ -95,6 +96,19 @@ class Presence:
             await self._client.end_lease(self.lease_id)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
+
+    async def _submit(self) -> None:
+        """Wait until commands that outlive this process have what they need of it, as long as that makes progress."""
+        deadline = time.monotonic() + LONGEST_SUBMIT_SECONDS
+        while self.submitting and time.monotonic() < deadline:
+            waiting = set(self.submitting)
+            done, _ = await asyncio.wait(waiting, timeout=SUBMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            for _ in range(3):
+                await asyncio.sleep(0)  # The next write of a queue begins a few turns later.
+        if self.submitting:
+            logger.warning("this process ends before its detached commands had begun, or had got all of their stdin")
 
     async def _beat(self) -> None:
         """Over TCP the lease lives by heartbeats."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from aviato.server.service import detached as detached_module
+from aviato.server.service import exec_output as exec_output_module
 from aviato.server.service import ring as ring_module
 from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.ring import Ring
+from aviato.server.supervisor.subscription import Ended, SandboxGone
+from aviato.server.threads import in_thread
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
 
@@ -191,3 +196,144 @@ async def test_what_is_left_of_unknown_sandboxes_is_taken_away(serving, folder, 
         assert b"x\n" in again and not stray.exists()
         await client.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
         await until(lambda: not os.listdir(service.folder.execs))
+
+
+async def test_a_reader_that_stands_still_keeps_no_disk_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(exec_output_module, "UNREAD_SECONDS", 0.2)
+    output = ExecOutput(str(tmp_path))
+    output.make()
+    stuck = output.read((0, 0))
+    await output.append([(1, 0, b"x" * (3 << 20))])
+    while stuck._may_send(1):
+        await stuck.wait()
+        stuck.drain()
+    output.lose(Ended(reason="stopped"))
+    going = output.read((0, 0))
+    seen = 0
+    removal = asyncio.create_task(output.until_read())
+    while seen < 3 << 20:  # Slow, but not still: it gets all of it.
+        await going.wait()
+        seen += sum(len(frame.payload) for frame in going.drain() if frame.type == FrameType.DATA)
+        going.acknowledge(seen, 0)
+        await asyncio.sleep(0.03)
+    assert not removal.done()
+    await asyncio.wait_for(removal, 5)
+    await stuck.wait()
+    [gap] = stuck.drain()
+    assert (gap.type, json.loads(gap.payload)) == (
+        FrameType.GAP,
+        {"from_offset": 1 << 20, "to_offset": 3 << 20, "is_infrastructure": False},
+    )
+    for reader in (stuck, going):
+        await reader.wait()
+        with pytest.raises(SandboxGone):
+            reader.drain()
+
+
+async def test_who_is_behind_when_the_sandbox_ends_gets_the_rest(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    frames = asyncio.create_task(server.exec(sandbox_id, "hang", exec_id=exec_id, detach=True))
+    await until(lambda: exec_id in server.backend.links[sandbox_id].execs)
+    run = server.backend.links[sandbox_id].execs[exec_id]
+    for _ in range(40):
+        run.write(b"x" * (64 << 10))
+    state = server.service.registry.live[sandbox_id].execs[exec_id]
+    await until(lambda: state.kept.offsets[1] == 40 << 16)
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    for confirmed in range(1 << 18, 41 << 16, 1 << 18):
+        ack = {"sandbox_id": sandbox_id, "exec_id": exec_id, "stdout": confirmed}
+        await server.call("POST", "/v1/acknowledgements", body={"execs": [ack]}, expect=204)
+    frames = await asyncio.wait_for(frames, 5)
+    assert sum(len(payload) for kind, payload in frames if kind == "DATA") == 40 << 16
+    assert frames[-1][0] == "ERROR"
+
+
+async def test_ids_and_offsets_that_cannot_be(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    path = f"/v1/sandboxes/{sandbox_id}/execs"
+    for bad in ("../" + new_exec_id(), new_exec_id() + "\n", "ex-" + "/" * 26, "", new_exec_id().upper()):
+        body = {"exec_id": bad, "command": ["echo", "x"], "detach": True}
+        error = await server.call("POST", path, body=body, expect=400)
+        assert error["error"]["code"] == "VALIDATION"
+    for bad in ("..%2F..%2Fstore.db", "%2e%2e", "ex-%00", "x" * 4000):
+        error = await server.call("GET", f"{path}/{bad}", expect=404)
+        assert error["error"]["code"] in ("EXEC_NOT_FOUND", "NOT_FOUND", "VALIDATION", "SANDBOX_NOT_FOUND"), error
+    exec_id, _ = await begin(server, sandbox_id, "echo", "x")
+    for query in (
+        "stdout=-1",
+        "stderr=x",
+        f"stdout={2**63}",
+        "stdout=1.5",
+        "reader_id=../x",
+        "reader_id=" + "a" * 65,
+        "more=1",
+    ):
+        error = await server.call("GET", f"{path}/{exec_id}?{query}", expect=400)
+        assert error["error"]["code"] == "VALIDATION"
+    assert kept(server, sandbox_id) == [exec_id]
+    assert os.listdir(server.service.folder.execs) == [sandbox_id]
+    assert list(server.service.registry.live[sandbox_id].execs) == [exec_id]
+
+
+async def test_the_next_server_begins_what_the_last_one_had_only_made_room_for(serving, folder, backend):
+    backend.stop_runners = False
+    async with serving(folder, backend) as (_, client, _):
+        sandbox_id = (await client.running(detached=True))["sandbox_id"]
+        ended, _ = await begin(client, sandbox_id, "echo", "x")
+    exec_id = new_exec_id()
+    output = ExecOutput(os.path.join(folder.execs, sandbox_id, exec_id), ["echo", "mine"])
+    output.make()
+    backend.links[sandbox_id].acknowledged.clear()
+    async with serving(folder, backend) as (_, client, _):
+        await until(lambda: (ended, 2, 0, True) in backend.links[sandbox_id].acknowledged)
+        found = []
+        async with asyncio.timeout(10):
+            while not any(kind == "EXIT" for kind, _ in found):  # As a client does, which has seen no start.
+                found = await client.exec(sandbox_id, "echo", "mine", exec_id=exec_id, detach=True)
+                assert found[-1][0] == "EXIT" or "STARTED" not in [kind for kind, _ in found], found
+        assert b"mine\n" in [payload for _, payload in found]
+        assert json.loads(Path(output.directory, "command").read_bytes()) == ["echo", "mine"]
+        await until(lambda: os.path.exists(os.path.join(output.directory, "exit")))
+
+
+async def test_a_removal_under_way_takes_nothing_of_the_next_attempt(server, monkeypatch):
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    go = asyncio.Event()
+
+    async def slow(function, *arguments, **more):
+        if function is shutil.rmtree:
+            await go.wait()
+        return await in_thread(function, *arguments, **more)
+
+    monkeypatch.setattr(detached_module, "in_thread", slow)
+    assert (await server.exec(sandbox_id, "nodir", exec_id=exec_id, detach=True))[-1][0] == "ERROR"
+    del server.backend.links[sandbox_id].execs[exec_id]
+    again = asyncio.create_task(server.exec(sandbox_id, "echo", "again", exec_id=exec_id, detach=True))
+    await asyncio.sleep(0.05)
+    go.set()
+    assert (await asyncio.wait_for(again, 5))[-1][1]["returncode"] == 0
+    await until(lambda: os.path.exists(os.path.join(server.service.folder.execs, sandbox_id, exec_id, "exit")))
+
+
+async def test_what_nobody_reads_after_a_restart_is_killed_in_time(serving, folder, backend, monkeypatch):
+    backend.stop_runners = False
+    exec_ids = {name: new_exec_id() for name in ("left", "read", "detached")}
+    async with serving(folder, backend) as (_, client, _):
+        sandbox_id = (await client.running(detached=True))["sandbox_id"]
+        url = f"{client.base}/v1/sandboxes/{sandbox_id}/execs"
+        for name, exec_id in exec_ids.items():
+            body = {"exec_id": exec_id, "command": ["hang"], "detach": name == "detached"}
+            response = await client.http.post(url, json=body)
+            response.close()
+    link = backend.links[sandbox_id]
+    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.3)
+    link.hello = {"execs": {exec_id: {"state": "running"} for exec_id in exec_ids.values()}}
+    async with serving(folder, backend) as (_, client, _):
+        reading = await client.http.get(f"{url}/{exec_ids['read']}?reader_id=other")
+        await until(lambda: link.execs[exec_ids["left"]].over)
+        await asyncio.sleep(0.2)
+        assert not link.execs[exec_ids["read"]].over
+        assert not link.execs[exec_ids["detached"]].over
+        reading.close()

@@ -45,7 +45,7 @@ class Detached:
     def __init__(self, directory: str, record: Callable[[ExecState], None]) -> None:
         self._directory = directory
         self._record = record
-        self._removals: set[asyncio.Task[None]] = set()
+        self._removals: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, box: LiveSandbox, state: ExecState) -> None:
         """Run a new command as soon as its sandbox runs, whoever reads it."""
@@ -56,12 +56,15 @@ class Detached:
     async def restore(self, box: LiveSandbox) -> None:
         """Find the commands that an earlier server kept, before a request asks for them."""
         for exec_id, output in await in_thread(self._load, box.sandbox_id):
-            state = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True, kept=output)
+            state = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=output.started, kept=output)
             box.execs[exec_id] = state
             if output.last is None:
                 box.spawn(asyncio.create_task(self._run(box, state), name=f"output of {exec_id}"))
             else:
                 state.exit = ExecExit.model_validate_json(output.last.payload)
+                if box.link is not None:
+                    # The earlier server may have died before it had said so.
+                    box.link.acknowledge(exec_id, output.offsets[1], output.offsets[2], True)
 
     def forget(self, box: LiveSandbox) -> None:
         """Its sandbox has ended: what was kept goes when the last reader has read it."""
@@ -75,9 +78,10 @@ class Detached:
 
     async def close(self) -> None:
         """Finish removals under way; those that wait for a reader are left to the next server."""
-        for task in self._removals:
+        removals = list(self._removals.values())
+        for task in removals:
             task.cancel()
-        await asyncio.gather(*self._removals, return_exceptions=True)
+        await asyncio.gather(*removals, return_exceptions=True)
 
     async def _run(self, box: LiveSandbox, state: ExecState) -> None:
         output = state.kept
@@ -90,6 +94,8 @@ class Detached:
                 output.fail(cancelled_error(state.exec_id))
                 return
             if not state.started:
+                if (removal := self._removals.get(os.path.join(box.sandbox_id, state.exec_id))) is not None:
+                    await asyncio.wait((removal,))  # The same id came to nothing before.
                 await in_thread(output.make)
             spec = None if state.request is None else spec_of(state.request)
             offsets = output.offsets
@@ -130,13 +136,12 @@ class Detached:
 
     def _remove(self, path: str, outputs: list[ExecOutput]) -> None:
         async def remove() -> None:
-            for output in outputs:
-                await output.unread.wait()
+            await asyncio.gather(*(output.until_read() for output in outputs))
             await in_thread(shutil.rmtree, os.path.join(self._directory, path), ignore_errors=True)
 
         task = asyncio.create_task(remove(), name=f"removal of {path}")
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
+        self._removals[path] = task
+        task.add_done_callback(lambda _: self._removals.pop(path, None))
 
     def _path(self, sandbox_id: str, exec_id: str) -> str:
         return os.path.join(self._directory, sandbox_id, exec_id)

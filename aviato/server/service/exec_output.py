@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 1.0
 """How long in all a command waits for one reader that has fallen behind: one at full speed then loses nothing."""
+UNREAD_SECONDS = 60.0
+"""How long output that is to go waits for readers that do not move."""
 AHEAD_BYTES = 8 << 20
 """How far a command may be ahead of such a reader before it waits."""
 
@@ -68,17 +69,20 @@ class ExecOutput:
         """Make its directory; for a worker thread. Where the disk does not allow it, all output is a gap."""
         with suppress(OSError):
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            self._put("command", json.dumps(self.command).encode())
+            if self.command is not None:
+                self._put("command", json.dumps(self.command).encode())
 
     def load(self) -> None:
         """Read what an earlier server kept; for a worker thread."""
-        self.accepted = self.started = True
+        self.accepted = True
         for ring in self.rings.values():
             ring.load()
         with suppress(OSError, ValueError), open(os.path.join(self.directory, "command"), "rb") as file:
             self.command = json.loads(file.read())
         with suppress(OSError), open(os.path.join(self.directory, "exit"), "rb") as file:
             self.last = Frame(FrameType.EXIT, 0, 0, 0, file.read())
+        # Without either nobody knows: the server may have died before it had sent the command off.
+        self.started = self.last is not None or any(self.offsets.values())
 
     def read(self, offsets: tuple[int, int]) -> KeptReader:
         """A new reader from these offsets on."""
@@ -92,6 +96,19 @@ class ExecOutput:
         self.readers.discard(reader)
         if not self.readers:
             self.unread.set()
+
+    async def until_read(self) -> None:
+        """Wait until nobody reads it any more; what those lack who stand still for too long is a gap then."""
+        while self.readers:
+            before = {reader: reader.progress for reader in self.readers}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(UNREAD_SECONDS):
+                    await self.unread.wait()
+            if all(before.get(reader) == reader.progress for reader in self.readers):
+                break
+        for ring in self.rings.values():
+            ring.forget()
+        self._wake()
 
     def note(self, frame: Frame) -> None:
         """Take note of a frame that is no output."""
@@ -128,10 +145,6 @@ class ExecOutput:
         for ring in self.rings.values():
             ring.close()
         self._wake()
-
-    def remove(self) -> None:
-        """Take all of it away; for a worker thread."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _wake(self) -> None:
         for reader in self.readers:

@@ -33,7 +33,6 @@ class ExecState:
         reader_id: of the one that read it last.
         replaced: readers that another one took over from.
         kept: its output on disk, for a detached command.
-        readers: those of a kept one, by their ids.
         abandon: the timer that kills it when nobody comes back.
     """
 
@@ -48,7 +47,6 @@ class ExecState:
     reader_id: str = ""
     replaced: dict[str, None] = field(default_factory=dict)
     kept: ExecOutput | None = None
-    readers: dict[str, ExecFeed] = field(default_factory=dict)
     abandon: asyncio.TimerHandle | None = None
 
     def record(self) -> ExecRecord:

@@ -53,7 +53,18 @@ class Execs:
         self._unsaved: dict[str, ExecRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         self.feeds: set[ExecFeed] = set()
+        self._kept: dict[tuple[str, str, str], ExecFeed] = {}
+        """Readers of detached commands, by sandbox, command and reader; also of those whose sandbox has ended."""
         self.detached = Detached(kept_directory, self._record)
+
+    async def restore(self, box: LiveSandbox) -> None:
+        """Find what an earlier server knew of the commands of a sandbox, before a request asks for them."""
+        await self.detached.restore(box)
+        assert box.link is not None
+        for exec_id in box.link.hello["execs"]:
+            if exec_id != box.main_exec_id and exec_id not in box.execs and box.record.detached:
+                state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True)
+                self._abandon(box, state)
 
     def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
@@ -142,8 +153,8 @@ class Execs:
             state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
         state.cancelled = True
         if not box.ready.is_set():
-            for feed in (state.feed, *state.readers.values()):
-                if feed is not None:
+            for feed in list(self.feeds):
+                if feed.state is state:
                     feed.fail_cancelled()
             return
         await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
@@ -154,14 +165,15 @@ class Execs:
         """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored."""
         freed = False
         for ack in request.execs:
+            if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
+                kept.acknowledge(ack.stdout, ack.stderr)
+                continue
             box = self._registry.live.get(ack.sandbox_id)
             if box is None or box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
                 continue
             state = box.execs.get(ack.exec_id)
             if state is not None and state.kept is not None:
-                if (reader := state.readers.get(ack.reader_id)) is not None:
-                    reader.acknowledge(ack.stdout, ack.stderr)
-                continue
+                continue  # The server itself has it.
             if state is not None and state.reader_id != ack.reader_id:
                 continue  # Another reader has taken over, who has not got that far.
             box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
@@ -195,9 +207,10 @@ class Execs:
         if state.kept is None:
             state.feed = feed
         else:
-            if (older := state.readers.get(reader_id)) is not None:
+            key = (box.sandbox_id, state.exec_id, reader_id)
+            if (older := self._kept.get(key)) is not None:
                 older.fail(SandboxUnavailableError(f"another request reads {state.exec_id} now", reason="replaced"))
-            state.readers[reader_id] = feed
+            self._kept[key] = feed
         self.feeds.add(feed)
         return feed
 
@@ -207,21 +220,24 @@ class Execs:
             return state.kept.read(feed.offsets)
         link = feed.box.link
         assert link is not None
+        if feed.reader_id:
+            # The one before may have had these bytes and confirmed none: a full window would wait for that for ever.
+            link.acknowledge(state.exec_id, *feed.offsets, False)
         return link.subscribe(None if request is None else spec_of(request), state.exec_id, *feed.offsets)
 
     def _closed(self, feed: ExecFeed) -> None:
         box, state = feed.box, feed.state
         self.feeds.discard(feed)
         box.calls -= 1
-        if state.readers.get(feed.reader_id) is feed:
-            del state.readers[feed.reader_id]
+        key = (box.sandbox_id, state.exec_id, feed.reader_id)
+        if self._kept.get(key) is feed:
+            del self._kept[key]
         if state.feed is feed:
             state.feed = None
             if state.started or state.exit is not None:
                 self._record(state)
             if state.exit is None and not feed.over and box.record.detached and box.runs:
-                loop = asyncio.get_running_loop()
-                state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
+                self._abandon(box, state)
             elif feed.over and state.exit is None and not state.started and box.execs.get(state.exec_id) is state:
                 del box.execs[state.exec_id]
             if state.cancelled and not feed.over:
@@ -246,6 +262,11 @@ class Execs:
                     link.acknowledge(state.exec_id, offsets[StreamId.STDOUT], offsets[StreamId.STDERR], done)
         if box.let_go:
             self._places.update()
+
+    def _abandon(self, box: LiveSandbox, state: ExecState) -> None:
+        """Kill it if nobody comes back for it in time."""
+        loop = asyncio.get_running_loop()
+        state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
 
     def _kill_abandoned(self, box: LiveSandbox, state: ExecState) -> None:
         if box.runs and box.link is not None and state.feed is None:

@@ -67,6 +67,11 @@ class KeptReader:
         """There may be something to read."""
         self._woken.set()
 
+    @property
+    def progress(self) -> int:
+        """How much it has read: while it grows, somebody reads."""
+        return sum(self._position.values())
+
     def close(self) -> None:
         """Stop reading."""
         self.over = True
@@ -119,7 +124,7 @@ class KeptReader:
         limit = min(ring.end, self._acknowledged[stream] + WINDOW_BYTES)
         joined = stream in self._joined
         self._joined.add(stream)
-        if not joined and position < ring.first:
+        if (not joined or ring.forgotten) and position < ring.first:
             start, data = ring.first, b""
         elif position < limit:
             start, data = await in_thread(ring.read, position, limit)

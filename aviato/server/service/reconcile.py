@@ -18,7 +18,7 @@ from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
-    from aviato.server.service.detached import Detached
+    from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
     from aviato.server.service.lives import Lives
     from aviato.server.service.places import Places
@@ -47,7 +47,7 @@ class Reconciliation:
         lives: Lives,
         places: Places,
         leases: Leases,
-        detached: Detached,
+        execs: Execs,
         ports: Ports,
     ) -> None:
         self._backend = backend
@@ -55,7 +55,7 @@ class Reconciliation:
         self._lives = lives
         self._places = places
         self._leases = leases
-        self._detached = detached
+        self._execs = execs
         self._ports = ports
 
     async def run(self) -> None:
@@ -67,7 +67,7 @@ class Reconciliation:
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
                 await self._lives.destroy(sandbox_id)
-        await self._detached.clear(self._registry.live)
+        await self._execs.detached.clear(self._registry.live)
 
     async def _take_up(self, record: SandboxRecord) -> None:
         box = self._box(record)
@@ -103,7 +103,7 @@ class Reconciliation:
         box.link = link
         asked, box.asked = box.asked, None
         try:
-            await self._detached.restore(box)
+            await self._execs.restore(box)
             await self._lives.run(box)
         except AviatoError as error:
             box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))

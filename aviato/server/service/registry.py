@@ -126,7 +126,7 @@ async def running(box: LiveSandbox) -> SupervisorLink:
 async def error_of_gone(box: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
     """The error of the ending of a sandbox that went away under a request."""
     task = box.task
-    if task is None or task.done():
+    if not box.settled.is_set() and (task is None or task.done()):
         return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)
     await box.settled.wait()
     return box.error(started=started)

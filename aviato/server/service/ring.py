@@ -34,6 +34,8 @@ class Ring:
         self._segments: tuple[tuple[int, int], ...] = ()
         self._fd: int | None = None
         self._complained = False
+        self.forgotten = False
+        """Its files are taken away: whoever has not read them yet has come too late."""
 
     @property
     def first(self) -> int:
@@ -96,7 +98,12 @@ class Ring:
     def pushed_out(self, position: int) -> bool:
         """Whether bytes at `position` are gone because so much came after them, and not because the disk did not take them."""
         oldest = self._segments[0][0] if self._segments else self.end
-        return position < self.first and (position >= oldest or self.end - oldest >= KEPT_BYTES)
+        return self.forgotten or (position < self.first and (position >= oldest or self.end - oldest >= KEPT_BYTES))
+
+    def forget(self) -> None:
+        """Its files are about to go, read or not; nothing is written any more."""
+        self.forgotten = True
+        self._segments = ()
 
     def close(self) -> None:
         """Let go of the open file; a later write opens it again."""

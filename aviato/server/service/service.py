@@ -166,7 +166,7 @@ class Service:
         try:
             await self.backend.open()
             await Reconciliation(
-                self.backend, self.registry, self.lives, self.places, self.leases, self.execs.detached, self.ports
+                self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports
             ).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)

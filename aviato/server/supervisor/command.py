@@ -242,6 +242,9 @@ class Subscriber:
             output = self._command.outputs[index]
             # An acknowledgement may have run ahead of what this connection has sent.
             self._sent[index] = max(self._sent[index], output.base)
+            if self._sent[index] > output.end and output.full:
+                # Whoever attached ahead of the output knows these bytes, and would never confirm them.
+                output.acknowledge(output.end)
             if self._sent[index] < output.end:
                 piece = output.peek(self._sent[index])
                 connection.send(FrameType.DATA, piece, stream=index + 1, channel=self._channel, offset=self._sent[index])

@@ -44,6 +44,11 @@ class Output:
         return self.base + len(self._window)
 
     @property
+    def full(self) -> bool:
+        """Whether nothing is read before something is acknowledged."""
+        return len(self._window) >= WINDOW_BYTES
+
+    @property
     def at_end(self) -> bool:
         """Whether no more will be read."""
         return self._fd is None
@@ -93,7 +98,7 @@ class Output:
             pass
 
     def _watch(self) -> None:
-        wanted = self._fd is not None and len(self._window) < WINDOW_BYTES and not self._resting
+        wanted = self._fd is not None and not self.full and not self._resting
         if wanted != self._watched and self._fd is not None:
             self._watched = wanted
             if wanted:
