@@ -284,6 +284,8 @@ async def test_the_next_server_begins_what_the_last_one_had_only_made_room_for(s
     exec_id = new_exec_id()
     output = ExecOutput(os.path.join(folder.execs, sandbox_id, exec_id), ["echo", "mine"])
     output.make()
+    output.load()
+    assert (output.accepted, output.started) == (True, False)
     backend.links[sandbox_id].acknowledged.clear()
     async with serving(folder, backend) as (_, client, _):
         await until(lambda: (ended, 2, 0, True) in backend.links[sandbox_id].acknowledged)
@@ -314,6 +316,7 @@ async def test_a_removal_under_way_takes_nothing_of_the_next_attempt(server, mon
     await asyncio.sleep(0.05)
     go.set()
     assert (await asyncio.wait_for(again, 5))[-1][1]["returncode"] == 0
+    await until(lambda: not server.service.execs.detached._removals)
     await until(lambda: os.path.exists(os.path.join(server.service.folder.execs, sandbox_id, exec_id, "exit")))
 
 
