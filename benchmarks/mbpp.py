@@ -1,127 +1,154 @@
-"""MBPP's references in fresh sandboxes, every verdict compared with a bare subprocess's.
+"""MBPP scored by `aviato.rl.evaluate`, a fresh sandbox a problem, every verdict compared with a bare subprocess's.
 
-    python benchmarks/mbpp.py [--data PATH] [--limit N] [--concurrency N] [--json PATH]
+    python benchmarks/mbpp.py [--data PATH] [--limit N] [--concurrency N] [--references-only] [--json PATH]
 
-The data are problems of MBPP's schema, one JSON object a line (`task_id`, `code`, `test_setup_code`, `test_list`). Both
-sides run the same interpreter with the same arguments. Ends with status 1 if a verdict differs.
+The data are problems of MBPP's schema, one JSON object a line (`task_id`, `code`, `test_setup_code`, `test_list`). Scored are
+the references and, of each, a variant that one small change broke. All sides run the same interpreter. The rate of
+`bwrap --unshare-all … python3 -I` at the same concurrency is the floor. Ends with status 1 if a verdict differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import console, describe_machine, table, write_json
-from rich.progress import track
+from common import bwrap_argv, console, describe_machine, table, write_json
+from mbpp_problems import Problem, broken, read_problems
+from rich.progress import Progress
 
 import aviato
+from aviato.rl import Outcome, Task, Verdict, evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-TIMEOUT_SECONDS = 20.0
+REFERENCE_SECONDS = 20.0
+VARIANT_SECONDS = 4.0
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "mbpp.jsonl"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem and the program that checks its reference."""
-
-    task_id: int
-    program: str
+KINDS = ("pass", "assertion", "exception", "timeout")
 
 
 @dataclass(frozen=True)
 class Side:
-    """All verdicts of one way of running, and how long it took."""
+    """What became of each problem in one way of running, and how long all took."""
 
-    verdicts: dict[int, str]
+    kinds: dict[int, str]
     seconds: float
 
     @property
     def rate(self) -> float:
         """Problems a second."""
-        return len(self.verdicts) / self.seconds
+        return len(self.kinds) / self.seconds
 
 
-def read_problems(path: Path, limit: int | None) -> list[Problem]:
-    """Read problems; a row's tests follow its solution in one program."""
-    problems = []
-    with path.open(encoding="utf-8") as rows:
-        for line in rows:
-            if limit is not None and len(problems) == limit:
-                break
-            row = json.loads(line)
-            program = "\n".join([row.get("test_setup_code", ""), row["code"], *row["test_list"], ""])
-            problems.append(Problem(row["task_id"], program))
-    return problems
+def in_sandboxes(session: aviato.Session, problems: list[Problem], limit: float, concurrency: int) -> Side:
+    """By `evaluate`."""
+    begin = time.perf_counter()
+    tasks = [Task(code=problem.code, tests=problem.tests) for problem in problems]
+    with Progress(console=console, transient=True) as shown:
+        bar = shown.add_task("in fresh sandboxes", total=len(tasks))
+        outcomes = evaluate(
+            tasks,
+            session=session,
+            timeout_seconds=limit,
+            max_concurrency=concurrency,
+            progress=lambda done, _: shown.update(bar, completed=done),
+        ).result()
+    seconds = time.perf_counter() - begin
+    return Side({problem.task_id: kind(outcome) for problem, outcome in zip(problems, outcomes, strict=True)}, seconds)
 
 
-async def in_sandbox(client: aviato.AsyncClient, python: list[str], problem: Problem) -> str:
-    """The verdict of a fresh sandbox."""
-    async with await client.sandbox() as sandbox:
-        try:
-            result = await sandbox.exec([*python, problem.program], timeout_seconds=TIMEOUT_SECONDS)
-        except aviato.SandboxCommandTimeoutError:
-            return "timeout"
-        return verdict(result.returncode)
+def kind(outcome: Outcome) -> str:
+    """In the words of both sides."""
+    if outcome.verdict in (Verdict.PASSED, Verdict.TIMED_OUT):
+        return "pass" if outcome.passed else "timeout"
+    if outcome.verdict is Verdict.INFRASTRUCTURE:
+        return "infrastructure"
+    reason = next((case.reason for case in outcome.cases if not case.passed), "")
+    return "assertion" if reason == "assertion" else "exception"
 
 
-async def bare(python: list[str], problem: Problem) -> str:
-    """The verdict of a subprocess without isolation."""
-    process = await asyncio.create_subprocess_exec(
-        *python, problem.program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            return verdict(await process.wait())
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return "timeout"
-
-
-def verdict(returncode: int) -> str:
-    """Pass or fail, by the exit code of assertions."""
-    return "pass" if returncode == 0 else "fail"
-
-
-async def measure(name: str, problems: list[Problem], concurrency: int, check: Callable[[Problem], Awaitable[str]]) -> Side:
-    """Check every problem, `concurrency` at a time, with a progress bar."""
+async def as_processes(argv: list[str], problems: list[Problem], limit: float, concurrency: int) -> Side:
+    """By one subprocess a problem, `concurrency` at a time."""
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(problem: Problem) -> tuple[int, str]:
+    async def one(problem: Problem) -> str:
         async with gate:
-            return problem.task_id, await check(problem)
+            process = await asyncio.create_subprocess_exec(
+                *argv, problem.program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            try:
+                _, err = await asyncio.wait_for(process.communicate(), limit)
+            except TimeoutError:
+                process.kill()
+                await process.communicate()
+                return "timeout"
+        if process.returncode == 0:
+            return "pass"
+        last = err.decode(errors="replace").rstrip().rsplit("\n", 1)[-1]
+        return "assertion" if last.startswith("AssertionError") else "exception"
 
     begin = time.perf_counter()
-    verdicts = {}
-    tasks = [asyncio.create_task(one(problem)) for problem in problems]
-    for done in track(asyncio.as_completed(tasks), description=name, total=len(tasks), console=console):
-        task_id, found = await done
-        verdicts[task_id] = found
-    return Side(verdicts, time.perf_counter() - begin)
+    kinds = await asyncio.gather(*map(one, problems))
+    return Side({problem.task_id: found for problem, found in zip(problems, kinds, strict=True)}, time.perf_counter() - begin)
 
 
-async def run(problems: list[Problem], concurrency: int) -> tuple[Side, Side]:
-    """Both sides, with the interpreter that a sandbox calls `python`."""
-    async with aviato.AsyncClient() as client:
-        async with await client.sandbox() as sandbox:
-            found = await sandbox.exec(
-                ["python", "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))"], check=True
-            )
-            python = [found.stdout.strip(), "-I", "-c"]
-        console.print("interpreter on both sides:", python[0], highlight=False)
-        sandboxed = await measure("fresh sandboxes", problems, concurrency, lambda p: in_sandbox(client, python, p))
-    unprotected = await measure("bare subprocesses", problems, concurrency, lambda p: bare(python, p))
-    return sandboxed, unprotected
+def compare(
+    name: str, problems: list[Problem], sides: dict[str, Side], again: Callable[[str, list[Problem]], Side]
+) -> list[int]:
+    """Print the sides; the problems whose verdicts differ. A busy machine times out by chance: those run once more, alone."""
+    names = ["evaluate()", "bare subprocesses"]
+    timed_out = [p for p in problems if len({sides[side].kinds[p.task_id] for side in names} | {"timeout"}) > 1]
+    timed_out = [p for p in timed_out if "timeout" in {sides[side].kinds[p.task_id] for side in names}]
+    if timed_out:
+        for side in names:
+            sides[side].kinds.update(again(side, timed_out).kinds)
+    rows = []
+    for side, found in sides.items():
+        counts = Counter(found.kinds.values())
+        others = sum(count for each, count in counts.items() if each not in KINDS)
+        rows.append([side, len(found.kinds), *(counts[each] for each in KINDS), others, f"{found.rate:.1f}"])
+    table(name, ["", "problems", *KINDS, "other", "problems/s"], rows)
+    scored, bare = (sides[side].kinds for side in names)
+    different = [
+        task for task in scored if (scored[task] == "pass") != (bare[task] == "pass") or scored[task] == "infrastructure"
+    ]
+    console.print("verdicts that differ:", ", ".join(map(str, different)) if different else "none")
+    return different
+
+
+def score(
+    session: aviato.Session, problems: list[Problem], limit: float, concurrency: int, name: str, floor: bool
+) -> tuple[dict[str, Side], list[int]]:
+    """All sides of one set of problems."""
+    with session.sandbox() as sandbox:
+        where = ["python3", "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))"]
+        python = [sandbox.exec(where, check=True).result().stdout.strip(), "-I", "-c"]
+    console.print("interpreter on all sides:", python[0], highlight=False)
+    sides = {
+        "evaluate()": in_sandboxes(session, problems, limit, concurrency),
+        "bare subprocesses": asyncio.run(as_processes(python, problems, limit, concurrency)),
+    }
+    if floor and (bwrap := bwrap_argv()) is not None:
+        sides["bwrap --unshare-all"] = asyncio.run(as_processes([*bwrap[:-1], *python], problems, limit, concurrency))
+
+    def again(side: str, some: list[Problem]) -> Side:
+        if side == "evaluate()":
+            return in_sandboxes(session, some, limit * 3, 1)
+        return asyncio.run(as_processes(python, some, limit * 3, 1))
+
+    different = compare(f"{name}, {concurrency} at a time", problems, sides, again)
+    for other, side in sides.items():
+        if other != "evaluate()":
+            console.print(f"evaluate() runs at {sides['evaluate()'].rate / side.rate:.2f} of the rate of {other}")
+    return sides, different
 
 
 def main() -> int:
@@ -130,34 +157,27 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--references-only", action="store_true")
     parser.add_argument("--json", default=None)
     arguments = parser.parse_args()
     problems = read_problems(arguments.data, arguments.limit)
+    sets = {"references": (problems, REFERENCE_SECONDS)}
+    if not arguments.references_only:
+        sets["broken variants"] = ([variant for problem in problems if (variant := broken(problem))], VARIANT_SECONDS)
     describe_machine()
-    sandboxed, unprotected = asyncio.run(run(problems, arguments.concurrency))
-    different = [task for task, found in sandboxed.verdicts.items() if unprotected.verdicts[task] != found]
-    rows = [
-        [
-            name,
-            len(side.verdicts),
-            *(sum(v == kind for v in side.verdicts.values()) for kind in ("pass", "fail", "timeout")),
-            f"{side.rate:.1f}",
-        ]
-        for name, side in (("fresh sandboxes", sandboxed), ("bare subprocesses", unprotected))
-    ]
-    table(
-        f"MBPP references, {arguments.concurrency} at a time", ["", "problems", "pass", "fail", "timeout", "problems/s"], rows
-    )
-    console.print(f"sandboxes run at {sandboxed.rate / unprotected.rate:.2f} of the bare rate")
-    console.print("verdicts that differ:", ", ".join(map(str, different)) if different else "none")
-    content = {
-        "concurrency": arguments.concurrency,
-        "rates": {"sandbox": sandboxed.rate, "bare": unprotected.rate},
-        "different": different,
-        "verdicts": {"sandbox": sandboxed.verdicts, "bare": unprotected.verdicts},
-    }
+    content: dict[str, object] = {"concurrency": arguments.concurrency}
+    wrong = 0
+    with aviato.Session() as session:
+        for name, (some, limit) in sets.items():
+            sides, different = score(session, some, limit, arguments.concurrency, f"MBPP {name}", name == "references")
+            wrong += len(different)
+            content[name] = {
+                "different": different,
+                "rates": {side: found.rate for side, found in sides.items()},
+                "kinds": {side: found.kinds for side, found in sides.items()},
+            }
     console.print("written to", str(write_json("mbpp", content, arguments.json)))
-    return 1 if different else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

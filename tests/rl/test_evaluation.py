@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 import aviato
 from aviato.rl import Outcome, Task, TestCase, Verdict, evaluate
+from tests.rl.machine import kill_the_new_supervisor, supervisors
 
 RIGHT = "def double(n):\n    return 2 * n\n"
 WRONG = "def double(n):\n    return n * n\n"
@@ -155,40 +154,19 @@ def test_awaited(session: aviato.Session) -> None:
     assert [outcome.passed for outcome in asyncio.run(main())] == [True, True]
 
 
-def supervisors() -> set[int]:
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                if (entry / "cmdline").read_bytes().startswith(b"aviato-supervisor"):
-                    found.add(int(entry.name))
-            except OSError:
-                pass
-    return found
-
-
-def kill_the_new_supervisor(before: set[int]) -> None:
-    deadline = time.monotonic() + 20
-    while not (new := supervisors() - before):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    for pid in new:
-        os.kill(pid, signal.SIGKILL)
-
-
-def test_a_lost_sandbox_is_no_verdict(session: aviato.Session) -> None:
-    before = supervisors()
+def test_a_lost_sandbox_is_no_verdict(served: Any, session: aviato.Session) -> None:
+    before = supervisors(served.pid)
     evaluation = evaluate([Task(command=["sleep", "60"])], session=session, retry_budget_seconds=0)
-    kill_the_new_supervisor(before)
+    kill_the_new_supervisor(served.pid, before)
     outcome = evaluation.result(50)[0]
     assert (outcome.verdict, outcome.reward(), outcome.reward(infrastructure=-1.0)) == ("infrastructure", None, -1.0)
     assert outcome.error is not None and outcome.error.is_infrastructure
 
 
-def test_a_lost_sandbox_is_tried_again(session: aviato.Session) -> None:
-    before = supervisors()
+def test_a_lost_sandbox_is_tried_again(served: Any, session: aviato.Session) -> None:
+    before = supervisors(served.pid)
     evaluation = evaluate([Task(command=["sh", "-c", "sleep 1; echo done"])], session=session)
-    kill_the_new_supervisor(before)
+    kill_the_new_supervisor(served.pid, before)
     outcome = evaluation.result(50)[0]
     assert (outcome.passed, outcome.attempts) == (True, 2)
 
@@ -209,17 +187,17 @@ def test_a_progress_callback_that_raises_loses_nothing(session: aviato.Session, 
     assert "a mistake of the caller's" in caplog.text
 
 
-def test_cancelling_ends_everything(session: aviato.Session) -> None:
-    before = supervisors()
+def test_cancelling_ends_everything(served: Any, session: aviato.Session) -> None:
+    before = supervisors(served.pid)
     evaluation = evaluate([Task(command=["sleep", "60"])] * 3, session=session)
     deadline = time.monotonic() + 20
-    while len(supervisors() - before) < 3:
+    while len(supervisors(served.pid) - before) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     evaluation.cancel()
     with pytest.raises(aviato.OperationCancelledError):
         evaluation.result(20)
-    while supervisors() - before:
+    while supervisors(served.pid) - before:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -1,0 +1,74 @@
+"""What the machine does to sandboxes: the supervisors of one server, and their deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def supervisors(server_pid: int) -> set[int]:
+    """The supervisors of that server's sandboxes: grandchildren of the server, by its template process."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if (entry / "cmdline").read_bytes().startswith(b"aviato-supervisor") and _parent(
+                _parent(int(entry.name))
+            ) == server_pid:
+                found.add(int(entry.name))
+        except OSError:
+            pass
+    return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def kill_the_new_supervisor(server_pid: int, before: set[int]) -> None:
+    """Wait for one that was not there before, and kill it."""
+    deadline = time.monotonic() + 20
+    while not (new := supervisors(server_pid) - before):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for pid in new:
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def killer(server_pid: int, every: int) -> Iterator[list[int]]:
+    """Kills every so-many-th supervisor that has lived for 0.3 s: short programs that pass are spared."""
+    ended = threading.Event()
+    killed: list[int] = []
+
+    def kill() -> None:
+        spared = supervisors(server_pid)
+        born: dict[int, float] = {}
+        seen = 0
+        while not ended.wait(0.02):
+            now = time.monotonic()
+            for pid in supervisors(server_pid) - spared:
+                if now - born.setdefault(pid, now) < 0.3:
+                    continue
+                spared.add(pid)
+                seen += 1
+                if seen % every == 0:
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                    killed.append(pid)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,50 @@
+"""Sandboxes that die from outside, the long and the failing ones most: no reward changes, some are missing at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.rl import Outcome, Task, evaluate
+from tests.rl.machine import killer
+
+TESTS = ["assert f(2) == 4"]
+SLOW = "import time; time.sleep(0.6)\n"
+KINDS = [
+    "def f(n): return n * 2",
+    SLOW + "def f(n): return n * 2",
+    SLOW + "def f(n): return n * 3",
+    "def f(n):\n    while True: pass",
+]
+TASKS = [Task(code=code, tests=TESTS) for code in KINDS * 4]
+
+
+@pytest.fixture
+def session(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[aviato.Session]:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with aviato.Session() as made:
+        yield made
+
+
+def scored(session: aviato.Session, **options: Any) -> list[Outcome]:
+    return evaluate(TASKS, session=session, timeout_seconds=2, max_concurrency=8, **options).result(55)
+
+
+def test_rewards_of_a_disturbed_run_are_those_of_the_undisturbed_one(server: Any, session: aviato.Session) -> None:
+    expected = [outcome.reward() for outcome in scored(session)]
+    assert expected == [1.0, 1.0, 0.0, 0.0] * 4
+    with killer(server.pid, 2) as killed:
+        disturbed = scored(session, retry_budget_seconds=0)
+    rewards = [outcome.reward() for outcome in disturbed]
+    assert len(killed) >= 3 and 1 <= rewards.count(None) <= len(killed)
+    assert [(found, due) for found, due in zip(rewards, expected, strict=True) if found not in (None, due)] == []
+
+
+def test_tried_again_none_is_missing(server: Any, session: aviato.Session) -> None:
+    with killer(server.pid, 3) as killed:
+        outcomes = scored(session, retry_budget_seconds=60)
+    assert [outcome.reward() for outcome in outcomes] == [1.0, 1.0, 0.0, 0.0] * 4
+    assert len(killed) >= 2 and sum(outcome.attempts - 1 for outcome in outcomes) >= 2
