@@ -233,10 +233,20 @@ class OpenAIServer:
         details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
         return web.json_response(
             {
-                **{"id": response_id, "object": "response", "created_at": time.time(), "status": "completed"},
-                **{"model": body["model"], "output": output, "error": None, "incomplete_details": None},
-                **{"instructions": body.get("instructions"), "metadata": {}, "previous_response_id": previous},
-                **{"parallel_tool_calls": True, "tool_choice": "auto", "tools": body.get("tools", [])},
+                "id": response_id,
+                "object": "response",
+                "created_at": time.time(),
+                "status": "completed",
+                "model": body["model"],
+                "output": output,
+                "error": None,
+                "incomplete_details": None,
+                "instructions": body.get("instructions"),
+                "metadata": {},
+                "previous_response_id": previous,
+                "parallel_tool_calls": True,
+                "tool_choice": "auto",
+                "tools": body.get("tools", []),
                 "usage": {"input_tokens": 10, "output_tokens": 10, "total_tokens": 20, **details},
             }
         )
@@ -262,7 +272,11 @@ class OpenAIServer:
 
     def _calls(self, reply: Reply) -> list[tuple[str, ToolCall, str]]:
         return [
-            (f"call_{next(self._numbers)}", call, call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments))
+            (
+                f"call_{next(self._numbers)}",
+                call,
+                call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
+            )
             for call in reply.tool_calls
         ]
 

@@ -22,7 +22,11 @@ def test_chat_completions() -> None:
         assert [model.id for model in client.models.list()] == ["stand-in"]
         first = client.chat.completions.create(model="m", messages=USER).choices[0]
         [call] = first.message.tool_calls
-        assert (first.finish_reason, call.function.name, json.loads(call.function.arguments)) == ("tool_calls", "run", {"code": "1"})
+        assert (first.finish_reason, call.function.name, json.loads(call.function.arguments)) == (
+            "tool_calls",
+            "run",
+            {"code": "1"},
+        )
         with pytest.raises(openai.BadRequestError, match="No tool output found"):
             client.chat.completions.create(model="m", messages=[*USER, first.message])
         assert len(api.refused) == 1
