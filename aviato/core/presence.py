@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aviato.core.client import Retrying
     from aviato.core.execution import Execution
-    from aviato.wire.sandboxes import QueueInfo
+    from aviato.wire.sandboxes import LeaseInfo, QueueInfo
 
 logger = logging.getLogger("aviato")
 
@@ -31,6 +31,8 @@ LONGEST_SUBMIT_SECONDS = 60.0
 AFTER_EXIT_SECONDS = 0.01
 _ACKNOWLEDGE_AGAIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.2
+_RENEW_AGAIN_SECONDS = 1.0
+_FIRST_RENEWAL_SECONDS = 0.5
 
 
 class Presence:
@@ -78,8 +80,7 @@ class Presence:
     def hold(self) -> None:
         """Keep the lease alive from now on; called when a sandbox has been created under it."""
         if self._keeper is None or self._keeper.done():
-            tcp = self._client.transport.server.endpoint.is_tcp
-            self._keeper = _background(self._beat() if tcp else self._watch())
+            self._keeper = _background(self._keep())
 
     async def end(self) -> None:
         """End the lease with all its sandboxes, if it ever held one."""
@@ -110,30 +111,32 @@ class Presence:
         if self.submitting:
             logger.warning("this process ends before its detached commands had begun, or had got all of their stdin")
 
-    async def _beat(self) -> None:
-        """Over TCP the lease lives by heartbeats."""
+    async def _keep(self) -> None:
+        """Keep the lease alive as the server says: where it watches this process, it has only to know the next server."""
+        await asyncio.sleep(_FIRST_RENEWAL_SECONDS)  # the create has made it; the first commands come before this
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self._renew()
+            lease = await self._renew()
+            if lease is None:
+                await asyncio.sleep(_RENEW_AGAIN_SECONDS)
+            elif lease.kind == "heartbeat":
+                await asyncio.sleep(min(HEARTBEAT_SECONDS, lease.period_seconds / 4))
+            else:
+                try:
+                    await self._client.transport.until_lost()
+                except AviatoError as error:
+                    logger.debug("the server is away: %s", error)
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
-    async def _watch(self) -> None:
-        """On a Unix socket the lease is this process; when the server goes, the next one is told at once who we are."""
-        while True:
-            try:
-                await self._client.transport.until_lost()
-            except AviatoError as error:
-                logger.debug("the server is away: %s", error)
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-            await self._renew()
-
-    async def _renew(self) -> None:
+    async def _renew(self) -> LeaseInfo | None:
         try:
-            await self._client.put_lease(self.lease_id)
-            self._away = False
+            lease = await self._client.put_lease(self.lease_id)
         except AviatoError as error:
             level = logging.DEBUG if self._away else logging.WARNING
             self._away = True
             logger.log(level, "the lease of this process could not be renewed: %s", error)
+            return None
+        self._away = False
+        return lease
 
     # -- acknowledgements
 
