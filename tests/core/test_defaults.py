@@ -93,7 +93,7 @@ def test_overrides_and_tables() -> None:
         ({"args": "-c x"}, TypeError),
         ({"environment_variables": ["A"]}, TypeError),
         ({"resources": {"cpu": 1}}, AviatoValidationError),
-        ({"network": "internet"}, AviatoValidationError),
+        ({"network": "internet"}, TypeError),
         ({"runway_ids": "a"}, TypeError),
     ],
 )
