@@ -7,8 +7,8 @@ processes keep what a case may know apart from what it must not:
 * the runner, forked before the nonce was read, forks one child a case, closes the report channel in it, and reports;
 * the child runs the code, then the case, and writes its own record after the case's last statement.
 
-Imports are few and late, since Python's start is most of the time that a case takes. For the same reason what comes in and goes out
-are Python literals.
+Imports are few and late, since Python's start is most of the time that a case takes. For the same reason what comes in and
+goes out are Python literals.
 
 What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
 """
