@@ -84,7 +84,7 @@ async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
 
 async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
     skipped: list[bytes] = []
-    top = await _in_thread(os.open, local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    top = await _made(lambda: os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.close)
     packing = pack(top, skipped)
 
     def close() -> None:
@@ -120,6 +120,11 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
             raise FileNotFoundError(errno.ENOENT, "no such directory to write to", folder)
         return tempfile.NamedTemporaryFile(dir=folder, prefix=".aviato-", delete=False, buffering=0)
 
+    def discard(file: Any) -> None:
+        file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(file.name)
+
     def commit() -> None:
         os.fchmod(file.fileno(), mode & ~_umask())
         file.close()
@@ -128,7 +133,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
     batches = _batches(files.read_chunks(handle, remote, set_mode))
     # The first part comes before anything is made here: it may turn out that there is no such file.
     first: list[bytes] = await anext(batches, [])
-    file = await _in_thread(begin)
+    file = await _made(begin, discard)
     writing = asyncio.ensure_future(_in_thread(_write_all, file.fileno(), first))
     try:
         # The next part arrives while one is written.
@@ -140,9 +145,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
     except BaseException:
         await asyncio.wait({writing})
         writing.cancelled() or writing.exception()
-        file.close()
-        with suppress(FileNotFoundError):
-            os.unlink(file.name)
+        discard(file)
         raise
     finally:
         await batches.aclose()  # type: ignore[attr-defined]
@@ -159,7 +162,7 @@ def _write_all(fd: int, pieces: list[bytes]) -> None:
 
 
 async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks) -> None:
-    arrival = await _in_thread(Arrival, local, outside_links=outside_links, umask=_umask())
+    arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=_umask()), lambda made: _run(made.abort()))
     batches = _batches(files.read_tree(handle, remote))
     try:
         async for batch in batches:
@@ -236,6 +239,18 @@ async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
         await asyncio.wait({task})
         if not task.cancelled():
             task.exception()
+        raise
+
+
+async def _made(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+    """What is made in a thread. A caller that is cancelled meanwhile would never know of it, so it is undone."""
+    task = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            await asyncio.to_thread(undo, task.result())
         raise
 
 

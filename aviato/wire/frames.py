@@ -98,8 +98,8 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes.
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that `data` completes; nothing of it is referred to afterwards.
 
         Raises:
             FrameError: a head announces more than `MAX_PAYLOAD_BYTES`.

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox
+from aviato.core import transfer
 from aviato.trees.pack import pack
 
 MAKE_TREE = r"""
@@ -332,3 +334,30 @@ def test_a_copy_that_is_cancelled_while_its_source_is_read(
     with pytest.raises(aviato.OperationCancelledError):
         copying.result(10)
     assert go_on.is_set()
+
+
+@pytest.mark.parametrize("what", ["directory", "file"])
+def test_a_copy_that_is_cancelled_as_it_begins_leaves_nothing(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """What a thread has just made belongs to nobody yet."""
+    sandbox.exec(["sh", "-c", "mkdir directory && echo 1 > directory/file && cp directory/file file"], check=True).result()
+    begun = threading.Event()
+
+    def slowly(make: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            made = make(*args, **kwargs)
+            begun.set()
+            time.sleep(0.3)
+            return made
+
+        return call
+
+    monkeypatch.setattr(transfer, "Arrival", slowly(transfer.Arrival))
+    monkeypatch.setattr(transfer.tempfile, "NamedTemporaryFile", slowly(tempfile.NamedTemporaryFile))
+    copying = sandbox.download(what, tmp_path / "copy")
+    assert begun.wait(10)
+    copying.cancel()
+    with pytest.raises(aviato.OperationCancelledError):
+        copying.result(10)
+    assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,6 +52,9 @@ class Connection:
         self._on_frame = on_frame
         self._on_close = on_close
         self._decoder = FrameDecoder()
+        # Kept, since new memory for each read is what a large upload would cost most; what is not touched takes no room.
+        room = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._room = memoryview(room)
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         self._sources: deque[Source] = deque()
@@ -150,17 +154,17 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            data = self._sock.recv(READ_BYTES)
+            count = self._sock.recv_into(self._room)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self.close()
             return
         self.last_heard = self._loop.now()
         try:
-            frames = self._decoder.feed(data)
+            frames = self._decoder.feed(self._room[:count])
         except FrameError:
             self.close()
             return

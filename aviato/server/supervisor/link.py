@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
 
 PIECE_BYTES = 64 << 10
-UPLOAD_PIECE_BYTES = 256 << 10
+"""Small enough that the supervisor's allocator uses the same memory again for the next: new pages cost more than the copy."""
 UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 MAX_CHANNELS = 0xFFFF
@@ -311,14 +311,14 @@ class SupervisorLink(asyncio.Protocol):
         sent = 0
         async for chunk in chunks:
             view = memoryview(chunk)
-            for start in range(0, len(chunk), UPLOAD_PIECE_BYTES):
+            for start in range(0, len(chunk), PIECE_BYTES):
                 while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
                     reply.moved.clear()
                     async with in_time(path):
                         await reply.moved.wait()
                 if reply.reply.done():
                     return sent
-                piece = view[start : start + UPLOAD_PIECE_BYTES]
+                piece = view[start : start + PIECE_BYTES]
                 if self._transport is not None and not self._transport.is_closing():
                     # Not joined: for a large file the copy would show.
                     self._transport.writelines([head(FrameType.DATA, len(piece), channel=channel, offset=sent), piece])
