@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES = 65536
 SIGKILL = 9
+DRAIN_READS = 32
 
 
 def main() -> None:
@@ -123,7 +124,10 @@ def follow(pid: int, texts: dict[int, bytes], deadline: float | None) -> tuple[i
             found, code = os.waitpid(pid, os.WNOHANG)
             status = code if found else None
         take(ready, texts, watched)
-    while ready := select.select([fd for fd in watched if fd != gone], [], [], 0)[0]:
+    for _ in range(DRAIN_READS):  # a process that it left behind may write for ever
+        ready = select.select([fd for fd in watched if fd != gone], [], [], 0)[0]
+        if not ready:
+            break
         take(ready, texts, watched)
     if gone >= 0:
         os.close(gone)

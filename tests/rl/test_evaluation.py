@@ -84,6 +84,37 @@ def test_what_code_does_to_builtins_does_not_reach_the_record(session: aviato.Se
     assert (right.passed, wrong.passed) == (True, False)
 
 
+def test_a_flood_that_code_leaves_behind_holds_nothing_up(session: aviato.Session) -> None:
+    flood = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: os.write(1, b'x' * 65536)\n"
+    outcome = one(Task(code=flood + RIGHT, tests=TESTS), session=session, timeout_seconds=20)
+    assert outcome.passed and outcome.duration_seconds is not None and outcome.duration_seconds < 15
+
+
+def test_the_processes_that_keep_the_record_are_closed_to_the_code(session: aviato.Session) -> None:
+    look = """
+import os
+def opened():
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        if int(pid) == os.getpid(): continue
+        for name in ('mem', 'environ', 'fd/0', 'fd/1', 'fd/3', 'fd/4', 'fd/5'):
+            try: os.close(os.open(f'/proc/{pid}/{name}', os.O_RDWR if name == 'mem' else os.O_RDONLY | os.O_NONBLOCK)); found.append((pid, name))
+            except OSError: pass
+    return found
+"""
+    outcome = one(
+        Task(
+            code=look,
+            tests=[
+                "others = [p for p in os.listdir('/proc') if p.isdigit()]; assert len(others) >= 3",
+                "assert opened() == []",
+            ],
+        ),
+        session=session,
+    )
+    assert outcome.passed, outcome.cases
+
+
 def test_each_case_has_its_own_verdict_time_and_output(session: aviato.Session) -> None:
     cases = [
         TestCase(source="import time, sys; time.sleep(0.2); print('out'); print('err', file=sys.stderr)", name="slow"),
