@@ -98,8 +98,9 @@ def opened():
     for pid in filter(str.isdigit, os.listdir('/proc')):
         if int(pid) == os.getpid(): continue
         for name in ('mem', 'environ', 'fd/0', 'fd/1', 'fd/3', 'fd/4', 'fd/5'):
-            try: os.close(os.open(f'/proc/{pid}/{name}', os.O_RDWR if name == 'mem' else os.O_RDONLY | os.O_NONBLOCK)); found.append((pid, name))
-            except OSError: pass
+            try: os.close(os.open(f'/proc/{pid}/{name}', os.O_RDWR if name == 'mem' else os.O_RDONLY | os.O_NONBLOCK))
+            except OSError: continue
+            found.append((pid, name))
     return found
 """
     outcome = one(
