@@ -91,15 +91,31 @@ def evaluate(
     for index, task in enumerate(found):
         if not isinstance(task, Task):
             raise TypeError(f"item {index} must be a Task, not {type(task).__name__}")
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
-        raise AviatoValidationError(f"max_concurrency must be 1 or more, got {max_concurrency!r}")
-    limit = checks.seconds("timeout_seconds", timeout_seconds)
-    if retry_budget_seconds:
-        checks.seconds("retry_budget_seconds", retry_budget_seconds)
+    check_limits(timeout_seconds, retry_budget_seconds, max_concurrency)
     run = _Run(
-        session or Session(), session is None, limit, retry_budget_seconds, len(found), max_concurrency, progress, options
+        session or Session(),
+        session is None,
+        float(timeout_seconds),
+        retry_budget_seconds,
+        len(found),
+        max_concurrency,
+        progress,
+        options,
     )
     return Evaluation([ItemEvaluation(index, task, run.item(task)) for index, task in enumerate(found)])
+
+
+def check_limits(timeout_seconds: float, retry_budget_seconds: float, max_concurrency: int) -> None:
+    """The limits of `evaluate`, before anything starts.
+
+    Raises:
+        TypeError, AviatoValidationError: one that cannot be meant.
+    """
+    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
+        raise AviatoValidationError(f"max_concurrency must be 1 or more, got {max_concurrency!r}")
+    checks.seconds("timeout_seconds", timeout_seconds)
+    if retry_budget_seconds:
+        checks.seconds("retry_budget_seconds", retry_budget_seconds)
 
 
 class _Run:
