@@ -163,7 +163,7 @@ def test_input_that_nobody_reads_does_not_hold_its_process(box: Sandbox, script:
         box = aviato.Sandbox.from_id({box.sandbox_id!r}).result()
         print(box.exec(["sleep", "1000"], detach=True, stdin=b"x" * 5_000_000).exec_id)
     """)
-    assert time.monotonic() - begin_time < 10
+    assert time.monotonic() - begin_time < 20
     assert "stdin" in done.stderr
     assert box.attach(done.stdout.strip()).poll() is None
 
