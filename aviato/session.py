@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import threading
 import weakref
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
-from aviato.policy.metrics import Metrics, load_reporters
+from aviato.policy.metrics import Metrics
+from aviato.policy.reporting import Reporting
 from aviato.sandbox import Sandbox, find
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_state import SandboxState, begin, call
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
-    from aviato.policy.metrics import Reporter
     from aviato.sandbox_config import Connection, SandboxOptions
 
 logger = logging.getLogger("aviato")
@@ -59,7 +60,9 @@ class Session:
 
         Args:
             defaults: of its sandboxes.
-            report_to: None reports to whatever reporter is installed and active; `[]` to none.
+            report_to: None logs metrics to W&B whenever a run is active in this process, begun before or after the session;
+                `["wandb"]` does the same, and warns once by `logging` where there was no run; `[]` reports to nobody. Other
+                names are reporters of other packages.
             max_concurrency: at most so many sandboxes of this session at once, adopted and detached ones included; further
                 ones wait in order, with status `pending`. A sandbox that was let go makes room by itself. None is no limit.
 
@@ -68,16 +71,16 @@ class Session:
         """
         self._turns = _turns(max_concurrency)
         self._defaults = defaults
-        self._reporting = _reports(report_to)
+        self._reporting = Reporting(report_to)
         self._connection = sandbox_config.connection(defaults)
-        self._metrics = Metrics()
-        self._step: int | None = None
+        self._metrics = Metrics(reported=not self._reporting.is_off)
         self._reset_here()
 
     def _reset_here(self) -> None:
         """Begin empty, in the process that calls."""
         self._pid = os.getpid()
         self._lock = threading.RLock()  # what is made while another thread closes is closed too, or refused
+        self._step: int | None = None
         self._made: dict[str, Connection] = {}
         self._states: weakref.WeakValueDictionary[str, SandboxState] = weakref.WeakValueDictionary()
         self._adopted: dict[str, SandboxState] = {}
@@ -255,28 +258,33 @@ class Session:
 
     def get_metrics(self) -> Report:
         """What was counted since the last reset, each key with the prefix `aviato/`."""
-        return self._metrics.snapshot()
+        return dict(self._metrics.snapshot())
 
     def log_metrics(self, step: int | None = None, reset: bool = True) -> bool:
-        """Hand the metrics to the reporters; no network of its own.
+        """Log the metrics as a row of the active W&B run, with `aviato/step` as their axis; no network of its own.
+
+        No row is lost whatever else logs into the run. What is logged twice at one step is added up in one row.
 
         Args:
-            step: of the training run.
+            step: of the training run; None is where the W&B run stands.
             reset: begin to count anew, if they were logged.
 
         Returns:
-            Whether anyone logged them.
+            Whether they were logged; without an active run they are kept.
+
+        Raises:
+            TypeError: a step that is no whole number.
         """
         if step is not None:
+            step = _whole(step)
+        if self._pid != os.getpid():
+            self._reset_here()
+        if step is not None:
             self._step = step
-        reporters = self._reporting()
-        if not reporters:
-            return False
-        metrics, taken = self._metrics.take()
-        logged = [_log(reporter, metrics, step) for reporter in reporters]
-        if any(logged) and reset:
-            self._metrics.discard(taken)
-        return any(logged)
+        return self._reporting.log(self._metrics, step, reset=reset)
+
+    def _log_rest(self) -> None:
+        self._reporting.log(self._metrics, self._step, reset=True, rest=True)
 
     # -- the end
 
@@ -286,7 +294,7 @@ class Session:
             self._reset_here()
         with self._lock:
             if self._closing is None:
-                self.log_metrics(self._step)
+                self._log_rest()
                 for state in [*self._states.values(), *self._adopted.values()]:
                     state.stopped = True
                 self._closing = begin(self._stop_all(), "close session", shared=True)
@@ -309,6 +317,7 @@ class Session:
         stops += [_stop(state) for state in self._adopted.values()]
         failures = [error for error in await asyncio.gather(*stops, return_exceptions=True) if error is not None]
         self._made, self._adopted = {}, {}
+        self._log_rest()  # Commands that ran until now were cancelled.
         if failures:
             raise failures[0]
 
@@ -317,7 +326,7 @@ class Session:
         import asyncio
 
         if self._closing is None and self._pid == os.getpid():
-            self.log_metrics(self._step)
+            self._log_rest()
             if self._turns is not None:
                 self._turns.close()
             await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
@@ -347,25 +356,6 @@ class Session:
             logger.warning("closing the session failed as well: %s", failure)
 
 
-def _reports(report_to: Sequence[str] | None) -> Callable[[], list[Reporter]]:
-    """How reporters are found when metrics are logged: what is installed by then, or none.
-
-    Raises:
-        TypeError: a bare string.
-        AviatoValidationError: a reporter that does not exist.
-    """
-    if report_to is None:
-        return lambda: list(load_reporters().values())
-    if isinstance(report_to, str):
-        raise TypeError(f"report_to must be a list of names, not one string: write [{report_to!r}]")
-    for name in report_to:
-        raise AviatoValidationError(
-            f"report_to names {name!r}, which is not available in this version of aviato; use None or []",
-            field_violations={"report_to": "not available yet"},
-        )
-    return list
-
-
 def _turns(max_concurrency: int | None) -> Turns | None:
     """The places of a session with a limit.
 
@@ -380,6 +370,14 @@ def _turns(max_concurrency: int | None) -> Turns | None:
     return Turns(max_concurrency)
 
 
+def _whole(step: int) -> int:
+    """A step, also one that a library counts with integers of its own."""
+    try:
+        return operator.index(None if isinstance(step, bool) else step)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"step must be an int or None, not {type(step).__name__}") from None
+
+
 async def _take_place(state: SandboxState, turns: Turns) -> None:
     """Count an adopted sandbox among those of the session; one that waits in another's queue stays there."""
     handle = state.handle()
@@ -390,14 +388,6 @@ async def _take_place(state: SandboxState, turns: Turns) -> None:
     state.turns = handle.turns = turns
     if handle.begun and not state.is_over:
         turns.hold(handle)
-
-
-def _log(reporter: Reporter, metrics: Report, step: int | None) -> bool:
-    try:
-        return reporter.log(metrics, step)
-    except Exception:
-        logger.warning("the reporter %r failed", reporter.name, exc_info=True)
-        return False
 
 
 async def _living(client: Client, presence: Presence) -> set[str]:

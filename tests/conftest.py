@@ -132,6 +132,10 @@ def _private_environment(embedded_state: Path) -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith(("AVIATO_", "WANDB_"))]:
             patch.delenv(name)
         patch.setenv("AVIATO_STATE_DIR", str(embedded_state))
+        # Whatever a test or a block of a guide does with W&B, it waits for no network and writes nothing beside the code.
+        offline = {"MODE": "offline", "BASE_URL": "http://127.0.0.1:9", "DIR": str(embedded_state), "ERROR_REPORTING": "false"}
+        for name, value in {**offline, "SILENT": "true", "CONSOLE": "off"}.items():
+            patch.setenv(f"WANDB_{name}", value)
         yield
 
 
@@ -164,7 +168,7 @@ def make_server(_private_environment: None) -> Iterator[Callable[..., RunningSer
 
 @pytest.fixture(autouse=True)
 def _no_thread_leaks() -> Iterator[None]:
-    """A test leaves no thread behind but the loop thread and the loop's workers."""
+    """A test leaves no thread behind but the loop thread, the loop's workers and wandb's own."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 5
@@ -172,7 +176,8 @@ def _no_thread_leaks() -> Iterator[None]:
         left = [
             thread
             for thread in threading.enumerate()
-            if thread not in before and not thread.name.startswith(("aviato-loop", "asyncio_", "uvloop_", "ThreadPoolExecutor"))
+            if thread not in before
+            and not thread.name.startswith(("aviato-loop", "asyncio_", "uvloop_", "ThreadPoolExecutor", "wandb-"))
         ]
         if not left:
             return

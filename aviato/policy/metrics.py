@@ -1,146 +1,83 @@
-"""Counting: what a session and a sandbox did, and who is told about it."""
+"""Counting: what a session and a sandbox did."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
-import random
+import os
 import threading
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+import weakref
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from aviato.policy.counts import Counts, as_metrics
+from aviato.policy.totals import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 Outcome: TypeAlias = Literal["ok", "nonzero", "error", "cancelled"]
+Duration: TypeAlias = Literal["exec", "startup"]
 
-PREFIX = "aviato/"
-REPORTERS_GROUP = "aviato.reporters"
-_SAMPLE_SIZE = 1024
+logger = logging.getLogger("aviato")
 
-logger = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Somewhere that metrics are logged to, found by the entry point group `aviato.reporters`."""
-
-    name: str
-
-    def log(self, metrics: Mapping[str, float | int], step: int | None) -> bool:
-        """Log one row; False when there is nowhere to log it to now, such as no active run."""
-        ...
+_lock = threading.Lock()
+_all: weakref.WeakSet[Metrics] = weakref.WeakSet()
+_totals = Totals()
+_listeners: list[Callable[[Duration, float], None]] = []
+_numbers = itertools.count()
 
 
-def load_reporters() -> dict[str, Reporter]:
-    """Return the installed reporters by name: each entry point names a callable that makes one.
+class Snapshot(dict[str, float | int]):
+    """The documented metrics of what was counted in one span, and the counts behind them, so that spans can be added up.
 
-    One that cannot be loaded is left out, with a WARNING by `logging`: counting never fails a session.
+    Attributes:
+        source: whose counts these are.
+        span: equal for snapshots of one source between two resets: the later one holds what the earlier one held.
     """
-    from importlib.metadata import entry_points
 
-    reporters: dict[str, Reporter] = {}
-    for entry in entry_points(group=REPORTERS_GROUP):
-        try:
-            reporter = entry.load()()
-        except Exception:
-            logger.warning("the reporter %r (%s) cannot be loaded", entry.name, entry.value, exc_info=True)
-        else:
-            reporters[reporter.name] = reporter
-    return reporters
-
-
-class Durations:
-    """Sum, extremes and a sample of bounded size of some durations in seconds; not thread-safe."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.shortest = math.inf
-        self.longest = 0.0
-        self.sample: list[float] = []
-
-    def add(self, seconds: float) -> None:
-        """Count one duration; each one seen so far is equally likely to be in the sample."""
-        self.count += 1
-        self.total += seconds
-        self.shortest = min(self.shortest, seconds)
-        self.longest = max(self.longest, seconds)
-        if len(self.sample) < _SAMPLE_SIZE:
-            self.sample.append(seconds)
-        elif (place := random.randrange(self.count)) < _SAMPLE_SIZE:
-            self.sample[place] = seconds
-
-    def merged(self, other: Durations) -> Durations:
-        """Return both together; the sample draws from each by its count."""
-        both = Durations()
-        both.count = self.count + other.count
-        both.total = self.total + other.total
-        both.shortest = min(self.shortest, other.shortest)
-        both.longest = max(self.longest, other.longest)
-        both.sample = self.sample + other.sample
-        if len(both.sample) > _SAMPLE_SIZE:
-            share = round(_SAMPLE_SIZE * self.count / both.count)
-            share = max(_SAMPLE_SIZE - len(other.sample), min(share, len(self.sample)))
-            both.sample = random.sample(self.sample, share) + random.sample(other.sample, _SAMPLE_SIZE - share)
-        return both
-
-    def percentile(self, percent: float) -> float:
-        """Return the nearest-rank percentile of the sample, which must not be empty."""
-        return sorted(self.sample)[math.ceil(percent / 100 * len(self.sample)) - 1]
-
-
-@dataclass
-class _Counts:
-    """What was counted in one span of time; not thread-safe."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    startups: Durations = field(default_factory=Durations)
-    execs: Durations = field(default_factory=Durations)
-    per_sandbox: dict[str, int] = field(default_factory=dict)
-
-    def add(self, name: str, by: bool | int = 1) -> None:
-        self.numbers[name] = self.numbers.get(name, 0) + by
-
-    def merged(self, other: _Counts) -> _Counts:
-        return _Counts(
-            numbers=_summed(self.numbers, other.numbers),
-            startups=self.startups.merged(other.startups),
-            execs=self.execs.merged(other.execs),
-            per_sandbox=_summed(self.per_sandbox, other.per_sandbox),
-        )
-
-
-class Taken:
-    """What `Metrics.take()` handed out; `Metrics.discard()` takes it back."""
-
-    __slots__ = ("_counts",)
-
-    def __init__(self, counts: _Counts) -> None:
+    def __init__(self, counts: Counts, source: int, span: int) -> None:
+        super().__init__(as_metrics(counts))
         self._counts = counts
+        self.source = source
+        self.span = span
+
+    def plus(self, other: Snapshot) -> Snapshot:
+        """Both together, which have nothing in common."""
+        return Snapshot(self._counts.merged(other._counts), self.source, self.span)
 
 
 class Metrics:
-    """The counters of one session; thread-safe.
+    """The counters of one session; thread-safe. In a forked child they begin at zero.
 
     Every exec that has ended is of one class: `ok` (returncode 0), `nonzero` (any other returncode), `error` (no returncode,
     or timed out) or `cancelled` (by the caller; counted in nothing else).
+
+    Args:
+        reported: what it counts is in the totals of the process too.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = _Counts()
-        self._current = _Counts()
+    def __init__(self, *, reported: bool = True) -> None:
+        self._taken = Counts()
+        self._current = Counts()
+        self._number = next(_numbers)
+        self._span = 0
+        self._has_news = False
+        self.reported = reported
+        _all.add(self)
 
     def sandbox_created(self) -> None:
         """Count a sandbox that the session made."""
-        with self._lock:
-            self._current.add("sandboxes_created")
+        self._add("sandboxes_created")
 
     def startup(self, seconds: float) -> None:
         """Count a sandbox that runs, so many seconds after its start was asked for, queue included."""
-        with self._lock:
+        with _lock:
+            self._has_news = True
             self._current.startups.add(seconds)
+            if self.reported:
+                _totals.durations["startup"].add(seconds)
+        if self.reported:
+            _tell("startup", seconds)
 
     def exec_ended(
         self,
@@ -162,63 +99,88 @@ class Metrics:
             infrastructure: it failed by an error whose `is_infrastructure` is True.
             truncated: some of its output was left out of the result.
         """
-        with self._lock:
-            counts = self._current
-            counts.add(outcome)
-            if outcome == "cancelled":
-                return
-            counts.per_sandbox[sandbox_id] = counts.per_sandbox.get(sandbox_id, 0) + 1
-            counts.add("exec_timeouts", timed_out)
-            counts.add("infrastructure_errors", infrastructure)
-            counts.add("output_truncations", truncated)
-            if duration_seconds is not None:
-                counts.execs.add(duration_seconds)
+        measured = duration_seconds if outcome != "cancelled" else None
+        with _lock:
+            self._has_news = True
+            if outcome != "cancelled":
+                per_sandbox = self._current.per_sandbox
+                per_sandbox[sandbox_id] = per_sandbox.get(sandbox_id, 0) + 1
+            if measured is not None:
+                self._current.execs.add(measured)
+                if self.reported:
+                    _totals.durations["exec"].add(measured)
+            for counts in (self._current, _totals) if self.reported else (self._current,):
+                counts.add(outcome)
+                if outcome != "cancelled":
+                    counts.add("exec_timeouts", timed_out)
+                    counts.add("infrastructure_errors", infrastructure)
+                    counts.add("output_truncations", truncated)
+        if measured is not None and self.reported:
+            _tell("exec", measured)
 
     def retry(self) -> None:
         """Count one repeated request."""
-        with self._lock:
-            self._current.add("retries")
+        self._add("retries")
 
-    def snapshot(self) -> dict[str, float | int]:
+    def _add(self, name: str) -> None:
+        with _lock:
+            self._has_news = True
+            self._current.add(name)
+            if self.reported:
+                _totals.add(name)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything was counted since the last `take()` that was logged."""
+        return self._has_news
+
+    def snapshot(self) -> Snapshot:
         """Return all metrics since the last reset. A rate, average, minimum or maximum of nothing is absent."""
-        with self._lock:
+        with _lock:
             counts = self._taken.merged(self._current)
-        return _as_metrics(counts)
+        return Snapshot(counts, self._number, self._span)
 
-    def take(self) -> tuple[dict[str, float | int], Taken]:
-        """Return a snapshot, and a token for `discard()` once it is logged.
+    def take(self) -> Snapshot:
+        """Return a snapshot, for `discard()` once it is logged.
 
-        Nothing is reset by this: without a `discard()` the same counts are in the next snapshot. Between two `discard()` only
-        the token of the last `take()` counts, so logging is to be done by one thread at a time.
+        Nothing is reset by this: without it the same counts are in the next snapshot. Between two resets only the last that was
+        taken counts, so logging is to be done by one thread at a time.
         """
-        with self._lock:
+        with _lock:
             counts = self._taken = self._taken.merged(self._current)
-            self._current = _Counts()
-        return _as_metrics(counts), Taken(counts)
+            self._current = Counts()
+            self._has_news = False
+            return Snapshot(counts, self._number, self._span)
 
-    def discard(self, taken: Taken) -> None:
+    def log_failed(self) -> None:
+        """What `take()` handed out was not logged."""
+        with _lock:
+            self._has_news = not (self._taken.is_empty and self._current.is_empty)
+
+    def discard(self, snapshot: Snapshot) -> None:
         """Forget what `take()` handed out; what was counted since stays. Twice is fine."""
-        with self._lock:
-            if taken._counts is self._taken:
-                self._taken = _Counts()
+        with _lock:
+            if snapshot._counts is self._taken:
+                self._taken = Counts()
+                self._span += 1
 
     def reset(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._taken = _Counts()
-            self._current = _Counts()
+        with _lock:
+            self._taken, self._current = Counts(), Counts()
+            self._span += 1
+            self._has_news = False
 
 
 class ExecStats:
     """The counters of one sandbox, never reset; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._numbers: dict[Outcome, int] = {"ok": 0, "nonzero": 0, "error": 0, "cancelled": 0}
 
     def exec_ended(self, outcome: Outcome) -> None:
         """Count an exec by its class, before its ref resolves."""
-        with self._lock:
+        with _lock:
             self._numbers[outcome] += 1
 
     @property
@@ -232,47 +194,50 @@ class ExecStats:
         return self._as("exec_count", "completed_ok", "completed_nonzero", "failures")
 
     def _as(self, total: str, ok: str, nonzero: str, error: str) -> dict[str, int]:
-        with self._lock:
+        with _lock:
             numbers = dict(self._numbers)
         executions = numbers["ok"] + numbers["nonzero"] + numbers["error"]
         return {total: executions, ok: numbers["ok"], nonzero: numbers["nonzero"], error: numbers["error"]}
 
 
-def _summed(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    both = dict(first)
-    for key, number in second.items():
-        both[key] = both.get(key, 0) + number
-    return both
+# -- the process
 
 
-def _as_metrics(counts: _Counts) -> dict[str, float | int]:
-    number = counts.numbers.get
-    ok, nonzero, error = number("ok", 0), number("nonzero", 0), number("error", 0)
-    executions = ok + nonzero + error
-    metrics: dict[str, float | int] = {
-        "executions": executions,
-        "exec_successes": ok,
-        "exec_completed_ok": ok,
-        "exec_failures": nonzero,
-        "exec_completed_nonzero": nonzero,
-        "exec_errors": error,
-        "exec_cancelled": number("cancelled", 0),
-        "startup_count": counts.startups.count,
-    }
-    for name in ("sandboxes_created", "exec_timeouts", "infrastructure_errors", "output_truncations", "retries"):
-        metrics[name] = number(name, 0)
-    if executions:
-        metrics["success_rate"] = metrics["exec_completion_rate"] = ok / executions
-        metrics["error_rate"] = metrics["exec_failure_rate"] = error / executions
-        per_sandbox = counts.per_sandbox.values()
-        metrics["avg_execs_per_sandbox"] = executions / len(per_sandbox)
-        metrics["min_execs_per_sandbox"] = min(per_sandbox)
-        metrics["max_execs_per_sandbox"] = max(per_sandbox)
-    if counts.startups.count:
-        metrics["avg_startup_seconds"] = counts.startups.total / counts.startups.count
-        metrics["min_startup_seconds"] = counts.startups.shortest
-        metrics["max_startup_seconds"] = counts.startups.longest
-    if counts.execs.count:
-        metrics["avg_exec_seconds"] = counts.execs.total / counts.execs.count
-        metrics["p95_exec_seconds"] = counts.execs.percentile(95)
-    return {PREFIX + name: value for name, value in metrics.items()}
+def totals() -> Totals:
+    """What all reported sessions of this process have counted since it began; a copy. Logging resets nothing of it."""
+    with _lock:
+        return _totals.copy()
+
+
+def since_reset() -> dict[str, float | int]:
+    """The metrics of all reported sessions that are still there, each since its last reset."""
+    both = Counts()
+    for metrics in list(_all):
+        if metrics.reported:
+            both = both.merged(metrics.snapshot()._counts)
+    return as_metrics(both)
+
+
+def listen(listener: Callable[[Duration, float], None]) -> None:
+    """From now on tell how long each exec and each start of a reported session took, in seconds."""
+    _listeners.append(listener)
+
+
+def _tell(what: Duration, seconds: float) -> None:
+    for listener in _listeners:
+        try:
+            listener(what, seconds)
+        except Exception:
+            logger.warning("a duration could not be exported", exc_info=True)
+
+
+def _begin_in_child() -> None:
+    """A forked child counts its own; a lock held at the fork by another thread has no holder here."""
+    global _lock
+    _lock = threading.Lock()
+    for metrics in list(_all):
+        metrics.reset()
+    _totals.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

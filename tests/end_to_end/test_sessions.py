@@ -127,31 +127,6 @@ def test_counters_are_exact_under_threads(session: Session) -> None:
     assert session.get_metrics()["aviato/exec_successes"] == 80
 
 
-def test_reporters(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[tuple[Any, int | None]] = []
-
-    class Kept:
-        name = "kept"
-
-        def log(self, metrics: Any, step: int | None) -> bool:
-            rows.append((metrics["aviato/executions"], step))
-            return True
-
-    monkeypatch.setattr("aviato.session.load_reporters", lambda: {"kept": Kept()})
-    with Session() as session:
-        session.sandbox().exec(["true"]).result()
-        assert session.log_metrics(step=7)
-        session.sandbox().exec(["true"]).result()
-        session.sandbox().exec(["true"]).result()
-    assert rows == [(1, 7), (2, 7)]
-    with Session(report_to=[]) as session:
-        assert session.log_metrics() is False
-    with pytest.raises(aviato.AviatoValidationError, match="wandb"):
-        Session(report_to=["wandb"])
-    with pytest.raises(TypeError, match="list"):
-        Session(report_to="wandb")
-
-
 def test_a_full_server_releases_what_nobody_can_use(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=2).url)
     with Session() as session:

@@ -19,6 +19,9 @@ LEVELS = {
     "reward_long": (176, "0112111011111233221111233231"),
     "tool": (241, "0011234433233233121212"),
     "metrics_step": (304, "011222222111"),
+    "wandb": (268, "000001222220"),
+    "report_to": (282, "000000"),
+    "keep": (338, "0"),
     "stats": (317, "000"),
     "count": (343, "00122112221"),
     "logged": (356, "00001111221122333332111"),
@@ -34,6 +37,9 @@ MARKS = {
     "reward_long": "def code_execution_reward(",
     "tool": "def execute_tool(",
     "metrics_step": "def training_step(session, model",
+    "wandb": "wandb.init(",
+    "report_to": "report_to=[]",
+    "keep": "reset=False",
     "stats": "print(sandbox.execution_stats)",
     "count": "def count_active_sandboxes(",
     "logged": "def logged_reward(",
@@ -67,6 +73,12 @@ def fenced_block(guide: str, name: str) -> str | None:
 def block(guide: str, name: str) -> str | None:
     """A block of any guide."""
     return hosted_block(name) if guide == "c" else fenced_block(guide, name)
+
+
+def listed_metrics(guide: str) -> set[str]:
+    """The names of metrics in the guide's tables."""
+    text = renamed((SEEDS / {**FENCED, "c": HOSTED}[guide]).read_text(encoding="utf-8"))
+    return set(re.findall(r"^[|` ]*(aviato/\w+)[` ]*\|", text, re.MULTILINE))
 
 
 def expected_output(guide: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 import aviato
 from tests.guides import blocks
+from tests.integrations import offline_run
 
 pytestmark = [
     pytest.mark.skipif(not blocks.SEEDS.exists(), reason="the guides are not on this machine (../shared/seeds)"),
@@ -202,6 +206,73 @@ def test_metrics_of_a_step(served: None, guide: str) -> None:
         assert metrics["aviato/executions"] == 2
         assert metrics["aviato/exec_completed_ok"] == metrics["aviato/exec_successes"] == 1
         assert metrics["aviato/exec_failures"] == 1
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The real wandb, offline; the guide begins its run itself."""
+    module = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    yield module
+    if module.run is not None:
+        module.finish()
+
+
+def rows_of(wandb: Any) -> list[dict[str, Any]]:
+    """The rows with metrics of ours; the run ends."""
+    run = wandb.run
+    run.finish()
+    return [row for row in offline_run.rows(run.dir) if "aviato/executions" in row]
+
+
+@pytest.mark.parametrize("guide", ["b", "c"])
+def test_wandb(served: None, wandb: Any, guide: str) -> None:
+    defaults = aviato.SandboxDefaults()
+    run(guide, "wandb", defaults=defaults, num_steps=3, code="print(4)")
+    rows = rows_of(wandb)
+    assert [row["aviato/step"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        assert (row["aviato/sandboxes_created"], row["aviato/executions"], row["aviato/exec_successes"]) == (1, 1, 1)
+        assert len(blocks.listed_metrics(guide)) >= 10
+        assert blocks.listed_metrics(guide) <= set(row)
+
+
+@pytest.mark.parametrize("guide", ["b", "c"])
+def test_report_to(served: None, wandb: Any, guide: str) -> None:
+    source = blocks.block(guide, "report_to")
+    assert source is not None
+    wandb.init(project="my-rl-training")
+    names: dict[str, Any] = {"Session": aviato.Session, "defaults": aviato.SandboxDefaults()}
+    logged = []
+    for step, statement in enumerate(ast.parse(source).body):
+        exec(compile(ast.Module([statement], []), f"guide {guide}: report_to", "exec"), names)
+        with names["session"] as session:
+            session.sandbox().exec(["true"]).result()
+            logged.append(session.log_metrics(step=step))
+    assert logged == [True, False, True]
+    assert [(row["aviato/step"], row["aviato/executions"]) for row in rows_of(wandb)] == [(0, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("guide", ["b", "c"])
+def test_keep_accumulating(served: None, wandb: Any, guide: str) -> None:
+    wandb.init(project="my-rl-training")
+    with aviato.Session() as session:
+        for step in range(3):
+            session.sandbox().exec(["true"]).result()
+            run(guide, "keep", session=session, step=step)
+    assert [(row["aviato/step"], row["aviato/executions"]) for row in rows_of(wandb)] == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("guide", ["b", "c"])
+def test_logged_at_each_step(served: None, wandb: Any, guide: str) -> None:
+    wandb.init(project="my-rl-training")
+    with aviato.Session() as session:
+        step = run(guide, "metrics_step")["training_step"]
+        for number in (7, 8):
+            assert step(session, None, [{"code": "pass"}, {"code": "raise SystemExit(1)"}], number) == [1.0, 0.0]
+    rows = rows_of(wandb)
+    assert [row["aviato/step"] for row in rows] == [7, 8]
+    assert [(row["aviato/exec_successes"], row["aviato/exec_failures"]) for row in rows] == [(1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("guide", GUIDES)

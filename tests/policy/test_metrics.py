@@ -1,11 +1,13 @@
 """One row of the documented table per outcome, and no count lost."""
 
-import importlib.metadata
+import os
 import threading
 
 import pytest
 
-from aviato.policy.metrics import Durations, ExecStats, Metrics, Reporter, load_reporters
+from aviato.policy import metrics as metrics_module
+from aviato.policy.counts import Durations
+from aviato.policy.metrics import ExecStats, Metrics
 
 ZERO = {
     "aviato/executions": 0,
@@ -147,10 +149,10 @@ def test_taking_resets_nothing_until_it_is_discarded():
     metrics.exec_ended("a", "ok", 1.0)
     metrics.startup(3.0)
     before = metrics.snapshot()
-    assert metrics.take()[0] == before
-    taken, token = metrics.take()
+    assert metrics.take() == before
+    taken = metrics.take()
     assert taken == before == metrics.snapshot()
-    metrics.discard(token)
+    metrics.discard(taken)
     assert metrics.snapshot() == ZERO
 
 
@@ -158,13 +160,13 @@ def test_what_arrives_while_logging_is_kept():
     metrics = Metrics()
     metrics.exec_ended("a", "ok", 1.0)
     metrics.startup(3.0)
-    _, token = metrics.take()
+    taken = metrics.take()
     metrics.exec_ended("a", "nonzero", 5.0)
     metrics.startup(7.0)
     assert metrics.snapshot()["aviato/executions"] == 2
     assert metrics.snapshot()["aviato/max_execs_per_sandbox"] == 2
-    metrics.discard(token)
-    metrics.discard(token)
+    metrics.discard(taken)
+    metrics.discard(taken)
     snapshot = metrics.snapshot()
     assert snapshot["aviato/executions"] == snapshot["aviato/exec_failures"] == 1
     assert snapshot["aviato/min_startup_seconds"] == 7.0
@@ -172,12 +174,12 @@ def test_what_arrives_while_logging_is_kept():
     assert snapshot["aviato/avg_exec_seconds"] == 5.0
 
 
-def test_an_older_token_discards_nothing():
+def test_an_older_discards_nothing():
     metrics = Metrics()
     metrics.retry()
-    _, older = metrics.take()
+    older = metrics.take()
     metrics.retry()
-    _, newer = metrics.take()
+    newer = metrics.take()
     metrics.discard(older)
     assert metrics.snapshot()["aviato/retries"] == 2
     metrics.discard(newer)
@@ -187,12 +189,12 @@ def test_an_older_token_discards_nothing():
 def test_reset_forgets_everything_taken_or_not():
     metrics = Metrics()
     metrics.retry()
-    _, token = metrics.take()
+    taken = metrics.take()
     metrics.retry()
     metrics.reset()
     assert metrics.snapshot() == ZERO
     metrics.retry()
-    metrics.discard(token)
+    metrics.discard(taken)
     assert metrics.snapshot()["aviato/retries"] == 1
 
 
@@ -209,9 +211,9 @@ def test_counts_are_exact_under_threads_that_log():
 
     def log():
         while not finished.is_set():
-            snapshot, token = metrics.take()
+            snapshot = metrics.take()
             logged.append(snapshot)
-            metrics.discard(token)
+            metrics.discard(snapshot)
 
     logger = threading.Thread(target=log)
     workers = [threading.Thread(target=work, args=(number,)) for number in range(32)]
@@ -236,22 +238,29 @@ def test_both_dicts_of_a_sandbox():
     assert stats.exec_stats == {"exec_count": 6, "completed_ok": 3, "completed_nonzero": 2, "failures": 1}
 
 
-class PrintReporter:
-    name = "print"
+def test_news_is_what_no_log_has_taken():
+    metrics = Metrics()
+    assert not metrics.has_news
+    metrics.take()
+    metrics.log_failed()
+    assert not metrics.has_news
+    metrics.retry()
+    assert metrics.has_news
+    metrics.take()
+    assert not metrics.has_news
+    metrics.log_failed()
+    assert metrics.has_news
 
-    def log(self, metrics, step):
-        return True
 
-
-def test_reporters_come_from_entry_points_and_a_broken_one_is_left_out(monkeypatch, caplog):
-    group = "aviato.reporters"
-    entries = [
-        importlib.metadata.EntryPoint("print", f"{__name__}:PrintReporter", group),
-        importlib.metadata.EntryPoint("broken", "no_such_module_of_aviato:Reporter", group),
-    ]
-    monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(PrintReporter=PrintReporter))
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry for entry in entries if entry.group == group])
-    reporters = load_reporters()
-    assert list(reporters) == ["print"]
-    assert isinstance(reporters["print"], Reporter)
-    assert "broken" in caplog.text
+def test_a_child_counts_its_own_even_where_a_lock_was_held():
+    metrics, stats = Metrics(), ExecStats()
+    metrics.exec_ended("a", "ok", 1.0)
+    with metrics_module._lock:
+        child = os.fork()
+        if child == 0:
+            metrics.exec_ended("a", "nonzero", 1.0)
+            stats.exec_ended("ok")
+            counted = metrics.snapshot()
+            os._exit(0 if (counted["aviato/executions"], counted["aviato/exec_failures"]) == (1, 1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert metrics.snapshot()["aviato/executions"] == 1

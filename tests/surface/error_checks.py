@@ -46,6 +46,18 @@ def authentication(place: Place) -> None:
     assert caught.value.is_infrastructure
 
 
+@check("WandbAuthError")
+def wandb_authentication(place: Place) -> None:
+    place.monkeypatch.setenv("AVIATO_AUTH", "wandb")
+    place.monkeypatch.setenv("NETRC", str(place.path / "none"))
+    with pytest.raises(aviato.WandbAuthError, match="WANDB_API_KEY") as caught:
+        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(20)
+    place.monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    with pytest.raises(aviato.WandbAuthError, match="WANDB_ENTITY_NAME"):
+        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(20)
+    assert caught.value.is_infrastructure and isinstance(caught.value, aviato.AviatoAuthenticationError)
+
+
 @check("SandboxFailedError")
 def failed(place: Place) -> None:
     box = aviato.Sandbox(command="false")

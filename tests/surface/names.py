@@ -96,8 +96,6 @@ ASYNC_TOO: set[str] = {
 }
 
 LATER: set[str] = {
-    # Reinforcement learning and reporting
-    *("Session.log_metrics", "Session(report_to=)", "WandbAuthError"),
     # Isolation
     *("Sandbox.grade", "Sandbox(resources=)", "Sandbox(strict_limits=)", "Sandbox(secrets=)"),
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),

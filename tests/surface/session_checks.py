@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import aviato
+from tests.integrations import offline_run
 from tests.surface.harness import Place, check
 
 
@@ -52,6 +53,24 @@ def places(place: Place) -> None:
 def metrics(place: Place) -> None:
     place.box().exec(["true"]).result()
     assert place.session.get_metrics()["aviato/exec_completed_ok"] == 1
+
+
+@check("Session.log_metrics", "Session(report_to=)")
+def reporting(place: Place) -> None:
+    wandb = pytest.importorskip("wandb")
+    with aviato.Session() as logged, aviato.Session(report_to=[]) as silent:
+        for made in (logged, silent):
+            made.sandbox().exec(["true"]).result()
+            assert made.log_metrics(step=3) is False
+        run = wandb.init(project="surface", dir=place.path)
+        try:
+            assert logged.log_metrics(step=3) is True
+            assert silent.log_metrics(step=3) is False
+        finally:
+            run.finish()
+        assert [made.get_metrics()["aviato/executions"] for made in (logged, silent)] == [0, 1]
+    (row,) = offline_run.rows(run.dir)
+    assert (row["aviato/step"], row["aviato/executions"]) == (3, 1)
 
 
 @check("SandboxDefaults.container_image", "SandboxDefaults.command", "SandboxDefaults.args", "SandboxDefaults.temp_dir")

@@ -1,0 +1,154 @@
+"""Metrics and W&B where it matters which process it is: late import, exit, fork, spawn, and an interpreter without wandb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations import offline_run
+
+pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def script(server: Any, tmp_path: Path) -> Callable[..., list[str]]:
+    """Run a program of a user's, and return the lines that it printed."""
+
+    def run(source: str, *flags: str, **environment: str) -> list[str]:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(source))
+        done = subprocess.run(
+            [sys.executable, *flags, "-W", "error::DeprecationWarning:aviato", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            env={**os.environ, "AVIATO_BASE_URL": server.url, "WANDB_DIR": str(tmp_path), **environment},
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def ours(files_dir: str) -> list[tuple[int, int]]:
+    return [(row["aviato/step"], row["aviato/executions"]) for row in offline_run.rows(files_dir) if "aviato/step" in row]
+
+
+@pytest.mark.parametrize("report_to", [None, ["wandb"]])
+def test_nothing_imports_wandb_but_the_user(script: Callable[..., list[str]], report_to: Any) -> None:
+    (loaded,) = script(f"""
+        import sys
+        from aviato import Session
+        with Session(report_to={report_to!r}) as session:
+            session.sandbox().exec(["true"]).result()
+            session.log_metrics(step=1)
+        print(sorted(name for name in sys.modules if name.split(".")[0] in ("wandb", "opentelemetry", "prometheus_client")))
+    """)
+    assert loaded == "[]"
+
+
+def test_without_wandb(script: Callable[..., list[str]], tmp_path: Path) -> None:
+    """An interpreter with all that is installed here but wandb, in a folder where wandb has left one of its own."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for folder in filter(os.path.isdir, sys.path):
+        for entry in Path(folder).iterdir() if "packages" in folder else ():
+            if not entry.name.startswith("wandb") and not (packages / entry.name).is_symlink():
+                (packages / entry.name).symlink_to(entry)
+    (tmp_path / "wandb").mkdir()
+    lines = script(
+        """
+        import aviato
+        with aviato.Session() as session:
+            session.sandbox().exec(["true"]).result()
+            print(session.log_metrics(step=1), session.get_metrics()["aviato/executions"])
+        try:
+            aviato.Session(report_to=["wandb"])
+        except aviato.AviatoValidationError as error:
+            print(error)
+        import wandb
+        try:
+            aviato.Session(report_to=["wandb"])
+        except aviato.AviatoValidationError as error:
+            print(error.field_violations)
+        """,
+        "-S",
+        PYTHONPATH=f"{ROOT}:{packages}",
+    )
+    assert lines[0] == "False 1"
+    assert "aviato[wandb]" in lines[1]
+    assert lines[2] == "{'report_to': 'not installed'}"
+
+
+def test_what_is_left_is_logged_at_exit(script: Callable[..., list[str]]) -> None:
+    (files_dir,) = script("""
+        import aviato, wandb
+        session = aviato.Session()
+        print(wandb.init(project="exit").dir)
+        sandbox = session.sandbox()
+        sandbox.exec(["true"]).result()
+        session.log_metrics(step=2)
+        sandbox.exec(["true"]).result()
+        wandb.log({"loss": 1})
+        sandbox.exec(["true"]).result()
+    """)
+    assert ours(files_dir) == [(2, 1), (2, 2)]
+
+
+def test_a_forked_child_counts_its_own_and_leaves_the_run_alone(script: Callable[..., list[str]]) -> None:
+    files_dir, *rest = script("""
+        import os
+        import aviato, wandb
+        run = wandb.init(project="fork")
+        print(run.dir, flush=True)
+        with aviato.Session() as session:
+            sandbox = session.sandbox()
+            sandbox.exec(["true"]).result()
+            child = os.fork()
+            if child == 0:
+                aviato.results([sandbox.exec(["true"]), session.sandbox().exec(["true"])])
+                print(session.log_metrics(step=9), session.get_metrics()["aviato/executions"], flush=True)
+                session.close().result()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            run.log({"loss": 1}, step=0)
+            session.log_metrics(step=0)
+            run.log({"loss": 2}, step=1)
+        run.finish()
+    """)
+    assert rest == ["False 2"]
+    rows = offline_run.rows(files_dir)
+    assert [row["loss"] for row in rows] == [1, 2]
+    assert ours(files_dir) == [(0, 1)]
+
+
+def test_a_spawned_child_sees_no_run(script: Callable[..., list[str]]) -> None:
+    lines = script("""
+        import multiprocessing, sys
+
+        def work():
+            import aviato
+            with aviato.Session() as session:
+                session.sandbox().exec(["true"]).result()
+                print(session.log_metrics(step=1), "wandb" in sys.modules, flush=True)
+
+        if __name__ == "__main__":
+            import wandb
+            with wandb.init(project="spawn"):
+                child = multiprocessing.get_context("spawn").Process(target=work)
+                child.start()
+                child.join()
+                print(child.exitcode)
+    """)
+    assert lines == ["False False", "0"]
