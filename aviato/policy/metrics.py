@@ -99,9 +99,18 @@ class Metrics:
             infrastructure: it failed by an error whose `is_infrastructure` is True.
             truncated: some of its output was left out of the result.
         """
-        measured = duration_seconds if outcome != "cancelled" else None
+        names: list[str] = [outcome]
+        measured = None
+        if outcome != "cancelled":
+            measured = duration_seconds
+            flags = {"exec_timeouts": timed_out, "infrastructure_errors": infrastructure, "output_truncations": truncated}
+            names += [name for name, holds in flags.items() if holds]
         with _lock:
             self._has_news = True
+            for name in names:
+                self._current.add(name)
+                if self.reported:
+                    _totals.add(name)
             if outcome != "cancelled":
                 per_sandbox = self._current.per_sandbox
                 per_sandbox[sandbox_id] = per_sandbox.get(sandbox_id, 0) + 1
@@ -109,12 +118,6 @@ class Metrics:
                 self._current.execs.add(measured)
                 if self.reported:
                     _totals.durations["exec"].add(measured)
-            for counts in (self._current, _totals) if self.reported else (self._current,):
-                counts.add(outcome)
-                if outcome != "cancelled":
-                    counts.add("exec_timeouts", timed_out)
-                    counts.add("infrastructure_errors", infrastructure)
-                    counts.add("output_truncations", truncated)
         if measured is not None and self.reported:
             _tell("exec", measured)
 

@@ -82,3 +82,15 @@ def test_files_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -
     assert "floor: a pipe to a file" in done.stdout and "floor: cp" in done.stdout
     found = json.loads(result.read_text())
     assert found["file"]["seconds"]["download"] and found["tree"]["seconds"]["upload of a tree"]
+
+
+def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> None:
+    for package in ("wandb", "prometheus_client", "opentelemetry.sdk"):
+        pytest.importorskip(package)
+    result = tmp_path / "result.json"
+    done = run(server, "metrics.py", "--rounds", "120", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(result.read_text())["figures"]
+    assert figures["counting"] > 0
+    assert len(figures["W&B"]["counted"]) == len(figures["W&B"]["bare"]) == 120
+    assert len(figures["log_metrics"]) == 2
