@@ -106,14 +106,23 @@ class OpenAIServer:
     """The server, on a thread of its own while the `with` block lasts."""
 
     def __init__(
-        self, script: Script, *, key: str | None = "sk-stand-in", models: Sequence[str] = ("stand-in",), responses: bool = True
+        self,
+        script: Script,
+        *,
+        key: str | None = "sk-stand-in",
+        models: Sequence[str] = ("stand-in",),
+        responses: bool = True,
+        adapters: bool = False,
     ) -> None:
-        """`key=None` takes any key; `responses=False` has no `/v1/responses`, as many compatible servers."""
+        """`key=None` takes any key; `responses=False` has no `/v1/responses`, as many; `adapters` takes them as vLLM does."""
+        self.adapters: dict[str, str] = {}
+        """Name → path of those that were loaded."""
         self.key = key
         self.requests: list[Request] = []
         self.refused: list[str] = []
         """Why requests were refused, in words."""
-        self._script, self._models, self._responses = script, models, responses
+        self._script, self._models = script, models
+        self._responses, self._adapters = responses, adapters
         self._numbers = count(1)
         self._stored: dict[str, list[dict[str, Any]]] = {}
         self._loop = asyncio.new_event_loop()
@@ -148,6 +157,8 @@ class OpenAIServer:
         app.router.add_post("/v1/chat/completions", self._chat)
         if self._responses:
             app.router.add_post("/v1/responses", self._respond)
+        if self._adapters:
+            app.router.add_post("/v1/load_lora_adapter", self._load_adapter)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -169,9 +180,8 @@ class OpenAIServer:
                 return self._refused(400, f"We could not parse the JSON body of your request: {problem}")
             if body.get("stream"):
                 return self._refused(400, "this server does not stream")
-            if not isinstance(body.get("model"), str) or not body["model"]:
+            if not (body.get("model") or "lora_name" in body):
                 return self._refused(400, "you must provide a model parameter", "missing_required_parameter")
-            request["body"] = body
         response: web.StreamResponse = await handler(request)
         return response
 
@@ -184,9 +194,19 @@ class OpenAIServer:
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "tests"} for name in self._models]
         return web.json_response({"object": "list", "data": data})
 
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        name, path = body.get("lora_name"), body.get("lora_path")
+        if not name or not path:
+            return self._refused(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        self.adapters[name] = path
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
     async def _chat(self, request: web.Request) -> web.Response:
-        body = request["body"]
+        body = await request.json()
         messages = body.get("messages")
+        if self.adapters and body["model"] not in (*self.adapters, *self._models):
+            return self._refused(404, f"The model `{body['model']}` does not exist.", "model_not_found")
         if not isinstance(messages, list) or not messages:
             return self._refused(400, "messages must be a list with at least one message")
         reply, problem = await self._play(Request(request.path, body, messages))
@@ -205,7 +225,7 @@ class OpenAIServer:
         return web.json_response({**head, "model": body["model"], "choices": [choice], "usage": usage})
 
     async def _respond(self, request: web.Request) -> web.Response:
-        body = request["body"]
+        body = await request.json()
         given = body.get("input")
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         if not isinstance(items, list) or not items:
