@@ -32,6 +32,10 @@ OUTPUTS = {
         "wrong: a mistake: SandboxExecutionError, too slow: SandboxCommandTimeoutError\n"
     ),
     "adopt_orphans": "".join(f"{n} goes on at turn 5 of episode {n}\n" for n in range(3)) + "3 adopted\n0 left\n",
+    "tagged_jobs": (
+        "wandb-run:local\nslurm-job:interactive\nmodel:Qwen/Qwen2.5-3B-Instruct\nenv:dev\nproblem-0\n"
+        "{'running': 3, 'pending': 0, 'total': 3}\n{'running': 0, 'pending': 0, 'total': 0}\n"
+    ),
     "clean_up_by_tag": "3 of experiment-a ended\n2 of experiment-b live on\n2 of experiment-b ended\n",
     "old_sandboxes": "ended the one made for Monday\nthe young one is running\n",
     "errors": (
