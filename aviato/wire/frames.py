@@ -17,8 +17,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 HEAD = struct.Struct(">BBHIQ")
-MAX_PAYLOAD_BYTES = 1 << 20
-"""A longer payload than this is a protocol error; data frames are cut well below it."""
+MAX_PAYLOAD_BYTES = 4 << 20
+"""A longer payload than this is a protocol error; data frames are cut well below it. A command as long as Linux takes fits (2 MiB)."""
 
 
 class FrameType(IntEnum):

@@ -27,6 +27,8 @@ PIECE_BYTES = 64 << 10
 """Small enough that the supervisor's allocator uses the same memory again for the next: new pages cost more than the copy."""
 UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
+LARGEST_EARLIER_BYTES = 1 << 20
+"""What a supervisor without the feature `long_commands` takes."""
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
@@ -144,8 +146,9 @@ class SupervisorLink(asyncio.Protocol):
             raise AviatoValidationError(f"{self.sandbox_id} was made by a version without terminals; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
         payload = _json(request if spec is None else {**request, "spec": spec.as_json()})
-        if len(payload) > LARGEST_REQUEST_BYTES:
-            size = f"command and environment take {len(payload)} bytes; at most {LARGEST_REQUEST_BYTES} fit a request"
+        most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES
+        if len(payload) > most:
+            size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
         self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
