@@ -5,8 +5,8 @@
     Task(..., sandbox="aviato")
     Task(..., sandbox=SandboxEnvironmentSpec("aviato", AviatoSandboxConfig(container_image="python:3.12")))
 
-Inspect finds it by the entry point group `inspect_ai`. Each sample gets a sandbox of its own, which ends with the sample, or with
-the process. A command that times out is not run again, whatever `timeout_retry` says: the limit is kept by the server, and a
+Inspect finds it by the entry point group `inspect_ai`. Each sample gets a sandbox of its own, which ends with the sample, or
+with the process. A command that times out is not run again, whatever `timeout_retry` says: the server keeps the limit, and a
 request that gets lost on its way is repeated without running the command twice.
 """
 

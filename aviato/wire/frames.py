@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 HEAD = struct.Struct(">BBHIQ")
 MAX_PAYLOAD_BYTES = 4 << 20
-"""A longer payload than this is a protocol error; data frames are cut well below it. A command as long as Linux takes fits (2 MiB)."""
+"""A longer payload than this is a protocol error; data frames are cut well below it. A command as long as
+Linux takes (2 MiB) fits."""
 
 
 class FrameType(IntEnum):

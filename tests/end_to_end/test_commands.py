@@ -39,6 +39,15 @@ def test_returncodes_are_results(sandbox: Sandbox, command: list[str], returncod
     assert process.result().returncode == process.poll() == process.returncode == process.wait() == returncode
 
 
+def test_a_command_as_long_as_linux_takes(sandbox: Sandbox) -> None:
+    words = ["x" * (64 << 10)] * 25
+    assert sandbox.exec(["printf", "%s", *words]).result().stdout == "".join(words)
+    assert sandbox.exec(["printf", "%s", *words, *words]).result().returncode == 126
+    with pytest.raises(aviato.AviatoValidationError, match="fit a request"):
+        sandbox.exec(["printf", "%s", *words, *words, *words]).result()
+    assert sandbox.exec(["true"]).result().returncode == 0
+
+
 def test_environment_and_directory(sandbox: Sandbox) -> None:
     result = sandbox.exec(["sh", "-c", "pwd; echo $NAME"], cwd="/tmp", env={"NAME": "é"}).result()
     assert result.stdout == "/tmp\né\n"

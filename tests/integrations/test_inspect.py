@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'aviato[inspect]'")
 
-from inspect_ai import Task, eval
+from inspect_ai import Task
+from inspect_ai import eval as evaluate_task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageAssistant, execute_tools
 from inspect_ai.scorer import CORRECT, INCORRECT, Score, accuracy, scorer
@@ -209,7 +210,7 @@ def evaluate(config: AviatoSandboxConfig, logs: str, scoring: Any, command: str 
         scorer=scoring,
         sandbox=SandboxEnvironmentSpec("aviato", config),
     )
-    log = eval(task, model="mockllm/model", log_dir=logs, display="none", fail_on_error=False)[0]
+    log = evaluate_task(task, model="mockllm/model", log_dir=logs, display="none", fail_on_error=False)[0]
     assert log.samples is not None, log.error
     return log.samples[0]
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from aviato.exceptions import AviatoValidationError
 from aviato.wire.errors import ExecNotFoundError
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
@@ -45,6 +46,15 @@ async def test_codes(box, argv, code, text):
     assert result.returncode == code
     assert text in result.stderr
     assert result.exit["signal"] == (code - 128 if code > 128 else None)
+
+
+async def test_a_supervisor_of_an_earlier_version_gets_no_longer_command_than_it_takes(box):
+    words = ["x" * 65536] * 20
+    assert (await box.run("true", *words)).returncode == 0
+    box.link.hello["features"].remove("long_commands")
+    with pytest.raises(AviatoValidationError, match="at most 1048576 fit"):
+        await box.run("true", *words)
+    assert (await box.run("true")).returncode == 0
 
 
 async def test_the_lookup_uses_the_commands_own_path(box):

@@ -1,0 +1,31 @@
+"""Where a framework is not installed, its adapter says what installs it; nothing else needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in ('inspect_ai', 'verifiers', 'harbor', 'openenv'):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+import aviato.integrations, aviato.rl, aviato.cli.main
+from aviato import Sandbox, Session
+try:
+    import aviato.integrations.MODULE
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("module", "extra"), [("inspect_ai", "inspect")])
+def test_a_missing_framework_names_the_extra(module: str, extra: str) -> None:
+    command = [sys.executable, "-c", PROGRAM.replace("MODULE", module)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"install it with pip install 'aviato[{extra}]'" in done.stdout
