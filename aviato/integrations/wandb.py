@@ -55,8 +55,16 @@ class WandbReporter:
         if not isinstance(run.step, int):
             run.log({**metrics} if step is None else {**metrics, STEP: step}, step=step)
             return True
-        row = self._row.next(run, run.step, step).joined(metrics)
-        run.log({**row.total(), STEP: row.step}, step=row.at)
+        current = run.step
+        row = self._row.next(run, current, step).joined(metrics)
+        content = {**row.total(), STEP: row.step}
+        if row.at > current and row.step == row.at:
+            run.log(content, step=row.at)
+        else:
+            # Without a number, which would have it dropped if another thread has just moved the run on.
+            if row.at > current:
+                run.log({STEP: self._row.step}, commit=True)
+            run.log(content, commit=False)
         self._row = row
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 import aviato
 from aviato import Session
+from aviato.integrations.wandb import WandbReporter
+from aviato.policy.metrics import Metrics
 from tests.integrations import offline_run
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
@@ -135,6 +138,33 @@ def test_rows_are_what_was_counted_whoever_else_logs(served: None, run: Any, oth
     assert axes.pop("aviato/step") == ""
     assert axes["aviato/*"] == "aviato/step"
     assert {name: axis for name, axis in axes.items() if axis != "aviato/step"} == {}
+
+
+def test_a_trainer_in_another_thread(run: Any) -> None:
+    """By the number that the run had a moment ago, most rows would be dropped."""
+    reporter, metrics, done, theirs = WandbReporter(), Metrics(), threading.Event(), 0
+
+    def train() -> None:
+        nonlocal theirs
+        while not done.is_set():
+            run.log({"loss": theirs})
+            theirs += 1
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    for step in range(100):
+        metrics.exec_ended("sb-1", "ok", 1.0)
+        snapshot = metrics.take()
+        assert reporter.log(snapshot, step)
+        metrics.discard(snapshot)
+        before, deadline = theirs, time.monotonic() + 10
+        while theirs < before + 2 and time.monotonic() < deadline:
+            time.sleep(0.0005)  # a step of training, in which it writes rows
+    done.set()
+    thread.join()
+    rows = written(run)
+    assert sum(executions for _, executions in ours(rows)) == 100
+    assert sum("loss" in row for row in rows) == theirs
 
 
 def test_what_follows_the_last_log_is_in_its_row_at_close(served: None, run: Any) -> None:
