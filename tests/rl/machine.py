@@ -41,6 +41,24 @@ def kill_the_new_supervisor(server_pid: int, before: set[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def kill_supervisor(sandbox_id: str) -> None:
+    """Wait until that sandbox has its root, by which its supervisor is known, give it a moment more, and kill it."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for entry in Path("/proc").iterdir():
+            try:
+                if not entry.name.isdecimal() or not (entry / "cmdline").read_bytes().startswith(b"aviato-supervisor"):
+                    continue
+                if sandbox_id in (entry / "mountinfo").read_text():
+                    time.sleep(0.2)
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return
+            except OSError:
+                pass
+        time.sleep(0.02)
+    raise AssertionError(f"{sandbox_id} has no supervisor")
+
+
 @contextmanager
 def killer(server_pid: int, every: int) -> Iterator[list[int]]:
     """Kills every so-many-th supervisor that has lived for 0.3 s: short programs that pass are spared."""

@@ -35,12 +35,12 @@ def environment(server: Any) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def run_script(environment: dict[str, str], server: Any, tmp_path_factory: Any) -> Callable[..., dict[str, Any]]:
+def run_script(environment: dict[str, str], tmp_path_factory: Any) -> Callable[..., dict[str, Any]]:
     """Run training.py or another script beside it; its results."""
 
     def run(script: str, *names: str) -> dict[str, Any]:
         results = tmp_path_factory.mktemp("trl") / "results.json"
-        command = [sys.executable, str(HERE / script), str(results), str(server.pid), *names]
+        command = [sys.executable, str(HERE / script), str(results), *names]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         found: dict[str, Any] = json.loads(results.read_text())

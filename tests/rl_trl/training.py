@@ -1,4 +1,4 @@
-"""Training runs of a tiny model under the real TRL, in a process of their own: `python training.py RESULTS SERVER_PID NAME…`.
+"""Training runs of a tiny model under the real TRL, in a process of their own: `python training.py RESULTS NAME…`.
 
 What the model says is scripted by replacing `generate()`; everything else is the trainer's own. Each run's rewards, advantages
 and logs go to RESULTS as JSON, by name; a run that raised leaves its error.
@@ -7,14 +7,10 @@ and logs go to RESULTS as JSON, by name; a run that raised leaves its error.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +23,9 @@ import trl  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+import aviato  # noqa: E402
 from aviato.rl.trl import code_reward  # noqa: E402
-from tests.rl.machine import supervisors  # noqa: E402
+from tests.rl.machine import kill_supervisor  # noqa: E402
 
 STEPS = 10
 GROUP = 4
@@ -97,7 +94,8 @@ def dataset(conversational: bool) -> Dataset:
         return [{"role": "user", "content": text}] if conversational else text
 
     rows = [
-        {"prompt": prompt(number), "number": number, "unit_tests": [f"assert answer() == {number}"]} for number in range(PROBLEMS)
+        {"prompt": prompt(number), "number": number, "unit_tests": [f"assert answer() == {number}"]}
+        for number in range(PROBLEMS)
     ]
     return Dataset.from_list(rows)
 
@@ -134,33 +132,22 @@ def train(folder: Path, say: Callable[[int, str], str], reward: Any, conversatio
     return {**outcome, "batches": trainer.batches, "log": trainer.state.log_history, "moved": moved}
 
 
-@contextmanager
-def every_third_killed(server_pid: int) -> Any:
-    """Kills the third and the sixth supervisor of each batch of eight, which come one after another."""
-    ended = threading.Event()
+class EveryThirdLost(aviato.Session):
+    """The supervisors of the third, sixth, … sandbox of each batch are killed from the host."""
 
-    def kill() -> None:
-        known = supervisors(server_pid)
-        seen = 0
-        while not ended.wait(0.01):
-            for pid in supervisors(server_pid) - known:
-                known.add(pid)
-                seen += 1
-                if seen % (2 * GROUP) in (3, 6):
-                    time.sleep(0.2)
-                    os.kill(pid, signal.SIGKILL)
+    made = 0
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    def sandbox(self, **options: Any) -> aviato.Sandbox:
+        sandbox = super().sandbox(**options)
+        place = self.made % (2 * GROUP)
+        self.made += 1
+        if place % 3 == 2:
+            threading.Thread(target=kill_supervisor, args=(sandbox.sandbox_id,)).start()
+        return sandbox
 
 
 def main() -> None:
-    results, server_pid, *names = sys.argv[1:]
+    results, *names = sys.argv[1:]
     folder = local_models.make_tiny(Path(tempfile.mkdtemp()))
     found: dict[str, Any] = {"version": trl.__version__}
     for name in names:
@@ -170,9 +157,8 @@ def main() -> None:
             reward = code_reward(tests_column="unit_tests", asynchronous=True, name="unit")
             found[name] = train(folder, says, reward, conversational=True)
         elif name == "lost":
-            reward = code_reward(tests_column="unit_tests", retry_budget_seconds=0, max_concurrency=1)
-            with every_third_killed(int(server_pid)):
-                found[name] = train(folder, says_slowly, reward, conversational=True)
+            reward = code_reward(tests_column="unit_tests", retry_budget_seconds=0, session=EveryThirdLost())
+            found[name] = train(folder, says_slowly, reward, conversational=True)
     Path(results).write_text(json.dumps(found))
 
 
