@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Unpack
 
+    from aviato.sandbox import Sandbox
     from aviato.sandbox_config import SandboxOptions
     from aviato.waiting import AsCompleted
 
@@ -198,5 +199,15 @@ class _Run:
             grade = grade_in_process if task.command is None else grade_command
             return await grade(sandbox, task, limit, attempts)
         finally:
-            stopping = sandbox.stop(0, missing_ok=True)
-            stopping.add_done_callback(lambda ref: ref.exception())
+            let_go(self._session, sandbox)
+
+
+def let_go(session: Session, sandbox: Sandbox) -> None:
+    """End a sandbox without waiting for it; its session forgets it then, so that a long run gathers none."""
+
+    def ended(stopping: OperationRef[None]) -> None:
+        if stopping.exception() is None:
+            session._forget(sandbox_id)
+
+    sandbox_id = sandbox.sandbox_id
+    sandbox.stop(0, missing_ok=True).add_done_callback(ended)

@@ -203,6 +203,14 @@ def test_a_lost_sandbox_is_tried_again(served: Any, session: aviato.Session) -> 
     assert (outcome.passed, outcome.attempts) == (True, 2)
 
 
+def test_a_session_that_is_used_for_long_gathers_nothing(session: aviato.Session) -> None:
+    assert all(outcome.passed for outcome in evaluate([Task(code=RIGHT)] * 5, session=session).result(50))
+    deadline = time.monotonic() + 20
+    while session.sandbox_count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_no_server_is_no_verdict(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/none.sock"
     outcome = one(Task(code=RIGHT, tests=TESTS), base_url=nowhere, retry_budget_seconds=0)

@@ -111,19 +111,19 @@ def _made(make_task: Callable[..., Task | None], code: str | None, row: Mapping[
 
 
 def _of_row(code: str | None, tests: Any, expected: Any, tests_column: str | None, expected_column: str | None) -> Asked:
-    cases = _cases(tests)
+    found = cases(tests)
     wanted = None if expected is None else str(expected)
-    if cases:
-        return Asked(Task(code=code, tests=cases))
+    if found:
+        return Asked(Task(code=code, tests=found))
     if wanted is not None:
         return Asked(Task(code=code), expected_output=wanted)
     names = " and ".join(repr(name) for name in (tests_column, expected_column) if name)
-    reason = f"the row has nothing to test with in {names}" if cases is not None else f"{tests_column!r} holds no tests"
+    reason = f"the row has nothing to test with in {names}" if found is not None else f"{tests_column!r} holds no tests"
     warn_once(f"{reason}; such rows are skipped, their completions get the reward of skipped ones")
     return Asked(Task(), skipped_because=reason)
 
 
-def _cases(tests: Any) -> list[TestCase] | None:
+def cases(tests: Any) -> list[TestCase] | None:
     """The cases that a value stands for; None if it is nothing of the kind."""
     if tests is None:
         return []

@@ -1,0 +1,269 @@
+"""An environment for TRL's `environment_factory`: a sandbox per episode, with a shell and files as the model's tools."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aviato import defaults as checks
+from aviato import sandbox_config
+from aviato.bridge.operation import OperationRef
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
+from aviato.rl.evaluation import evaluate, let_go
+from aviato.rl.grading import grade_command
+from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.rl.trl.observations import cut
+from aviato.rl.trl.rows import TESTS, cases, warn_once
+from aviato.rl.trl.sessions import options_without_session, shared_session
+from aviato.rl.trl.verdicts import Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Unpack
+
+    from aviato.results import ProcessResult
+    from aviato.sandbox import Sandbox
+    from aviato.sandbox_config import SandboxOptions
+    from aviato.session import Session
+
+T = TypeVar("T")
+logger = logging.getLogger("aviato")
+
+TEST_COMMAND = "test_command"
+FILES = "files"
+UNAVAILABLE = "The tool is not available now."
+SHELL = ("bash", "--noprofile", "--norc", "-c")
+MAX_SOLUTION_BYTES = 1 << 20
+
+
+class SandboxEnvironment:
+    """One rollout's sandbox. Its public methods are the model's tools; the trainer calls `reset` before each episode.
+
+    Give the class, or a `functools.partial` of it, as `environment_factory`, and `environment_reward()` as a reward function.
+    The row's columns say what an episode is about: `files` (path → text) are there before its first tool call; `tests` judge
+    the file at `solution_path`, in a sandbox that the model never touched; without tests, the returncode of `test_command`
+    does, a command line or a list, in the model's own sandbox.
+
+    Tools are plain functions, since calls of one message would else run side by side. A failure of the machine marks the
+    episode: the model reads a neutral text, and there is no reward.
+    """
+
+    def __init__(
+        self,
+        *,
+        solution_path: str = "solution.py",
+        command_timeout_seconds: float = 30.0,
+        grading_timeout_seconds: float = 30.0,
+        observation_bytes: int = 4096,
+        session: Session | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> None:
+        """Make an environment; nothing starts before `reset`.
+
+        Args:
+            solution_path: the file that `tests` are run with.
+            command_timeout_seconds: of each `bash` call.
+            grading_timeout_seconds: of the tests, or the test command.
+            observation_bytes: what the model reads of a tool's output, at most; keep it well below the completion's length.
+            session: whose sandboxes they are, in this process; a pickle carries its defaults only. None is one a process.
+            options: of the sandboxes, as the constructor of `Sandbox`.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant.
+        """
+        if isinstance(observation_bytes, bool) or not isinstance(observation_bytes, int) or observation_bytes < 1:
+            raise AviatoValidationError(f"observation_bytes must be 1 or more, got {observation_bytes!r}")
+        sandbox_config.config(options)
+        self._solution_path = solution_path
+        self._command_timeout_seconds = checks.seconds("command_timeout_seconds", command_timeout_seconds)
+        self._grading_timeout_seconds = checks.seconds("grading_timeout_seconds", grading_timeout_seconds)
+        self._observation_bytes = observation_bytes
+        self._session = session
+        self._options = options
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sandbox: Sandbox | None = None
+        self._prepared: OperationRef[None] | None = None
+        self._row: Mapping[str, Any] = {}
+        self._lost: AviatoError | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """How it was made, without its session and its episode."""
+        options = options_without_session(self._session, self._options)
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_sandbox", "_prepared", "_row", "_lost")}
+        return {**kept, "_session": None, "_options": options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # -- the trainer's
+
+    def reset(self, **row: Any) -> None:
+        """Begin an episode. Returns at once: the last sandbox ends and the next one starts in the background.
+
+        Args:
+            row: of the dataset.
+        """
+        self._let_go()
+        self._row = row
+        self._sandbox = (self._session or shared_session()).sandbox(**self._options)
+        if isinstance(row.get(FILES), Mapping):
+            self._prepared = OperationRef.start(self._prepare(self._sandbox, row), name="prepare an episode", shared=True)
+            self._prepared.add_done_callback(lambda ref: ref.exception())
+
+    async def _prepare(self, sandbox: Sandbox, row: Mapping[str, Any]) -> None:
+        """What happens before the first tool call; override it for more."""
+        for path, text in row[FILES].items():
+            if text is not None:
+                await sandbox.write_file(path, text if isinstance(text, bytes) else str(text).encode(errors="replace"))
+
+    def _let_go(self) -> None:
+        if self._sandbox is not None:
+            let_go(self._session or shared_session(), self._sandbox)
+        self._forget()
+
+    # -- the model's tools
+
+    def bash(self, command: str) -> str:
+        """Run a command in a Linux shell and read what it prints.
+
+        Each call is a new shell: files stay, variables and the current directory do not.
+
+        Args:
+            command: The command line, for example: python3 solution.py
+
+        Returns:
+            The exit code, then what the command printed.
+        """
+        return self._use("command", command, self._bash)
+
+    def read_file(self, path: str) -> str:
+        """Read a text file.
+
+        Args:
+            path: The path of the file, for example: solution.py
+
+        Returns:
+            The text of the file.
+        """
+        return self._use("path", path, self._read)
+
+    def write_file(self, path: str, content: str) -> str:
+        """Write a text file. A file that exists is replaced.
+
+        Args:
+            path: The path of the file, for example: solution.py
+            content: The whole text of the file.
+
+        Returns:
+            Whether it was written.
+        """
+        if not isinstance(content, str):
+            return "Error: content must be text"
+        return self._use("path", path, lambda sandbox, name: self._write(sandbox, name, content))
+
+    # -- inside the tools
+
+    def _use(self, name: str, value: Any, work: Callable[[Sandbox, str], str]) -> str:
+        """One tool call. Whatever the model does is text; what the machine does marks the episode."""
+        if not isinstance(value, str):
+            return f"Error: {name} must be text"
+        if self._lost is not None:
+            return UNAVAILABLE
+        if self._sandbox is None:
+            return "Error: there is no episode; reset() begins one"
+        try:
+            if self._prepared is not None:
+                self._prepared.result()
+            return work(self._sandbox, value)
+        except AviatoError as error:
+            if error.is_infrastructure:
+                self._lost = error
+                logger.warning("an episode has no verdict: %s", error)
+                return UNAVAILABLE
+            return cut(f"Error: {error}".encode(errors="replace"), None, self._observation_bytes)
+
+    def _bash(self, sandbox: Sandbox, command: str) -> str:
+        limit = self._observation_bytes
+        try:
+            result = sandbox.exec(
+                [*SHELL, command], timeout_seconds=self._command_timeout_seconds, max_output_bytes=4 * limit
+            ).result()
+        except SandboxCommandTimeoutError as error:
+            note = f"The command ran longer than {self._command_timeout_seconds:g} seconds and was ended."
+            return note if error.exec_result is None else f"{note}\n{_printed(error.exec_result, limit)}"
+        return f"exit={result.returncode}\n{_printed(result, limit)}"
+
+    def _read(self, sandbox: Sandbox, path: str) -> str:
+        size = sandbox.stat(path).result().size_bytes
+        found = b""
+        chunks = iter(sandbox.read_file_streaming(path))
+        for chunk in chunks:
+            found += chunk
+            if len(found) > self._observation_bytes:
+                chunks.close()
+                return cut(found, max(size, len(found)), self._observation_bytes, tail=False)
+        return cut(found, None, self._observation_bytes)
+
+    def _write(self, sandbox: Sandbox, path: str, content: str) -> str:
+        data = content.encode(errors="replace")
+        sandbox.write_file(path, data).result()
+        return f"{len(data)} bytes written"
+
+    # -- grading
+
+    async def _grade(self) -> Outcome:
+        """What became of the episode, after the model's last call."""
+        if self._lost is None and self._sandbox is not None:
+            try:
+                return await self._judge(self._sandbox)
+            except AviatoError as error:
+                if not error.is_infrastructure:
+                    return Outcome(verdict=Verdict.FAILED, message=str(error), attempts=1)
+                self._lost = error
+        if self._lost is None:
+            return Outcome(verdict=Verdict.SKIPPED, message="there was no episode")
+        message = f"{type(self._lost).__name__}: {self._lost}"
+        return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=self._lost, attempts=1)
+
+    async def _judge(self, sandbox: Sandbox) -> Outcome:
+        if self._prepared is not None:
+            await self._prepared
+        tests = cases(self._row.get(TESTS))
+        if tests:
+            found = await sandbox.stat(self._solution_path)
+            if found.size_bytes > MAX_SOLUTION_BYTES:
+                return Outcome(verdict=Verdict.FAILED, message=f"{self._solution_path} has {found.size_bytes} bytes")
+            code = (await sandbox.read_file(self._solution_path)).decode(errors="replace")
+            session, limit = self._session or shared_session(), self._grading_timeout_seconds
+            task = Task(code=code, tests=tests)
+            return (await evaluate([task], session=session, timeout_seconds=limit, **self._options))[0]
+        argv = _argv(self._row.get(TEST_COMMAND))
+        if argv:
+            return await grade_command(sandbox, Task(command=argv), self._grading_timeout_seconds, 1)
+        warn_once(f"a row has neither {TESTS!r} nor {TEST_COMMAND!r}; its episodes get the reward of skipped ones")
+        return Outcome(verdict=Verdict.SKIPPED, message="the row has nothing to test with")
+
+
+class SelfGradingEnvironment(SandboxEnvironment):
+    """The same, for trainers that ask each environment for its reward (TRL 1.8 and later; the only way with AsyncGRPO)."""
+
+    async def get_reward(self) -> float | None:
+        """1.0 if the episode passed, 0.0 if not, None if the machine failed."""
+        return Scale(on_infrastructure="none").rewards("get_reward", [await self._grade()])[0]
+
+
+def _argv(command: Any) -> list[str] | None:
+    if isinstance(command, str):
+        return [*SHELL, command] if command.strip() else None
+    if isinstance(command, (list, tuple)) and all(isinstance(part, str) for part in command):
+        return list(command)
+    return None
+
+
+def _printed(result: ProcessResult, limit: int) -> str:
+    total = result.stdout_bytes_total + result.stderr_bytes_total
+    return cut(result.stdout_bytes + result.stderr_bytes, total, limit)
