@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tests.rl_trl.by_hand import advantages, logged, mean
 
 GROUP = 4
 STEPS = 10
@@ -19,23 +20,6 @@ def runs(run_script: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     return run_script("training.py", *KINDS, "lost")
 
 
-def advantages(rewards: list[float | None]) -> list[float]:
-    """Of one group, by hand: None counts for nothing and gets nothing."""
-    there = [reward for reward in rewards if reward is not None]
-    if len(there) < 2:
-        return [0.0] * len(rewards)
-    mean, deviation = statistics.fmean(there), statistics.stdev(there)
-    return [0.0 if reward is None else (reward - mean) / (deviation + 1e-4) for reward in rewards]
-
-
-def by_groups(rewards: list[float | None]) -> list[float]:
-    return [value for start in range(0, len(rewards), GROUP) for value in advantages(rewards[start : start + GROUP])]
-
-
-def rows(run: dict[str, Any], key: str) -> list[float]:
-    return [row[key] for row in run["log"] if key in row]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_steps_with_the_reward_function(runs: dict[str, Any], kind: str) -> None:
     run = runs[kind]
@@ -45,11 +29,11 @@ def test_ten_steps_with_the_reward_function(runs: dict[str, Any], kind: str) -> 
     for batch in run["batches"]:
         assert batch["names"] == ["unit"]
         assert [value for (value,) in batch["rewards"]] == expected
-        assert batch["advantages"] == batch["logged_advantages"] == pytest.approx(by_groups(expected), abs=1e-5)
+        assert batch["advantages"] == batch["logged_advantages"] == pytest.approx(advantages(expected, GROUP), abs=1e-5)
     assert {number for batch in run["batches"] for number in batch["numbers"]} == set(range(5))
-    assert rows(run, "rewards/unit/mean") == [0.5] * STEPS
+    assert logged(run, "rewards/unit/mean") == [0.5] * STEPS
     if int(runs["version"].split(".")[0]) >= 1:
-        assert (rows(run, "unit/skipped"), rows(run, "unit/infrastructure")) == ([0.25] * STEPS, [0.0] * STEPS)
+        assert (logged(run, "unit/skipped"), logged(run, "unit/infrastructure")) == ([0.25] * STEPS, [0.0] * STEPS)
 
 
 def test_every_third_sandbox_lost_to_the_machine(runs: dict[str, Any]) -> None:
@@ -58,18 +42,17 @@ def test_every_third_sandbox_lost_to_the_machine(runs: dict[str, Any]) -> None:
         name, _, note = run["error"]
         assert name.startswith("Sandbox")
         assert "code_reward: 2 of 8 completions have no verdict" in note
-        assert (run["batches"], rows(run, "reward")) == ([], [])  # raised: not one reward of 0 was logged
+        assert (run["batches"], logged(run, "reward")) == ([], [])  # raised: not one reward of 0 was logged
         return
     expected = [None if index % 3 == 2 else float(index % 2 == 0) for index in range(2 * GROUP)]
     assert expected.count(None) == 2
-    there = [reward for reward in expected if reward is not None]
     assert run["error"] is None
     assert len(run["batches"]) == STEPS
     for batch in run["batches"]:
         assert [value for (value,) in batch["rewards"]] == expected
-        assert batch["advantages"] == batch["logged_advantages"] == pytest.approx(by_groups(expected), abs=1e-5)
+        assert batch["advantages"] == batch["logged_advantages"] == pytest.approx(advantages(expected, GROUP), abs=1e-5)
         assert [batch["advantages"][index] for index, reward in enumerate(expected) if reward is None] == [0.0] * 2
-    assert rows(run, "reward") == pytest.approx([statistics.fmean(there)] * STEPS)
-    assert rows(run, "rewards/code_reward/mean") == pytest.approx([statistics.fmean(there)] * STEPS)
-    assert rows(run, "code_reward/infrastructure") == [0.25] * STEPS
-    assert all(math.isfinite(loss) for loss in rows(run, "loss"))
+    assert logged(run, "reward") == pytest.approx([mean(expected)] * STEPS)
+    assert logged(run, "rewards/code_reward/mean") == pytest.approx([mean(expected)] * STEPS)
+    assert logged(run, "code_reward/infrastructure") == [0.25] * STEPS
+    assert all(math.isfinite(loss) for loss in logged(run, "loss"))

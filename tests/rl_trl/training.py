@@ -7,6 +7,7 @@ and logs go to RESULTS as JSON, by name; a run that raised leaves its error.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -30,6 +31,7 @@ from tests.rl.machine import kill_supervisor  # noqa: E402
 STEPS = 10
 GROUP = 4
 PROBLEMS = 5
+TOOLS = ("bash", "read_file", "write_file")
 
 
 def config(**more: Any) -> trl.GRPOConfig:
@@ -102,7 +104,7 @@ def dataset(conversational: bool) -> Dataset:
 
 def says(index: int, prompt: str) -> str:
     """By its place in its group: right, wrong, without code, right."""
-    number = int(prompt.split("#")[1])
+    number = int(re.findall(r"#(\d+)#", prompt)[-1])
     if index % GROUP == 2:
         return "I would rather not."
     return f"Sure. <answer>def answer(): return {number + (index % GROUP == 1)}</answer>"
@@ -110,7 +112,7 @@ def says(index: int, prompt: str) -> str:
 
 def says_slowly(index: int, prompt: str) -> str:
     """Always code, so each completion uses a sandbox; every third one is still running when it is killed."""
-    number = int(prompt.split("#")[1])
+    number = int(re.findall(r"#(\d+)#", prompt)[-1])
     pause = "import time; time.sleep(20)\n" if index % 3 == 2 else ""
     return f"<answer>{pause}def answer(): return {number + index % 2}</answer>"
 
