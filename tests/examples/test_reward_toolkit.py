@@ -141,6 +141,16 @@ def test_flags_are_the_readme_s(server: Any) -> None:
         assert default == "false" or default in " ".join(entries[flag].split()).replace("- ", "-"), flag
 
 
+@needs_seeds
+def test_the_readme_has_the_links_and_fields_of_the_old_one() -> None:
+    old, new = (path.read_text(encoding="utf-8") for path in (blocks.SEEDS / README, TRAIN.with_name("README.md")))
+    assert set(re.findall(r"\]\((\S+)\)", old)) <= set(re.findall(r"\]\((\S+)\)", new))
+    for field in ("task_id", "prompt", "test_cases", "messages_and_choices", "reward", "art-rollout"):
+        assert field in new
+    assert "examples/rl_training/art/" in new  # where it was
+    assert not re.search(r"pip install (?!-e \.|-r )\S*aviato", new)
+
+
 def test_the_model_sees_why_it_failed_and_tries_again(server: Any) -> None:
     with OpenAIServer(solver(fails=lambda row, turn: turn < row["task_id"] % 4), key=None) as api:
         found = rollouts(server, api, 12)
@@ -259,12 +269,16 @@ def test_a_signal_ends_it_with_no_sandbox_left(server: Any, number: signal.Signa
             while len(api.requests) < 4 or len(running(server, log)) < 4:
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
+            assert {tag for box in running(server, log) for tag in box.tags} >= {
+                f"problem-{row['task_id']}" for row in rows()[:4]
+            }
             process.send_signal(number)
             assert process.wait(20) == 128 + number, log.read_text()
         finally:
             process.kill()
             process.wait()
         assert running(server, log) == []
+        assert len(api.requests) == 4  # nobody asked again
     printed = log.read_text()
     assert f"Interrupted by {number.name}." in printed
     assert "Steps completed: 0" in printed

@@ -241,7 +241,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         sys.exit(asyncio.run(train(parse_arguments())))
-    except AviatoError as error:
+    except (AviatoError, openai.OpenAIError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
