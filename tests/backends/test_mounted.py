@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.backends.base import MountedFile, SandboxSpec
+from aviato.server.supervisor.link import SupervisorLink
 from aviato.wire.ids import new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -138,6 +141,22 @@ async def test_what_an_image_stands_in_the_way_of_is_no_failure_of_ours(backend,
         async with make_box(f"dir:{image}", mounted_files=(MountedFile(path=path, content=b"x"),)):
             pass
     assert not caught.value.is_infrastructure
+
+
+async def test_a_reason_is_heard_however_late_the_server_speaks(backend, make_box, tmp_path, monkeypatch):
+    connect = SupervisorLink.connect
+
+    async def late(*arguments):
+        await asyncio.sleep(0.5)  # the child has failed long before
+        return await connect(*arguments)
+
+    monkeypatch.setattr(SupervisorLink, "connect", late)
+    (tmp_path / "image" / "data").mkdir(parents=True)
+    for directory in (tmp_path / "image", tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)
+    with pytest.raises(AviatoValidationError, match="no regular file"):
+        async with make_box(f"dir:{tmp_path}/image", mounted_files=(MountedFile(path="/data", content=b"x"),)):
+            pass
 
 
 async def test_in_an_image_they_cover_what_is_there(make_box, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pkgutil
 import subprocess
 import sys
-import time
 import types
 
 import pytest
@@ -105,17 +104,12 @@ def test_each_module_is_imported_alone(module: str) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", f"import {module}"], check=True, timeout=20)
 
 
-def test_import_time() -> None:
-    def seconds(source: str) -> float:
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", source], check=True)
-        return time.perf_counter() - begin
+def test_imports_stay_few() -> None:
+    """The time of an import is measured (benchmarks/latency.py); what it grows with is counted here."""
 
-    # Alternating, and the best of each: what a busy machine adds is none of theirs.
-    rounds = [
-        [seconds(source) for source in ("pass", "import aviato", "from aviato import Sandbox, Session, SandboxDefaults")]
-        for _ in range(9)
-    ]
-    bare, package, names = (min(column) for column in zip(*rounds, strict=True))
-    assert package - bare < 0.025
-    assert names - bare < 0.060
+    def loaded(source: str) -> int:
+        counting = f"import sys; before = len(sys.modules); {source}; print(len(sys.modules) - before)"
+        return int(subprocess.run([sys.executable, "-c", counting], capture_output=True, check=True).stdout)
+
+    assert loaded("import aviato") <= 35
+    assert loaded("from aviato import Sandbox, Session, SandboxDefaults") <= 90

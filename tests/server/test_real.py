@@ -128,7 +128,8 @@ async def test_the_loop_never_blocks_and_health_answers_while_fifty_creates_run(
         assert all(each[-1][1]["returncode"] == 0 for each in frames)
         await server.call("GET", "/v1/sandboxes?include_stopped=true", expect=200)
         await asyncio.gather(*(server.call("DELETE", f"/v1/sandboxes/{name}", expect=200) for name in names))
-    assert slowest < 0.1
+    # Not the time itself: that no health call waited for the creates. What blocks is found by blockbuster.
+    assert slowest < 1
 
 
 def allow_what_is_measured(blocking):

@@ -46,6 +46,7 @@ ALL_NAMESPACES = (
 )
 CONNECTION, LISTENER, NOTE, PORTS = 3, 4, 5, 6
 NAME = b"aviato-supervisor"
+REPORT_SECONDS = 10
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
 _UNFIT = {"code": "VALIDATION", "reason": "mounted_files", "is_infrastructure": False, "retryable": False}
 
@@ -245,6 +246,9 @@ def _arrange(fds: list[int]) -> None:
 def _report(fd: int, message: str, kind: dict[str, Any] = _ERROR) -> None:
     try:
         os.write(fd, encode(FrameType.ERROR, json.dumps({**kind, "message": message}).encode()))
+        # The server speaks first. Gone before that, this process would be a broken pipe to it, and the report never read.
+        if select.select([fd], [], [], REPORT_SECONDS)[0]:
+            os.read(fd, 1 << 16)
     except OSError:
         pass
 
