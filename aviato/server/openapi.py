@@ -41,6 +41,7 @@ _TEXTS = {
     429: "No capacity now; Retry-After says when to try again",
     500: "The server failed",
     503: "Not possible now or not on this machine",
+    504: "No result in time: the same request again goes on where this one was",
 }
 
 

@@ -51,6 +51,9 @@ class ServerSettings(BaseModel):
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many sandboxes may live at once (default: by the machine's memory and limits)."
     )
+    run_code_concurrency: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="How many /run_code and /execute_batch programs run at once; more queue (default: 4 a core)."
+    )
     lease: Seconds = Field(60.0, description="Seconds without a heartbeat after which a TCP client's sandboxes end.")
     orphan_timeout: Seconds = Field(600.0, description="Seconds without a server after which a sandbox ends itself.")
     idle_exit: Seconds | None = Field(

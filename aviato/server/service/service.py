@@ -16,11 +16,13 @@ from aviato.server.service.leases import Leases
 from aviato.server.service.lives import Lives
 from aviato.server.service.logs import Logs
 from aviato.server.service.main_command import MainCommand
+from aviato.server.service.one_shot import OneShots
 from aviato.server.service.places import Places
 from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
 from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
+from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.store import Store
 from aviato.server.threads import in_thread
@@ -71,6 +73,10 @@ class Service:
         self.sandboxes = Sandboxes(
             settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports
         )
+        self.one_shots = OneShots(
+            self.sandboxes, self.lives, self.registry, self.leases, self.check_able, settings.run_code_concurrency
+        )
+        self.code = CodeRunner(self.one_shots, self.files, self.polls)
         self._opened: asyncio.Task[None] | None = None
         self._unable: AviatoError | None = None
 
@@ -127,6 +133,7 @@ class Service:
     def stop_waiting(self) -> None:
         """End long polls and streams with an error that makes clients come back to the next server."""
         self.polls.close()
+        self.code.stop()
         for feed in list(self.execs.feeds):
             feed.fail(stopping_error())
 
@@ -137,6 +144,7 @@ class Service:
             # Cut in the middle, a helper of the backend could be left behind.
             await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
+        await self.one_shots.close()
         await self._finish_starts()
         boxes = list(self.registry.live.values())
         tasks = [task for box in boxes for task in (box.task, *box.helpers) if task is not None]

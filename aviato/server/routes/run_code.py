@@ -1,0 +1,63 @@
+"""Code in, result out, for clients that know SandboxFusion's or open-r1's router's interface."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.routes.table import Call, Route, answer
+from aviato.server.service.one_shot import busy_error
+from aviato.wire.run_code import RouterHealth, RunCode, RunCodeResult
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+LARGE_BYTES = 64 << 10
+
+
+async def run_code(call: Call) -> web.Response:
+    """Run code in a fresh sandbox."""
+    try:
+        await call.service.ready()
+        result = await call.service.code.run(call.body)
+    except SandboxUnavailableError as error:
+        # 504 is the one status after which the clients of this interface try again.
+        raise busy_error(0.0) from error
+    return await _answer(result)
+
+
+async def health(_: Call) -> web.Response:
+    """Say that the server is there."""
+    return answer(RouterHealth())
+
+
+async def _answer(result: RunCodeResult) -> web.Response:
+    """JSON, made in a thread where it is much: what was printed is up to the code that ran."""
+    run = result.run_result
+    size = sum(map(len, result.files.values())) + (len(run.stdout or "") + len(run.stderr or "") if run is not None else 0)
+    if size < LARGE_BYTES:
+        return answer(result)
+    return await asyncio.to_thread(answer, result)
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/run_code",
+        handler=run_code,
+        summary="Run code in a fresh sandbox, as SandboxFusion does; 504 while there is no capacity: send it again",
+        body=RunCode,
+        answers={200: RunCodeResult},
+        errors=(422, 504),
+        waits=False,
+    ),
+    Route(
+        method="GET",
+        path="/health",
+        handler=health,
+        summary="How the server is, as open-r1's router says it",
+        answers={200: RouterHealth},
+        waits=False,
+    ),
+)

@@ -1,0 +1,253 @@
+"""Sandboxes that the server itself makes for one piece of code and ends right after it, so many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError, SandboxRequestTimeoutError, SandboxResourceExhaustedError
+from aviato.server.peers import Peer, open_process
+from aviato.server.service.registry import error_of_gone, running
+from aviato.server.supervisor.link import ExecSpec
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.execution import ExecExit
+from aviato.wire.frames import FrameType, StreamId
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.sandboxes import CreateSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aviato.server.service.leases import Leases
+    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.lives import Lives
+    from aviato.server.service.registry import Registry
+    from aviato.server.service.sandboxes import Sandboxes
+    from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+RUNS_PER_CORE = 4
+LEAST_RUNS = 8
+MAX_OUTPUT_BYTES = 4 << 20
+"""Of each stream."""
+ROOM_SECONDS = 0.25
+LEASE_IDLE_SECONDS = 10.0
+GONE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """How a command ended. What was printed beyond `MAX_OUTPUT_BYTES` of a stream is not there, but counted."""
+
+    exit: ExecExit
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def cut(self) -> list[str]:
+        """What is missing, in words."""
+        totals = (("stdout", self.stdout, self.exit.stdout_bytes_total), ("stderr", self.stderr, self.exit.stderr_bytes_total))
+        return [f"{name} cut at {len(kept)} of {total} bytes" for name, kept, total in totals if len(kept) < total]
+
+
+class Workplace:
+    """One running sandbox."""
+
+    def __init__(self, box: LiveSandbox, link: SupervisorLink) -> None:
+        self.box = box
+        self._link = link
+
+    @property
+    def sandbox_id(self) -> str:
+        """Its id."""
+        return self.box.sandbox_id
+
+    async def run(self, command: list[str], *, stdin: bytes | None = None, timeout_seconds: float) -> Ran:
+        """Run a command to its end; at its limit its whole tree is killed and what it printed is there.
+
+        Raises:
+            AviatoError: it could not be started, or the sandbox ended.
+        """
+        exec_id = new_exec_id()
+        spec = ExecSpec(
+            exec_id=exec_id,
+            command=command,
+            environment={},
+            working_dir=None,
+            stdin=stdin is not None,
+            timeout_seconds=timeout_seconds,
+        )
+        feeding: asyncio.Task[None] | None = None
+        try:
+            subscription = self._link.subscribe(spec, exec_id)
+            if stdin is not None:
+                feeding = asyncio.create_task(self._feed(exec_id, stdin))
+            try:
+                return await self._collect(subscription, exec_id)
+            finally:
+                subscription.close()
+        except SandboxGone as gone:
+            raise await error_of_gone(self.box, gone, started=True) from None
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+
+    async def _feed(self, exec_id: str, data: bytes) -> None:
+        # A program need not read what it is given.
+        with suppress(AviatoError, SandboxGone):
+            await self._link.write_stdin(exec_id, data, 0, True)
+
+    async def _collect(self, subscription: Subscription, exec_id: str) -> Ran:
+        kept = {int(StreamId.STDOUT): bytearray(), int(StreamId.STDERR): bytearray()}
+        ends = dict.fromkeys(kept, 0)
+        while True:
+            await subscription.wait()
+            frames = subscription.drain()
+            if not frames:
+                raise from_wire(ErrorBody(code="UNAVAILABLE", message="the command's output broke off", is_infrastructure=True))
+            for frame in frames:
+                if frame.type == FrameType.DATA:
+                    ends[frame.stream] = frame.offset + len(frame.payload)
+                    room = MAX_OUTPUT_BYTES - len(kept[frame.stream])
+                    kept[frame.stream] += frame.payload[:room]
+                elif frame.type == FrameType.ERROR:
+                    raise from_wire(ErrorBody.model_validate_json(frame.payload))
+                elif frame.type == FrameType.EXIT:
+                    self._link.acknowledge(exec_id, ends[1], ends[2], True)
+                    result = ExecExit.model_validate_json(frame.payload)
+                    return Ran(exit=result, stdout=bytes(kept[1]), stderr=bytes(kept[2]))
+            self._link.acknowledge(exec_id, ends[1], ends[2], False)
+
+
+class OneShots:
+    """Makes and ends such sandboxes; who finds no free slot waits in order.
+
+    Args:
+        sandboxes: makes them.
+        lives: ends them.
+        registry: finds them.
+        leases: they are held by a lease of this process, so that they end with it, whatever its end.
+        check_able: raises where sandboxes cannot run.
+        concurrency: how many run at a time; None counts the cores, so that a burst does not make each one slow.
+    """
+
+    def __init__(
+        self,
+        sandboxes: Sandboxes,
+        lives: Lives,
+        registry: Registry,
+        leases: Leases,
+        check_able: Callable[[], None],
+        concurrency: int | None = None,
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._lives = lives
+        self._registry = registry
+        self._leases = leases
+        self._check_able = check_able
+        self.concurrency = concurrency or max(LEAST_RUNS, RUNS_PER_CORE * (os.cpu_count() or 1))
+        self._slots = asyncio.Semaphore(self.concurrency)
+        self._lease_id: str | None = None
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._boxes: dict[str, LiveSandbox] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def workplace(self, lifetime_seconds: float) -> AsyncIterator[Workplace]:
+        """A fresh running sandbox; it ends with the context, whose exit does not wait for that.
+
+        Args:
+            lifetime_seconds: after which it ends in any case, counted from when it runs.
+
+        Raises:
+            AviatoError: it could not be had.
+        """
+        await self._slots.acquire()
+        box: LiveSandbox | None = None
+        try:
+            box = await self._create(lifetime_seconds)
+            yield Workplace(box, await running(box))
+        finally:
+            if box is None:
+                self._slots.release()
+            else:
+                self._end(box)
+
+    async def close(self) -> None:
+        """End what is left: nobody waits for it any more."""
+        for box in list(self._boxes.values()):
+            self._lives.ask_to_end(box, "stopped")
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=CLOSE_SECONDS)
+        for task in self._endings:
+            task.cancel()
+        self._close_lease()
+
+    async def _create(self, lifetime_seconds: float) -> LiveSandbox:
+        self._check_able()
+        while True:
+            try:
+                sandbox_id = new_sandbox_id()
+                request = CreateSandbox(
+                    sandbox_id=sandbox_id, lease_id=self._lease(), max_lifetime_seconds=lifetime_seconds, tags=["run_code"]
+                )
+                self._sandboxes.create(request, self._own_process)
+            except SandboxResourceExhaustedError:
+                # The queue itself is full. Those who ask here have no other way to wait.
+                await asyncio.sleep(ROOM_SECONDS)
+                continue
+            box = self._boxes[sandbox_id] = self._registry.live[sandbox_id]
+            return box
+
+    def _end(self, box: LiveSandbox) -> None:
+        self._lives.ask_to_end(box, "stopped")
+        task = asyncio.create_task(self._until_gone(box))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    async def _until_gone(self, box: LiveSandbox) -> None:
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GONE_SECONDS):
+                    await box.gone.wait()
+        finally:
+            self._slots.release()
+            self._boxes.pop(box.sandbox_id, None)
+            if not self._boxes and self._lease_id is not None and self._lease_timer is None:
+                self._lease_timer = asyncio.get_running_loop().call_later(LEASE_IDLE_SECONDS, self._close_lease)
+
+    def _lease(self) -> str:
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        if self._lease_id is None:
+            self._lease_id = new_lease_id()
+        return self._lease_id
+
+    def _close_lease(self) -> None:
+        self._lease_timer = None
+        if self._lease_id is not None:
+            self._leases.close(self._lease_id)
+            self._lease_id = None
+
+    @staticmethod
+    def _own_process() -> Peer:
+        return Peer(os.getpid(), open_process(os.getpid()))
+
+
+def busy_error(seconds: float) -> SandboxRequestTimeoutError:
+    """What a request gets whose turn did not come, or did not end, in time."""
+    return SandboxRequestTimeoutError(
+        f"the server is busy: no result after {seconds:g} s; send the same request again, it keeps its place for a moment",
+        reason="busy",
+        retryable=True,
+        is_infrastructure=True,
+    )

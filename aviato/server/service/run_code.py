@@ -1,0 +1,280 @@
+"""Code in, result out: one fresh sandbox for each request, and never a verdict on the code that the machine has caused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from base64 import b64decode, b64encode
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.server.service.languages import RECIPES, TRIAL, Recipe, limited
+from aviato.server.service.one_shot import busy_error
+from aviato.server.service.polls import stopping_error
+from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.service.files import Files
+    from aviato.server.service.one_shot import OneShots, Ran, Workplace
+    from aviato.server.service.polls import Polls
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""How much longer than both limits a client waits for the answer."""
+MARGIN_SECONDS = 2.0
+"""The answer that says "busy" leaves so long before that."""
+KEPT_SECONDS = 6.0
+"""How long a request that was told "busy" keeps its place, and its result, for the same request coming again."""
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.2
+TRIAL_SECONDS = 30.0
+BROKEN_SECONDS = 30.0
+"""How long a language that does not work is not tried again."""
+SLACK_SECONDS = 60.0
+FETCH_SECONDS = 5.0
+MAX_FETCH_BYTES = 8 << 20
+
+
+class CodeRunner:
+    """Answers `POST /run_code`.
+
+    Args:
+        one_shots: where code runs.
+        files: writes and reads the files of a request.
+        polls: tells when the server goes.
+    """
+
+    def __init__(self, one_shots: OneShots, files: Files, polls: Polls) -> None:
+        self._one_shots = one_shots
+        self._files = files
+        self._polls = polls
+        self._works: set[str] = set()
+        self._broken: dict[str, tuple[str, float]] = {}
+        self._trials: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._jobs: set[asyncio.Task[RunCodeResult]] = set()
+        self._waiting_again: dict[str, deque[asyncio.Task[RunCodeResult]]] = defaultdict(deque)
+
+    async def run(self, request: RunCode) -> RunCodeResult:
+        """Run code. A request that was told "busy" and comes again takes up where it was.
+
+        Raises:
+            SandboxRequestTimeoutError: there is no result yet, and the client's patience is nearly over.
+            SandboxUnavailableError: the server goes.
+            AviatoValidationError, SandboxFileError: something in the request cannot be honoured; nothing ran.
+        """
+        self._check(request)
+        key = hashlib.sha256(request.model_dump_json().encode(errors="surrogatepass")).hexdigest()
+        job = self._take_up(key)
+        if job is None:
+            job = asyncio.create_task(self._until_result(request), name="run code")
+            self._jobs.add(job)
+            job.add_done_callback(self._over)
+        patience = request.compile_timeout + request.run_timeout + PATIENCE_SECONDS - MARGIN_SECONDS
+        try:
+            done, _ = await asyncio.wait({job}, timeout=patience)
+        except asyncio.CancelledError:
+            job.cancel()  # Its client has gone.
+            raise
+        if done:
+            if job.cancelled():
+                raise stopping_error()
+            return job.result()
+        self._waiting_again[key].append(job)
+        asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_up, key, job)
+        raise busy_error(patience)
+
+    def stop(self) -> None:
+        """The server goes: every request is told so now."""
+        for job in list(self._jobs):
+            job.cancel()
+
+    def _check(self, request: RunCode) -> None:
+        recipe = RECIPES.get(request.language)
+        if recipe is not None and recipe.file in request.files:
+            problem = f"{recipe.file} is the name of the code itself"
+            raise AviatoValidationError(f"files: {problem}", field_violations={"files": problem})
+
+    def _take_up(self, key: str) -> asyncio.Task[RunCodeResult] | None:
+        jobs = self._waiting_again.get(key)
+        if not jobs:
+            return None
+        job = jobs.popleft()
+        if not jobs:
+            del self._waiting_again[key]
+        return job
+
+    def _give_up(self, key: str, job: asyncio.Task[RunCodeResult]) -> None:
+        jobs = self._waiting_again.get(key)
+        if jobs is not None and job in jobs:
+            jobs.remove(job)
+            if not jobs:
+                del self._waiting_again[key]
+            job.cancel()
+
+    def _over(self, job: asyncio.Task[RunCodeResult]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled():
+            job.exception()
+
+    async def _until_result(self, request: RunCode) -> RunCodeResult:
+        """A result, after some attempts if the machine fails."""
+        left = ATTEMPTS
+        while True:
+            self._polls.check()
+            left -= 1
+            try:
+                return await self._attempt(request)
+            except (SandboxFileError, AviatoValidationError):
+                raise
+            except AviatoError as error:
+                self._polls.check()
+                if not left or not error.is_infrastructure:
+                    log.warning("code could not be run: %s", error)
+                    return RunCodeResult(status="SandboxError", message=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _attempt(self, request: RunCode) -> RunCodeResult:
+        recipe = RECIPES.get(request.language)
+        if recipe is None:
+            return _not_there(request.language, f"this server runs {', '.join(sorted(RECIPES))}")
+        trouble = await self._trouble(request.language, recipe)
+        if trouble:
+            return _not_there(request.language, trouble)
+        lifetime = request.compile_timeout + request.run_timeout + SLACK_SECONDS
+        async with self._one_shots.workplace(lifetime) as place:
+            try:
+                await self._write(place, recipe.file, request.code.encode(errors="surrogatepass"))
+            except SandboxFileError as error:
+                return RunCodeResult(status="SandboxError", message=f"the code could not be written: {error}")
+            for path, content in request.files.items():
+                if content is not None:
+                    await self._write(place, path, b64decode(content))
+            return await self._build_and_run(place, request, recipe)
+
+    async def _trouble(self, language: str, recipe: Recipe) -> str:
+        """Why a language cannot be run here; empty if a program that must work does. Else a broken compiler were the model's."""
+        if language in self._works:
+            return ""
+        async with self._trials[language]:
+            loop = asyncio.get_running_loop()
+            why, until = self._broken.get(language, ("", 0.0))
+            if language in self._works or loop.time() < until:
+                return why
+            why = await self._try(language, recipe)
+            if why:
+                self._broken[language] = (why, loop.time() + BROKEN_SECONDS)
+            else:
+                self._works.add(language)
+            return why
+
+    async def _try(self, language: str, recipe: Recipe) -> str:
+        request = RunCode(code=recipe.trial, language=language, compile_timeout=TRIAL_SECONDS, run_timeout=TRIAL_SECONDS)  # type: ignore[arg-type]
+        async with self._one_shots.workplace(2 * TRIAL_SECONDS + SLACK_SECONDS) as place:
+            await self._write(place, recipe.file, recipe.trial.encode())
+            result = await self._build_and_run(place, request, recipe)
+        last = result.run_result or result.compile_result
+        assert last is not None
+        if result.status == "Success" and (last.stdout or "").strip() == TRIAL:
+            return ""
+        return f"not even {recipe.trial!r} works: {(last.stderr or '').strip()[:500] or last.status}"
+
+    async def _write(self, place: Workplace, path: str, content: bytes) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield content
+
+        await self._files.write(place.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
+
+    async def _build_and_run(self, place: Workplace, request: RunCode, recipe: Recipe) -> RunCodeResult:
+        notes: list[str] = []
+        compiled: CommandRunResult | None = None
+        if recipe.compile is not None:
+            command = limited(recipe.compile, request.memory_limit_MB)
+            compiled = await _run(place, command, None, request.compile_timeout, "compiler", notes)
+        ran: CommandRunResult | None = None
+        if compiled is None or _fine(compiled):
+            stdin = None if request.stdin is None else request.stdin.encode(errors="surrogatepass")
+            command = limited(recipe.run, request.memory_limit_MB)
+            ran = await _run(place, command, stdin, request.run_timeout, "program", notes)
+        fetched = await self._fetch(place, request.fetch_files, notes) if ran is not None else {}
+        return RunCodeResult(
+            status="Success" if ran is not None and _fine(ran) else "Failed",
+            message="; ".join(notes),
+            compile_result=compiled,
+            run_result=ran,
+            executor_pod_name=place.sandbox_id,
+            files=fetched,
+        )
+
+    async def _fetch(self, place: Workplace, paths: list[str], notes: list[str]) -> dict[str, str]:
+        """What can be read in time of the files that are asked for: what lies there is up to the code that ran."""
+        found: dict[str, str] = {}
+        room = MAX_FETCH_BYTES
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FETCH_SECONDS
+        for path in dict.fromkeys(paths):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    content = await self._read(place, path, room)
+            except TimeoutError:
+                notes.append(f"{path!r} could not be read in time")
+                continue
+            except SandboxFileError as error:
+                if error.reason != "no_such_file":
+                    notes.append(f"{path!r} could not be read: {error.reason}")
+                continue
+            if content is None:
+                notes.append(f"{path!r} was left out: all files together may have {MAX_FETCH_BYTES} bytes")
+                continue
+            room -= len(content)
+            found[path] = b64encode(content).decode()
+        return found
+
+    async def _read(self, place: Workplace, path: str, room: int) -> bytes | None:
+        content = bytearray()
+        async with self._files.read(place.sandbox_id, path) as opened:
+            async for piece in opened.pieces:
+                content += piece
+                if len(content) > room:
+                    return None
+        return bytes(content)
+
+
+async def _run(
+    place: Workplace, command: list[str], stdin: bytes | None, timeout_seconds: float, what: str, notes: list[str]
+) -> CommandRunResult:
+    try:
+        ran = await place.run(command, stdin=stdin, timeout_seconds=timeout_seconds)
+    except AviatoError as error:
+        if error.is_infrastructure:
+            raise
+        # What came before in this sandbox can be the reason, so this is the code's own failure.
+        notes.append(f"the {what} could not be run or ended with its sandbox: {error.reason}")
+        return CommandRunResult(status="Finished", return_code=127, stdout="", stderr=str(error), execution_time=0.0)
+    notes.extend(f"{what}: {text}" for text in ran.cut)
+    if ran.exit.oom_killed:
+        notes.append(f"the {what} was killed at the memory limit")
+    return _result(ran)
+
+
+def _result(ran: Ran) -> CommandRunResult:
+    over = ran.exit.timed_out
+    return CommandRunResult(
+        status="TimeLimitExceeded" if over else "Finished",
+        execution_time=ran.exit.duration_seconds,
+        return_code=None if over else ran.exit.returncode,
+        stdout=ran.stdout.decode(errors="replace"),
+        stderr=ran.stderr.decode(errors="replace"),
+    )
+
+
+def _fine(result: CommandRunResult) -> bool:
+    return result.status == "Finished" and result.return_code == 0
+
+
+def _not_there(language: str, why: str) -> RunCodeResult:
+    return RunCodeResult(status="SandboxError", message=f"{language} cannot be run here: {why}")
