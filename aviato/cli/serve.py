@@ -85,7 +85,7 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
     from aviato.server.store import Store
 
     if settings.api_key_file is not None:
-        return [hash_key(key) for key in _read_keys(settings.api_key_file)], None
+        return [" ".join([hash_key(key), *routes]) for key, *routes in _read_keys(settings.api_key_file)], None
     if settings.port is None:
         return [], None
     store = Store(folder.store)
@@ -98,14 +98,22 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
     return [hash_key(key)], key
 
 
-def _read_keys(path: str) -> list[str]:
+def _read_keys(path: str) -> list[list[str]]:
+    """Each key, and the routes behind it if it is not for all."""
+    from aviato.server.routes import ROUTES
+
     try:
         with open(path) as file:
-            keys = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+            keys = [line.split() for line in file if line.strip() and not line.startswith("#")]
     except OSError as error:
         raise click.ClickException(f"--api-key-file {path!r} cannot be read: {error.strerror}") from None
     if not keys:
         raise click.ClickException(f"--api-key-file {path!r} holds no key")
+    known = {route.path for route in ROUTES}
+    for number, (_, *routes) in enumerate(keys, 1):
+        for route in routes:
+            if route not in known:
+                raise click.ClickException(f"--api-key-file {path!r}: key {number} is limited to {route!r}, which is no route")
     return keys
 
 

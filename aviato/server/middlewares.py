@@ -39,12 +39,12 @@ class Guard:
     Over a Unix socket that is the server's own uid and root; over TCP whoever has a key, under a host name that is ours.
 
     Args:
-        key_hashes: of the API keys.
+        key_hashes: of the API keys; one that is for some routes only has their paths behind it.
         hosts: names under which the server may be asked for, beside `localhost`, the machine's name and IP addresses.
     """
 
     def __init__(self, key_hashes: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
-        self._key_hashes = list(key_hashes)
+        self._key_hashes = {key_hash: set(routes) for key_hash, *routes in map(str.split, key_hashes)}
         self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
         self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
 
@@ -77,8 +77,12 @@ class Guard:
             wandb = " W&B keys are not accepted here." if "X-Wandb-Api-Key" in request.headers else ""
             raise AviatoAuthenticationError(f"an API key is needed: set AVIATO_API_KEY.{wandb}")
         given = hash_key(key)
-        if not any(hmac.compare_digest(given, known) for known in self._key_hashes):
+        found = [routes for known, routes in self._key_hashes.items() if hmac.compare_digest(given, known)]
+        if not found:
             raise AviatoAuthenticationError("the API key is not known to this server")
+        if found[0] and _route_of(request) not in found[0]:
+            allowed = ", ".join(sorted(found[0]))
+            raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path}", reason="route")
 
     def _is_ours(self, host: str | None) -> bool:
         if host is None or host in self._hosts:
@@ -168,6 +172,12 @@ def _from_http(error: web.HTTPException, request: web.Request) -> web.Response:
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]
     return response
+
+
+def _route_of(request: web.Request) -> str | None:
+    """The path of the route as the description has it."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
 
 
 def _name_of(url: str) -> str | None:

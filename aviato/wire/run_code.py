@@ -1,10 +1,10 @@
-"""`POST /run_code` as SandboxFusion has it, `POST /execute_batch` as open-r1's router has it: others' interfaces, kept as they are."""
+"""Others' interfaces, kept as they are: SandboxFusion's `POST /run_code`, and `POST /execute_batch` of open-r1's router."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, RootModel, StringConstraints
 
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.sandboxes import Text
@@ -107,11 +107,15 @@ class ScriptExecution(ResponseModel):
 
 
 class ScriptResult(ResponseModel):
-    """One script's part of the answer of `POST /execute_batch`, an array in the order of the scripts."""
+    """What came of one script."""
 
     execution: ScriptExecution | None
     """None: the machine failed, so there is no verdict."""
     exception_str: str | None = None
+
+
+class BatchResult(RootModel[list[ScriptResult]]):
+    """Answer of `POST /execute_batch`, in the order of the scripts."""
 
 
 class RouterHealth(ResponseModel):

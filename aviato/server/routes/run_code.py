@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.routes.table import Call, Route, answer
 from aviato.server.service.one_shot import busy_error
-from aviato.wire.run_code import RouterHealth, RunCode, RunCodeResult
+from aviato.server.threads import in_thread
+from aviato.wire.run_code import BatchResult, ExecuteBatch, RouterHealth, RunCode, RunCodeResult
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -27,6 +28,13 @@ async def run_code(call: Call) -> web.Response:
     return await _answer(result)
 
 
+async def execute_batch(call: Call) -> web.Response:
+    """Run scripts, each in a fresh sandbox."""
+    with suppress(SandboxUnavailableError):
+        await call.service.ready()
+    return await in_thread(answer, await call.service.batches.run(call.body))
+
+
 async def health(_: Call) -> web.Response:
     """Say that the server is there."""
     return answer(RouterHealth())
@@ -38,7 +46,7 @@ async def _answer(result: RunCodeResult) -> web.Response:
     size = sum(map(len, result.files.values())) + (len(run.stdout or "") + len(run.stderr or "") if run is not None else 0)
     if size < LARGE_BYTES:
         return answer(result)
-    return await asyncio.to_thread(answer, result)
+    return await in_thread(answer, result)
 
 
 ROUTES = (
@@ -51,6 +59,17 @@ ROUTES = (
         answers={200: RunCodeResult},
         errors=(422, 504),
         waits=False,
+        foreign_text=True,
+    ),
+    Route(
+        method="POST",
+        path="/execute_batch",
+        handler=execute_batch,
+        summary="Run Python scripts for the values of their last expressions, a fresh sandbox each, as open-r1's router does",
+        body=ExecuteBatch,
+        answers={200: BatchResult},
+        waits=False,
+        foreign_text=True,
     ),
     Route(
         method="GET",

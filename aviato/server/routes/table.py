@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -46,6 +47,7 @@ class Route:
         query: model of the query; None: there is none.
         body: model of a JSON body, or a content type; None: there is none.
         waits: whether the service must be ready first.
+        foreign_text: half characters (lone surrogates), which a model's text can have, become U+FFFD; elsewhere they are refused.
     """
 
     method: str
@@ -57,6 +59,7 @@ class Route:
     query: type[BaseModel] | None = None
     body: type[BaseModel] | str | None = None
     waits: bool = True
+    foreign_text: bool = False
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Check the parts of a request and answer it."""
@@ -64,13 +67,13 @@ class Route:
         query = parse_query(self.query, request) if self.query is not None or request.query_string else None
         body = None
         if isinstance(self.body, type):
-            body = parse_body(self.body, await request.read())
+            body = parse_body(self.body, await request.read(), foreign_text=self.foreign_text)
         if self.waits:
             await service.ready()
         return await self.handler(Call(request=request, service=service, query=query, body=body))
 
 
-def parse_body(model: type[BaseModel], data: bytes) -> BaseModel:
+def parse_body(model: type[BaseModel], data: bytes, *, foreign_text: bool = False) -> BaseModel:
     """A JSON body.
 
     Raises:
@@ -79,7 +82,29 @@ def parse_body(model: type[BaseModel], data: bytes) -> BaseModel:
     try:
         return model.model_validate_json(data, strict=True)
     except ValidationError as error:
+        if foreign_text and b"\\ud" in data.lower() and error.errors(include_input=False)[0]["type"] == "json_invalid":
+            return _parse_foreign(model, data)
         raise _wrong("body", error) from None
+
+
+def _parse_foreign(model: type[BaseModel], data: bytes) -> BaseModel:
+    try:
+        return model.model_validate(_whole(json.loads(data)), strict=True)
+    except ValidationError as error:
+        raise _wrong("body", error) from None
+    except (ValueError, RecursionError) as error:
+        raise AviatoValidationError(f"body: {error}", field_violations={"body": "not JSON"}) from None
+
+
+def _whole(value: Any) -> Any:
+    """Without half characters."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(item) for name, item in value.items()}
+    return value
 
 
 def parse_query(model: type[BaseModel] | None, request: web.Request) -> BaseModel | None:

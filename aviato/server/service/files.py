@@ -58,6 +58,16 @@ class Files:
         """An open file: what `stat` says of it, and its pieces."""
         return self._open(sandbox_id, path, lambda link: link.read_file(path))
 
+    async def read_whole(self, sandbox_id: str, path: str, limit_bytes: int) -> bytes | None:
+        """A file as it is; None if it is larger than the limit."""
+        content = bytearray()
+        async with self.read(sandbox_id, path) as opened:
+            async for piece in opened.pieces:
+                content += piece
+                if len(content) > limit_bytes:
+                    return None
+        return bytes(content)
+
     def read_tree(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
         """An open directory: what `stat` says of it, and the pieces of its archive."""
         return self._open(sandbox_id, path, lambda link: link.read_tree(path))

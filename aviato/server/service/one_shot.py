@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUNS_PER_CORE = 4
+RUNS_PER_CORE = 2
 LEAST_RUNS = 8
 MAX_OUTPUT_BYTES = 4 << 20
-"""Of each stream."""
+"""Of each stream, where nothing else is said."""
 ROOM_SECONDS = 0.25
 LEASE_IDLE_SECONDS = 10.0
 GONE_SECONDS = 10.0
@@ -45,7 +45,7 @@ CLOSE_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a command ended. What was printed beyond `MAX_OUTPUT_BYTES` of a stream is not there, but counted."""
+    """How a command ended. What was printed beyond the limit of a stream is not there, but counted."""
 
     exit: ExecExit
     stdout: bytes
@@ -70,7 +70,14 @@ class Workplace:
         """Its id."""
         return self.box.sandbox_id
 
-    async def run(self, command: list[str], *, stdin: bytes | None = None, timeout_seconds: float) -> Ran:
+    async def run(
+        self,
+        command: list[str],
+        *,
+        stdin: bytes | None = None,
+        timeout_seconds: float,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> Ran:
         """Run a command to its end; at its limit its whole tree is killed and what it printed is there.
 
         Raises:
@@ -91,7 +98,7 @@ class Workplace:
             if stdin is not None:
                 feeding = asyncio.create_task(self._feed(exec_id, stdin))
             try:
-                return await self._collect(subscription, exec_id)
+                return await self._collect(subscription, exec_id, max_output_bytes)
             finally:
                 subscription.close()
         except SandboxGone as gone:
@@ -105,7 +112,7 @@ class Workplace:
         with suppress(AviatoError, SandboxGone):
             await self._link.write_stdin(exec_id, data, 0, True)
 
-    async def _collect(self, subscription: Subscription, exec_id: str) -> Ran:
+    async def _collect(self, subscription: Subscription, exec_id: str, limit: int) -> Ran:
         kept = {int(StreamId.STDOUT): bytearray(), int(StreamId.STDERR): bytearray()}
         ends = dict.fromkeys(kept, 0)
         while True:
@@ -116,7 +123,7 @@ class Workplace:
             for frame in frames:
                 if frame.type == FrameType.DATA:
                     ends[frame.stream] = frame.offset + len(frame.payload)
-                    room = MAX_OUTPUT_BYTES - len(kept[frame.stream])
+                    room = limit - len(kept[frame.stream])
                     kept[frame.stream] += frame.payload[:room]
                 elif frame.type == FrameType.ERROR:
                     raise from_wire(ErrorBody.model_validate_json(frame.payload))

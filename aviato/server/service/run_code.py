@@ -157,7 +157,7 @@ class CodeRunner:
             return await self._build_and_run(place, request, recipe)
 
     async def _trouble(self, language: str, recipe: Recipe) -> str:
-        """Why a language cannot be run here; empty if a program that must work does. Else a broken compiler were the model's."""
+        """Why a language cannot be run here, empty if it can. A broken compiler would look like the model's failure."""
         if language in self._works:
             return ""
         async with self._trials[language]:
@@ -219,7 +219,7 @@ class CodeRunner:
         for path in dict.fromkeys(paths):
             try:
                 async with asyncio.timeout_at(deadline):
-                    content = await self._read(place, path, room)
+                    content = await self._files.read_whole(place.sandbox_id, path, room)
             except TimeoutError:
                 notes.append(f"{path!r} could not be read in time")
                 continue
@@ -233,15 +233,6 @@ class CodeRunner:
             room -= len(content)
             found[path] = b64encode(content).decode()
         return found
-
-    async def _read(self, place: Workplace, path: str, room: int) -> bytes | None:
-        content = bytearray()
-        async with self._files.read(place.sandbox_id, path) as opened:
-            async for piece in opened.pieces:
-                content += piece
-                if len(content) > room:
-                    return None
-        return bytes(content)
 
 
 async def _run(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
 from aviato.server.host import room
+from aviato.server.service.batches import BatchRunner
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
 from aviato.server.service.leases import Leases
@@ -77,6 +78,7 @@ class Service:
             self.sandboxes, self.lives, self.registry, self.leases, self.check_able, settings.run_code_concurrency
         )
         self.code = CodeRunner(self.one_shots, self.files, self.polls)
+        self.batches = BatchRunner(self.one_shots, self.files, self.polls)
         self._opened: asyncio.Task[None] | None = None
         self._unable: AviatoError | None = None
 
@@ -134,6 +136,7 @@ class Service:
         """End long polls and streams with an error that makes clients come back to the next server."""
         self.polls.close()
         self.code.stop()
+        self.batches.stop()
         for feed in list(self.execs.feeds):
             feed.fail(stopping_error())
 

@@ -1,0 +1,139 @@
+"""Scripts in, values of their last expressions out: each in a fresh sandbox, and no verdict where the machine failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aviato import scripts
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.wire.run_code import BatchResult, ScriptExecution, ScriptFault, ScriptLogs, ScriptResult, ScriptValue
+
+if TYPE_CHECKING:
+    from aviato.server.service.files import Files
+    from aviato.server.service.one_shot import OneShots, Ran, Workplace
+    from aviato.server.service.polls import Polls
+    from aviato.wire.run_code import ExecuteBatch
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.2
+SLACK_SECONDS = 60.0
+RECORD_SECONDS = 5.0
+MAX_LOG_BYTES = 64 << 10
+"""Of each stream of each script."""
+LANGUAGES = frozenset({"python", "python3", "py"})
+
+
+class BatchRunner:
+    """Answers `POST /execute_batch`.
+
+    Args:
+        one_shots: where scripts run.
+        files: reads their records.
+        polls: tells when the server goes.
+    """
+
+    def __init__(self, one_shots: OneShots, files: Files, polls: Polls) -> None:
+        self._one_shots = one_shots
+        self._files = files
+        self._polls = polls
+        self._tasks: set[asyncio.Task[ScriptResult]] = set()
+
+    async def run(self, batch: ExecuteBatch) -> BatchResult:
+        """Run scripts, as many at a time as there are slots. Each has an answer of its own, in order.
+
+        Raises:
+            AviatoValidationError: there are not as many languages as scripts; nothing ran.
+        """
+        languages = batch.languages if batch.languages is not None else ["python"] * len(batch.scripts)
+        if len(languages) != len(batch.scripts):
+            problem = f"one for each script: there are {len(batch.scripts)} scripts and {len(languages)} languages"
+            raise AviatoValidationError(f"languages: {problem}", field_violations={"languages": problem})
+        pairs = zip(batch.scripts, languages, strict=True)
+        tasks = [asyncio.create_task(self._result(script, language, batch.timeout)) for script, language in pairs]
+        self._tasks.update(tasks)
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+            return BatchResult([_no_verdict("the server is going") if task.cancelled() else task.result() for task in tasks])
+        finally:
+            self._tasks.difference_update(tasks)
+            for task in tasks:
+                task.cancel()  # Its client has gone.
+
+    def stop(self) -> None:
+        """The server goes: what has no result has none."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _result(self, script: str, language: str, timeout_seconds: float) -> ScriptResult:
+        if language.lower() not in LANGUAGES:
+            return _no_verdict(f"scripts in {language!r} have no value here: only Python's last expression is one")
+        left = ATTEMPTS
+        while True:
+            left -= 1
+            try:
+                self._polls.check()
+                return await self._attempt(script, timeout_seconds)
+            except AviatoError as error:
+                if self._polls.closing or not left or not error.is_infrastructure:
+                    log.warning("a script could not be run: %s", error)
+                    return _no_verdict(f"{type(error).__name__}: {error}")
+            except Exception as error:
+                # One script of a batch never spoils the others.
+                log.exception("a script could not be run")
+                return _no_verdict(type(error).__name__)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _attempt(self, script: str, timeout_seconds: float) -> ScriptResult:
+        nonce = scripts.new_nonce()
+        async with self._one_shots.workplace(timeout_seconds + SLACK_SECONDS) as place:
+            given = scripts.stdin(nonce, script)
+            try:
+                ran = await place.run(
+                    scripts.command(), stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=MAX_LOG_BYTES
+                )
+            except AviatoError as error:
+                if error.is_infrastructure:
+                    raise
+                fault = ScriptFault(name=type(error).__name__, value=str(error), traceback="")
+                return ScriptResult(execution=ScriptExecution(error=fault))
+            value = await self._value(place, nonce)
+        return ScriptResult(execution=_execution(ran, value, timeout_seconds))
+
+    async def _value(self, place: Workplace, nonce: str) -> scripts.Value | None:
+        """What the script's own process left; what else lies there is up to what it started."""
+        try:
+            async with asyncio.timeout(RECORD_SECONDS):
+                record = await self._files.read_whole(place.sandbox_id, scripts.RECORD_PATH, scripts.MAX_RECORD_BYTES)
+        except (SandboxFileError, TimeoutError):
+            return None
+        return None if record is None else scripts.read(record, nonce)
+
+
+def _execution(ran: Ran, value: scripts.Value | None, timeout_seconds: float) -> ScriptExecution:
+    fault: ScriptFault | None = None
+    results: list[ScriptValue] = []
+    if ran.exit.timed_out:
+        fault = ScriptFault(name="TimeoutError", value=f"ran longer than {timeout_seconds:g} s", traceback="")
+    elif value is None:
+        fault = ScriptFault(name="EarlyExit", value=f"ended early with returncode {ran.exit.returncode}", traceback="")
+    elif value.fault is not None:
+        fault = ScriptFault(name=value.fault.name, value=value.fault.value, traceback=value.fault.traceback)
+    elif value.text is not None:
+        results = [ScriptValue(text=value.text)]
+    out = _log(ran.stdout, ran.exit.stdout_bytes_total)
+    err = _log(ran.stderr, ran.exit.stderr_bytes_total)
+    return ScriptExecution(results=results, logs=ScriptLogs(stdout=out, stderr=err), error=fault)
+
+
+def _log(kept: bytes, total: int) -> list[str]:
+    parts = [kept.decode(errors="replace")] if kept else []
+    return [*parts, f"[cut: {len(kept)} of {total} bytes]"] if len(kept) < total else parts
+
+
+def _no_verdict(why: str) -> ScriptResult:
+    return ScriptResult(execution=None, exception_str=why)
