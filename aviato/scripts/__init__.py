@@ -1,7 +1,7 @@
 """Scripts that end with their result as an expression, as cells of a notebook do: what runs them inside, and what is read back.
 
-Used on the client's side and by the server. A result counts only with the nonce that was given to the script's own process: what
-the script starts knows neither the nonce nor a way to it.
+Used on the client's side and by the server. A result counts only with the nonce that was given to the script's own process:
+what the script starts knows neither the nonce nor a way to it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read(record: bytes, nonce: str) -> Value | None:
     try:
         found = json.loads(record[len(begin) :])
         fault = found.get("fault")
-        return Value(
-            text=_text(found.get("text")), fault=None if fault is None else Fault(**{k: str(fault[k]) for k in _FAULT})
-        )
+        text = found.get("text")
+        parts = {} if fault is None else {name: str(fault[name]) for name in ("name", "value", "traceback")}
+        return Value(text=None if text is None else str(text), fault=None if fault is None else Fault(**parts))
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         return None

@@ -46,7 +46,7 @@ class ServerSettings(BaseModel):
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
     backend: str = Field("local", description="What carries the sandboxes.")
     api_key_file: str | None = Field(
-        None, description="File with one API key a line, and behind it the routes that it is for, if not for all."
+        None, description="File with one API key a line, and the routes behind it if it is not for all."
     )
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
@@ -55,7 +55,7 @@ class ServerSettings(BaseModel):
     )
     run_code_concurrency: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="How many /run_code and /execute_batch programs run at once; more queue (default: 2 a core, 8 at least).",
+        description="How many programs of /run_code and /execute_batch run at once (default: 2 a core, 8 at least).",
     )
     lease: Seconds = Field(60.0, description="Seconds without a heartbeat after which a TCP client's sandboxes end.")
     orphan_timeout: Seconds = Field(600.0, description="Seconds without a server after which a sandbox ends itself.")

@@ -47,7 +47,7 @@ class Route:
         query: model of the query; None: there is none.
         body: model of a JSON body, or a content type; None: there is none.
         waits: whether the service must be ready first.
-        foreign_text: half characters (lone surrogates), which a model's text can have, become U+FFFD; elsewhere they are refused.
+        foreign_text: half characters (lone surrogates), as a model's text can have, become U+FFFD; else they are refused.
     """
 
     method: str

@@ -183,7 +183,7 @@ class Store:
     # Keys
 
     def add_key_hash(self, key_hash: str) -> None:
-        """Remember the hash of an API key, and behind it the routes that it is for, if not for all; what was known is replaced."""
+        """Remember the hash of an API key, and the routes behind it if it is not for all; what was known of it is replaced."""
         bare = key_hash.partition(" ")[0]
         self._db.execute("DELETE FROM api_keys WHERE hash != ? AND (hash = ? OR hash LIKE ? || ' %')", (key_hash, bare, bare))
         self._db.execute("INSERT OR IGNORE INTO api_keys VALUES (?, ?)", (key_hash, time.time()))
