@@ -100,7 +100,9 @@ def test_memory_limit(run_code: Run) -> None:
 
 HOSTILE = {
     "kill everyone": "import os, signal; os.kill(-1, signal.SIGKILL)",
-    "kill process 1": "import os, signal\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except OSError: pass\nraise SystemExit(1)",
+    "kill process 1": (
+        "import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except OSError: pass\nraise SystemExit(1)"
+    ),
     "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "remove everything": "import os; os.system('rm -rf --no-preserve-root / 2>/dev/null'); os._exit(1)",
     "lock everything": "import os; os.system('chmod 000 / /workspace /tmp 2>/dev/null'); os._exit(1)",
@@ -119,6 +121,18 @@ HOSTILE = {
     "NUL": "raise SystemExit(1)  # \0\n",
     "half a character": "\ud800",
     "deep nesting": "(" * 100_000,
+    "limit the processor time of process 1": (
+        "import os, resource, time\ntry: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))\nexcept Exception: pass\n"
+        "time.sleep(60)"
+    ),
+    "limit the memory of process 1": (
+        "import os, resource, time\ntry: resource.prlimit(1, resource.RLIMIT_AS, (0, 0))\nexcept Exception: pass\n"
+        "os.system('head -c 100000000 /dev/zero'); os._exit(1)"
+    ),
+    "limit the files of process 1": (
+        "import os, resource, time\ntry: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))\nexcept Exception: pass\n"
+        "os._exit(1)"
+    ),
     "stopped": "import os, signal; os.kill(0, signal.SIGSTOP)",
 }
 

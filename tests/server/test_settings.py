@@ -18,6 +18,7 @@ EXAMPLES = {
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
+    "run_code_concurrency": ("4", 4),
     "lease": ("10", 10.0),
     "orphan_timeout": ("20", 20.0),
     "idle_exit": ("30", 30.0),

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from aviato import scripts
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.server.service.one_shot import RunLostError
 from aviato.wire.run_code import BatchResult, ScriptExecution, ScriptFault, ScriptLogs, ScriptResult, ScriptValue
 
 if TYPE_CHECKING:
     from aviato.server.service.files import Files
     from aviato.server.service.one_shot import OneShots, Ran, Workplace
-    from aviato.server.service.polls import Polls
     from aviato.wire.run_code import ExecuteBatch
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 3
-PAUSE_SECONDS = 0.2
 SLACK_SECONDS = 60.0
 RECORD_SECONDS = 5.0
 MAX_LOG_BYTES = 64 << 10
@@ -33,13 +31,11 @@ class BatchRunner:
     Args:
         one_shots: where scripts run.
         files: reads their records.
-        polls: tells when the server goes.
     """
 
-    def __init__(self, one_shots: OneShots, files: Files, polls: Polls) -> None:
+    def __init__(self, one_shots: OneShots, files: Files) -> None:
         self._one_shots = one_shots
         self._files = files
-        self._polls = polls
         self._tasks: set[asyncio.Task[ScriptResult]] = set()
 
     async def run(self, batch: ExecuteBatch) -> BatchResult:
@@ -72,21 +68,18 @@ class BatchRunner:
     async def _result(self, script: str, language: str, timeout_seconds: float) -> ScriptResult:
         if language.lower() not in LANGUAGES:
             return _no_verdict(f"scripts in {language!r} have no value here: only Python's last expression is one")
-        left = ATTEMPTS
-        while True:
-            left -= 1
-            try:
-                self._polls.check()
-                return await self._attempt(script, timeout_seconds)
-            except AviatoError as error:
-                if self._polls.closing or not left or not error.is_infrastructure:
-                    log.warning("a script could not be run: %s", error)
-                    return _no_verdict(f"{type(error).__name__}: {error}")
-            except Exception as error:
-                # One script of a batch never spoils the others.
-                log.exception("a script could not be run")
-                return _no_verdict(type(error).__name__)
-            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            return await self._one_shots.persist(lambda: self._attempt(script, timeout_seconds))
+        except RunLostError as lost:
+            fault = ScriptFault(name="EarlyExit", value=f"the script ended its own sandbox: {lost}", traceback="")
+            return ScriptResult(execution=ScriptExecution(error=fault))
+        except AviatoError as error:
+            log.warning("a script could not be run: %s", error)
+            return _no_verdict(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            # One script of a batch never spoils the others.
+            log.exception("a script could not be run")
+            return _no_verdict(type(error).__name__)
 
     async def _attempt(self, script: str, timeout_seconds: float) -> ScriptResult:
         nonce = scripts.new_nonce()

@@ -7,7 +7,7 @@ import logging
 import os
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import AviatoError, SandboxRequestTimeoutError, SandboxResourceExhaustedError
 from aviato.server.peers import Peer, open_process
@@ -21,11 +21,12 @@ from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aviato.server.service.leases import Leases
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.lives import Lives
+    from aviato.server.service.polls import Polls
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
     from aviato.server.supervisor.link import SupervisorLink
@@ -40,7 +41,23 @@ MAX_OUTPUT_BYTES = 4 << 20
 ROOM_SECONDS = 0.25
 LEASE_IDLE_SECONDS = 10.0
 GONE_SECONDS = 10.0
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.2
+SILENCE_SECONDS = 10.0
+"""How long after its limit a command's end is waited for: code can hobble the supervisor of its own sandbox."""
+CONTROL_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+
+
+T = TypeVar("T")
+
+
+class RunLostError(Exception):
+    """A sandbox was lost while a command ran in it: the machine failed, or the command has brought that about."""
+
+    def __init__(self, error: AviatoError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +99,7 @@ class Workplace:
 
         Raises:
             AviatoError: it could not be started, or the sandbox ended.
+            RunLostError: the sandbox was lost.
         """
         exec_id = new_exec_id()
         spec = ExecSpec(
@@ -98,11 +116,17 @@ class Workplace:
             if stdin is not None:
                 feeding = asyncio.create_task(self._feed(exec_id, stdin))
             try:
-                return await self._collect(subscription, exec_id, max_output_bytes)
+                async with asyncio.timeout(timeout_seconds + SILENCE_SECONDS):
+                    return await self._collect(subscription, exec_id, max_output_bytes)
+            except TimeoutError:
+                return Ran(exit=_SILENT, stdout=b"", stderr=b"")
             finally:
                 subscription.close()
         except SandboxGone as gone:
-            raise await error_of_gone(self.box, gone, started=True) from None
+            error = await error_of_gone(self.box, gone, started=True)
+            if error.reason == "lost":
+                raise RunLostError(error) from None
+            raise error from None
         finally:
             if feeding is not None:
                 feeding.cancel()
@@ -134,6 +158,9 @@ class Workplace:
             self._link.acknowledge(exec_id, ends[1], ends[2], False)
 
 
+_SILENT = ExecExit(returncode=137, timed_out=True, duration_seconds=0.0, stdout_bytes_total=0, stderr_bytes_total=0)
+
+
 class OneShots:
     """Makes and ends such sandboxes; who finds no free slot waits in order.
 
@@ -142,6 +169,7 @@ class OneShots:
         lives: ends them.
         registry: finds them.
         leases: they are held by a lease of this process, so that they end with it, whatever its end.
+        polls: tells when the server goes.
         check_able: raises where sandboxes cannot run.
         concurrency: how many run at a time; None counts the cores, so that a burst does not make each one slow.
     """
@@ -152,6 +180,7 @@ class OneShots:
         lives: Lives,
         registry: Registry,
         leases: Leases,
+        polls: Polls,
         check_able: Callable[[], None],
         concurrency: int | None = None,
     ) -> None:
@@ -159,6 +188,7 @@ class OneShots:
         self._lives = lives
         self._registry = registry
         self._leases = leases
+        self._polls = polls
         self._check_able = check_able
         self.concurrency = concurrency or max(LEAST_RUNS, RUNS_PER_CORE * (os.cpu_count() or 1))
         self._slots = asyncio.Semaphore(self.concurrency)
@@ -166,6 +196,41 @@ class OneShots:
         self._lease_timer: asyncio.TimerHandle | None = None
         self._boxes: dict[str, LiveSandbox] = {}
         self._endings: set[asyncio.Task[None]] = set()
+
+    async def persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of an attempt, repeated where the machine fails.
+
+        Raises:
+            RunLostError: each attempt lost its sandbox while its code ran, and another command runs well: it was the code.
+            AviatoError: of the last attempt.
+            SandboxUnavailableError: the server goes.
+        """
+        losses = 0
+        for number in range(1, ATTEMPTS + 1):
+            self._polls.check()
+            try:
+                return await attempt()
+            except RunLostError as lost:
+                losses += 1
+                error = lost.error
+            except AviatoError as failure:
+                if not failure.is_infrastructure:
+                    raise
+                error = failure
+            if number < ATTEMPTS:
+                await asyncio.sleep(PAUSE_SECONDS)
+        self._polls.check()
+        if losses == ATTEMPTS and await self._runs_others():
+            raise RunLostError(error)
+        raise error
+
+    async def _runs_others(self) -> bool:
+        try:
+            async with self.workplace(2 * CONTROL_SECONDS) as place:
+                ran = await place.run(["/bin/sh", "-c", "exit 0"], timeout_seconds=CONTROL_SECONDS)
+        except (AviatoError, RunLostError):
+            return False
+        return ran.exit.returncode == 0
 
     @asynccontextmanager
     async def workplace(self, lifetime_seconds: float) -> AsyncIterator[Workplace]:

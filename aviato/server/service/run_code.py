@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.server.service.languages import RECIPES, TRIAL, Recipe, limited
-from aviato.server.service.one_shot import busy_error
+from aviato.server.service.one_shot import RunLostError, busy_error
 from aviato.server.service.polls import stopping_error
 from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
 
@@ -30,8 +30,6 @@ MARGIN_SECONDS = 2.0
 """The answer that says "busy" leaves so long before that."""
 KEPT_SECONDS = 6.0
 """How long a request that was told "busy" keeps its place, and its result, for the same request coming again."""
-ATTEMPTS = 3
-PAUSE_SECONDS = 0.2
 TRIAL_SECONDS = 30.0
 BROKEN_SECONDS = 30.0
 """How long a language that does not work is not tried again."""
@@ -122,21 +120,17 @@ class CodeRunner:
             job.exception()
 
     async def _until_result(self, request: RunCode) -> RunCodeResult:
-        """A result, after some attempts if the machine fails."""
-        left = ATTEMPTS
-        while True:
+        try:
+            return await self._one_shots.persist(lambda: self._attempt(request))
+        except RunLostError as lost:
+            ran = CommandRunResult(status="Finished", return_code=137, stdout="", stderr="", execution_time=0.0)
+            return RunCodeResult(status="Failed", message=f"the code ended its own sandbox: {lost}", run_result=ran)
+        except (SandboxFileError, AviatoValidationError):
+            raise
+        except AviatoError as error:
             self._polls.check()
-            left -= 1
-            try:
-                return await self._attempt(request)
-            except (SandboxFileError, AviatoValidationError):
-                raise
-            except AviatoError as error:
-                self._polls.check()
-                if not left or not error.is_infrastructure:
-                    log.warning("code could not be run: %s", error)
-                    return RunCodeResult(status="SandboxError", message=f"{type(error).__name__}: {error}")
-            await asyncio.sleep(PAUSE_SECONDS)
+            log.warning("code could not be run: %s", error)
+            return RunCodeResult(status="SandboxError", message=f"{type(error).__name__}: {error}")
 
     async def _attempt(self, request: RunCode) -> RunCodeResult:
         recipe = RECIPES.get(request.language)

@@ -75,10 +75,10 @@ class Service:
             settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports
         )
         self.one_shots = OneShots(
-            self.sandboxes, self.lives, self.registry, self.leases, self.check_able, settings.run_code_concurrency
+            self.sandboxes, self.lives, self.registry, self.leases, self.polls, self.check_able, settings.run_code_concurrency
         )
         self.code = CodeRunner(self.one_shots, self.files, self.polls)
-        self.batches = BatchRunner(self.one_shots, self.files, self.polls)
+        self.batches = BatchRunner(self.one_shots, self.files)
         self._opened: asyncio.Task[None] | None = None
         self._unable: AviatoError | None = None
 
