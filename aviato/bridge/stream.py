@@ -31,8 +31,8 @@ MAX_LINE = 1 << 20
 class StreamReader(Generic[T]):
     """Output as it arrives: `for` in any thread, `async for` on any loop; `.lines()` line by line.
 
-    Yields what arrived, decoded incrementally if it is a text stream. One iterator at a time; a new one replays what was
-    collected and goes on live.
+    Yields what arrived, decoded incrementally if it is a text stream; `.raw()` yields bytes in any case. One iterator at a
+    time; a new one replays what was collected and goes on live.
     """
 
     def __init__(self, *, name: str, text: bool, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
@@ -128,6 +128,11 @@ class StreamReader(Generic[T]):
         r"""Lines without their end (`\n` or `\r\n`), for `for` and `async for`; a line over 1 MiB in pieces."""
         return StreamIterator(self, lines=True)
 
+    def raw(self) -> StreamIterator[bytes]:
+        """The bytes as they arrive, not decoded, for `for` and `async for`."""
+        stream: Any = self
+        return StreamIterator(stream, lines=False, text=False)
+
     def detach_own(self) -> None:
         """Detach an iterator that this very thread or task holds half read, so that waiting here cannot wait for itself.
 
@@ -193,9 +198,9 @@ class StreamReader(Generic[T]):
 class StreamIterator(Generic[T]):
     """One reading of a stream; an iterator for both worlds."""
 
-    def __init__(self, stream: StreamReader[T], *, lines: bool) -> None:
+    def __init__(self, stream: StreamReader[T], *, lines: bool, text: bool | None = None) -> None:
         self._stream: StreamReader[T] = stream
-        self._cutter: _Cutter[T] = _Cutter(text=stream._text, lines=lines)
+        self._cutter: _Cutter[T] = _Cutter(text=stream._text if text is None else text, lines=lines)
         self._ready: deque[T] = deque()
         self._position = stream._collection.offset
         self._over = False

@@ -5,6 +5,15 @@ A module whose classes derive from a framework's is for that framework's users t
 
 from __future__ import annotations
 
+import errno
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aviato.exceptions import SandboxFileError
+
+_MISSING = frozenset({"no_such_file", "not_a_directory"})
+_REFUSED = frozenset({"permission_denied", "read_only", "not_a_regular_file"})
+
 
 def missing(package: str, extra: str, error: ImportError) -> ImportError:
     """What to raise where a framework cannot be imported.
@@ -16,3 +25,21 @@ def missing(package: str, extra: str, error: ImportError) -> ImportError:
     """
     how = f"pip install 'aviato[{extra}]'"
     return ImportError(f"{package} cannot be imported ({error}); install it with {how}", name=error.name)
+
+
+def os_error(error: SandboxFileError, name: str) -> OSError:
+    """The builtin error that frameworks expect of a file.
+
+    Args:
+        error: what is wrong with the file.
+        name: the path as its caller gave it.
+    """
+    if error.reason in _MISSING:
+        return FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+    if error.reason == "is_a_directory":
+        return IsADirectoryError(errno.EISDIR, "Is a directory", name)
+    if error.reason in _REFUSED:
+        return PermissionError(errno.EACCES, str(error), name)
+    if error.reason == "timeout":
+        return TimeoutError(errno.ETIMEDOUT, str(error), name)
+    return OSError(errno.ENOSPC if error.reason == "disk_full" else errno.EIO, str(error), name)

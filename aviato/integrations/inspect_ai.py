@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
-from aviato.integrations import missing
+from aviato.integrations import missing, os_error
 from aviato.sandbox import Sandbox
 
 try:
@@ -53,8 +53,6 @@ logger = logging.getLogger("aviato")
 TAG = "inspect_ai"
 WORKING_DIR = "/workspace"
 _ROOT = (None, "root", "0", 0)
-_MISSING = frozenset({"no_such_file", "not_a_directory"})
-_REFUSED = frozenset({"permission_denied", "read_only", "not_a_regular_file"})
 
 
 class AviatoSandboxConfig(BaseModel):
@@ -268,15 +266,7 @@ def _translated(error: AviatoError, name: str) -> Exception:
         return late
     if not isinstance(error, SandboxFileError):
         return SandboxUnavailableError(str(error))
-    if error.reason in _MISSING:
-        return FileNotFoundError(errno.ENOENT, "No such file or directory", name)
-    if error.reason == "is_a_directory":
-        return IsADirectoryError(errno.EISDIR, "Is a directory", name)
-    if error.reason in _REFUSED:
-        return PermissionError(errno.EACCES, str(error), name)
-    if error.reason == "timeout":
-        return TimeoutError(str(error))
-    return OSError(errno.ENOSPC if error.reason == "disk_full" else errno.EIO, str(error), name)
+    return os_error(error, name)
 
 
 def _no_nul(*texts: str) -> None:

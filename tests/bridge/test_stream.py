@@ -98,6 +98,14 @@ def test_bytes_that_are_no_text_are_replaced():
     assert list(written(b"a\xffb", b"\xc3")) == ["a\ufffdb", "\ufffd"]
 
 
+def test_raw_bytes_of_a_text_stream():
+    chunks = [b"a\xff", b"\xc3", b"\xa9\r\n"]
+    assert [b"".join(found) for found in both(lambda: written(*chunks), StreamReader.raw)] == [b"".join(chunks)] * 2
+    stream = written(*chunks)
+    assert b"".join(stream.raw()) == b"".join(chunks)
+    assert "".join(stream) == "a\ufffdé\r\n"
+
+
 @pytest.mark.parametrize(
     ("chunks", "lines"),
     [
