@@ -153,7 +153,8 @@ class OpenAIServer:
     async def _serve(self) -> None:
         self._ended = asyncio.Event()
         app = web.Application(middlewares=[self._checked])
-        app.router.add_get("/v1/models", self._list_models)
+        if self._models:
+            app.router.add_get("/v1/models", self._list_models)
         app.router.add_post("/v1/chat/completions", self._chat)
         if self._responses:
             app.router.add_post("/v1/responses", self._respond)

@@ -17,6 +17,7 @@ import pytest
 
 import aviato
 from tests.guides import blocks
+from tests.integrations import offline_run
 from tests.openai_server import OpenAIServer, Reply, Request, broken_tool, error, malformed, text, tool
 
 pytest.importorskip("openai")
@@ -125,8 +126,12 @@ def test_output_is_the_readme_s_line_by_line(server: Any, tmp_path: Path) -> Non
     assert [*shown[:rest], "  ...", *shown[rest + 7 :]] == expected
     step = re.compile(r"  Step \d: reward=0\.\d{3}, success=\d\d\.0% \(\d/4\), time=T")
     assert all(step.fullmatch(line) for line in shown[rest : rest + 7])
-    [written] = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert written.read_bytes().count(b"train/success_rate") >= 10
+    [files] = tmp_path.glob("wandb/offline-run-*/files")
+    logged = [row for row in offline_run.rows(files) if "train/reward" in row]
+    assert [(row["_step"], row["train/reward"], row["train/attempts"]) for row in logged] == [
+        (step, passed / 4, 1.0) for step, passed in enumerate(passes)
+    ]
+    assert sum(row.get("aviato/sandboxes_created", 0) for row in offline_run.rows(files)) == 40
 
 
 @needs_seeds
@@ -209,6 +214,7 @@ def test_no_failure_of_a_server_becomes_a_reward(server: Any) -> None:
     assert "BadRequestError" in failure
 
 
+@pytest.mark.slow
 def test_no_failure_of_a_sandbox_becomes_a_reward(make_server: Any) -> None:
     server = make_server()
     body = """
@@ -307,8 +313,8 @@ def test_wrong_use_is_said_in_a_line(server: Any, tmp_path: Path) -> None:
             assert "Traceback" not in done.stderr
 
 
-def test_it_runs_as_a_module_too(server: Any) -> None:
-    with OpenAIServer(solver(), key=None) as api:
+def test_it_runs_as_a_module_too_and_against_a_server_that_lists_no_models(server: Any) -> None:
+    with OpenAIServer(solver(), key=None, models=[]) as api:
         flags = ["--base-url", api.url, "--dataset-file", str(SAMPLE), "--num-steps", "1", "--batch-size", "1", "--dry-run"]
         done = run([sys.executable, "-W", "error", "-m", "reward_toolkit.train", *flags], environment(server), cwd=RL_TRAINING)
     assert (done.returncode, done.stderr) == (0, "")

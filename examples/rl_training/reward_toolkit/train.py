@@ -188,6 +188,8 @@ async def run(model: TrainableModel, problems: Sequence[MBPPProblem], arguments:
         await model.client.models.list()
     except (openai.APIConnectionError, openai.AuthenticationError) as error:
         sys.exit(f"The model server at {model.client.base_url} cannot be used: {error}")
+    except openai.APIStatusError:
+        pass  # It is there. Not every server lists its models.
 
     job_id = uuid.uuid4().hex[:8]
     print(f"\nART Training (job: {job_id})\n{'=' * WIDTH}")
