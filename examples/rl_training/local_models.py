@@ -27,7 +27,8 @@ def make_tiny(folder: Path, *, chat_template: str = CHAT_TEMPLATE, special: list
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    words.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet))
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    words.train_from_iterator([TEXT], trainer)
     save_tokenizer(words, folder, chat_template)
     torch.manual_seed(0)
     config = Qwen2Config(

@@ -166,10 +166,14 @@ def test_no_verdict_raises_where_trl_would_count_it(version: str | None, monkeyp
 
 
 @pytest.mark.parametrize("version", ["1.6.0", "1.16.0", "1.17.0.dev0", "2.0.0rc1"])
-def test_no_verdict_is_none_where_trl_leaves_it_out(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_verdict_is_none_where_trl_leaves_it_out(
+    version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     installed(monkeypatch, version)
-    outcomes = [Outcome(verdict=Verdict.INFRASTRUCTURE, error=LOST), Outcome(verdict=Verdict.FAILED)]
+    message = f"SandboxUnavailableError: {LOST}"
+    outcomes = [Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=LOST), Outcome(verdict=Verdict.FAILED)]
     assert Scale().rewards("code_reward", outcomes) == [None, 0.0]
+    assert "code_reward: 1 of 2 completions have no verdict: SandboxUnavailableError: the server is gone" in caplog.text
     with pytest.raises(aviato.SandboxUnavailableError):
         Scale(on_infrastructure="raise").rewards("code_reward", outcomes)
 

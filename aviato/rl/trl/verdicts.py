@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
@@ -12,6 +13,8 @@ from aviato.rl.outcome import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+logger = logging.getLogger("aviato")
 
 OnInfrastructure = Literal["auto", "none", "raise"]
 FIRST_TO_EXCLUDE = (1, 6)
@@ -47,6 +50,8 @@ class Scale:
                 else f"{name}: {len(lost)} of {len(outcomes)} completions have no verdict (on_infrastructure='raise')."
             )
             raise error
+        if lost:
+            logger.warning("%s: %d of %d completions have no verdict: %s", name, len(lost), len(outcomes), lost[0].message)
         return [outcome.reward(self.passed, self.failed, None, self.skipped) for outcome in outcomes]
 
 
