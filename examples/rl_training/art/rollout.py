@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from inference import Conversation
 from openai import AsyncOpenAI
 from problems import MBPPProblem
@@ -25,15 +23,16 @@ async def rollout(client: AsyncOpenAI, model: str, problem: MBPPProblem, session
         AviatoError: the sandboxes failed.
         openai.OpenAIError: the model's server failed.
     """
-    messages: list[Any] = problem.messages()
-    conversation = Conversation(client, model, messages)
+    trajectory = art.Trajectory(messages_and_choices=problem.messages(), tools=ROLLOUT_TOOLS)
+    messages = trajectory.messages_and_choices
+    conversation = Conversation(client, model, problem.messages())
     turns = 0
     async with session.sandbox() as sandbox:
         toolbox = Toolbox(problem, session, sandbox)
         while toolbox.outcome is None and turns < MAX_TURNS:
             turn = await conversation.turn()
             turns += 1
-            # Plain text, since replies of such servers carry no log-probabilities of tokens: ART takes them from its own model.
+            # Plain text: ART trains on it without log-probabilities of the tokens, which this model's replies do not have.
             messages.append({"role": "assistant", "content": str(turn)})
             if not turn.calls:
                 break
@@ -43,15 +42,11 @@ async def rollout(client: AsyncOpenAI, model: str, problem: MBPPProblem, session
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": output})
 
     outcome = toolbox.outcome
-    trajectory = art.Trajectory(
-        messages_and_choices=messages,
-        tools=ROLLOUT_TOOLS,
-        reward=1.0 if outcome is not None and outcome.passed else 0.0,
-        metrics={"turns": turns, "submitted": outcome is not None},
-        metadata={
-            "task_id": problem.task_id,
-            "sandbox_id": sandbox.sandbox_id,
-            "verdict": "none" if outcome is None else str(outcome.verdict),
-        },
-    )
+    trajectory.reward = 1.0 if outcome is not None and outcome.passed else 0.0
+    trajectory.metrics = {"turns": turns, "submitted": outcome is not None}
+    trajectory.metadata = {
+        "task_id": problem.task_id,
+        "sandbox_id": sandbox.sandbox_id,
+        "verdict": "none" if outcome is None else str(outcome.verdict),
+    }
     return trajectory.finish()
