@@ -71,7 +71,7 @@ class CPUService:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            yield {"loss": loss.item(), "trained_tokens": float(inputs["assistant_mask"].sum())}
+            yield {"loss": loss.item()}
         self._checkpoint(1 + max(int(path.name) for path in self._output.iterdir()))
 
     def _checkpoint(self, step: int) -> None:
