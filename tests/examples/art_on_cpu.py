@@ -36,7 +36,7 @@ def make_model(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(special_tokens=["<|im_start|>", "<|im_end|>"], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(special_tokens=["<|im_start|>", "<|im_end|>"], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(["zq zq zq"], trainer)  # ART marks places with the last token, which must be a text
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", chat_template=TEMPLATE)
     fast.save_pretrained(folder)

@@ -94,10 +94,27 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_what_is_not_installed_is_named() -> None:
-    done = python("-c", WITHOUT_ART, str(EXAMPLE / "train.py"), str(EXAMPLE), "--dry-run", "--problems", "sample")
+    program = ["-c", WITHOUT_ART, str(EXAMPLE / "train.py"), str(EXAMPLE), "--dry-run", "--problems", "sample"]
+    done = python(*program, env={**os.environ, "OPENAI_API_KEY": "x"})
     assert done.returncode == 1
     assert "Loaded 10 problems" in done.stdout
     assert "pip install -r examples/rl_training/art/requirements.txt" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys", "word"),
+    [
+        ([], {}, "Set OPENAI_API_KEY"),
+        (["--backend", "tinker"], {"OPENAI_API_KEY": "x"}, "set ART_TINKER_API_KEY"),
+        (["--problems", "/nowhere.jsonl"], {"OPENAI_API_KEY": "x"}, "/nowhere.jsonl"),
+        (["--problems", "/dev/null"], {"OPENAI_API_KEY": "x"}, "nothing to train on"),
+    ],
+)
+def test_what_is_missing_is_named(flags: list[str], keys: dict[str, str], word: str) -> None:
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "TINKER_", "ART_"))}
+    done = python(str(EXAMPLE / "train.py"), "--dry-run", "--problems", "sample", *flags, env={**mine, **keys})
+    assert done.returncode == 1
+    assert word in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_folder_is_not_taken_for_the_package() -> None:

@@ -88,21 +88,22 @@ async def run(arguments: argparse.Namespace) -> None:
     print(f"Loaded {len(problems)} problems\n", flush=True)
     if not problems:
         sys.exit("There is nothing to train on.")
+    check_keys(arguments.backend)
 
     import openai
 
     import art
 
     print(f"Creating {arguments.backend} backend...", flush=True)
-    check_keys(arguments.backend)
     backend = make_backend(arguments.backend)
     print("Creating trainable model...", flush=True)
     model: Any = art.TrainableModel(name=arguments.run_name, project=arguments.project, base_model=arguments.base_model)
     defaults = SandboxDefaults(container_image="python:3.11", tags=("art-training", arguments.project, arguments.run_name))
     async with Session(defaults) as session:
-        await session.sandbox().exec(["python", "-c", ""], check=True)
+        async with session.sandbox() as sandbox:
+            await sandbox.exec(["python", "-c", ""], check=True)
         if arguments.dry_run:
-            print("Dry run: the problems, the backend, the keys' names and the sandboxes are in order. Nothing was trained.")
+            print("Dry run: packages, keys, problems and sandboxes are there. Nothing was registered or trained.")
             return
         print("Registering model with backend...", flush=True)
         try:
@@ -167,6 +168,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         asyncio.run(run(arguments))
     except ModuleNotFoundError as error:
         sys.exit(f"{error}. Install what this example needs: pip install -r {REQUIREMENTS} (--backend local: see README.md)")
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; the sandboxes are stopped.")
     except (AviatoError, OSError) as error:
         sys.exit(f"Stopped: {type(error).__name__}: {error}")
 
