@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -93,6 +94,10 @@ class Reporting:
     def _reporters(self) -> list[Reporter]:
         if self._names is not None:
             return [find(name) for name in self._names]
+        if "wandb" not in sys.modules:
+            # No run can be active. And at exit after a Ctrl-C nothing may be imported that runs `exec`, as `dataclass` does:
+            # Python would forget that it was interrupted and end with 1.
+            return []
         try:
             return [find("wandb")]
         except AviatoValidationError:
