@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import logging
 import os
@@ -99,8 +100,13 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner = asyncio.Runner(loop_factory=_loop_factory())
+            try:
                 runner.run(self._main())
+            finally:
+                # To wait for its workers it starts a thread, which Python 3.12 forbids at the end; there the interpreter waits.
+                with contextlib.suppress(RuntimeError):
+                    runner.close()
         except Exception as error:
             if self._started.is_set():
                 raise

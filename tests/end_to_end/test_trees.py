@@ -361,3 +361,9 @@ def test_a_copy_that_is_cancelled_as_it_begins_leaves_nothing(
     with pytest.raises(aviato.OperationCancelledError):
         copying.result(10)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_process_that_copied_files_ends_without_a_word(served: Any, script: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    done = script(f"import aviato; aviato.Sandbox().upload({str(tmp_path)!r}, '/app').result()")
+    assert (done.returncode, done.stderr) == (0, "")
