@@ -106,6 +106,22 @@ def test_relative_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+ANCHORS = {
+    *("why-sandboxes-for-agent-tool-execution", "prerequisites", "core-pattern", "training-step-with-parallel-episodes"),
+    *("tagging-for-job-metadata", "try-it-reward_functionpy", "trl-grpotrainer-integration", "try-it-trl_grpo_integrationpy"),
+    *("error-handling-in-agent-episodes", "wb-metrics-integration", "monitoring-and-debugging", "counting-active-sandboxes"),
+    *("logging-execution-details", "multi-step-rollouts-with-art"),
+}
+
+
+def test_the_anchors_that_others_link_to_are_there() -> None:
+    page = (ROOT / "docs" / "guides" / "rl-training.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    there = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert ANCHORS - there == set()
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) - there == set()
+
+
 FALLBACK = re.compile(r"except (Base)?Exception[^\n]*:\s*\n?\s*(return 0|\w*rewards?\w*(\[\w+\])? = 0)")
 
 
