@@ -101,6 +101,7 @@ class LoopThread:
     def _run(self) -> None:
         try:
             runner = asyncio.Runner(loop_factory=_loop_factory())
+            runner.get_loop()  # Where none can be made, it fails before there is a coroutine.
             try:
                 runner.run(self._main())
             finally:
