@@ -17,7 +17,7 @@ KINDS = ("blocking, strings", "async, messages")
 
 @pytest.fixture(scope="module")
 def runs(run_script: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return run_script("training.py", *KINDS, "lost")
+    return run_script("training.py", *KINDS, "lost", "lost beside another")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,3 +56,12 @@ def test_every_third_sandbox_lost_to_the_machine(runs: dict[str, Any]) -> None:
     assert logged(run, "rewards/code_reward/mean") == pytest.approx([mean(expected)] * STEPS)
     assert logged(run, "code_reward/infrastructure") == [0.25] * STEPS
     assert all(math.isfinite(loss) for loss in logged(run, "loss"))
+
+
+def test_beside_another_reward_function_a_lost_sandbox_raises(runs: dict[str, Any]) -> None:
+    """There every version of TRL would add a 0 for it."""
+    run = runs["lost beside another"]
+    name, _, note = run["error"]
+    assert name.startswith("Sandbox")
+    assert "code_reward: 2 of 8 completions have no verdict" in note
+    assert (run["batches"], logged(run, "reward")) == ([], [])

@@ -117,6 +117,10 @@ def says_slowly(index: int, prompt: str) -> str:
     return f"<answer>{pause}def answer(): return {number + index % 2}</answer>"
 
 
+def brevity(completions: list[Any], **_: Any) -> list[float]:
+    return [1.0 if len(str(completion)) < 200 else 0.5 for completion in completions]
+
+
 def train(folder: Path, say: Callable[[int, str], str], reward: Any, conversational: bool) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -158,6 +162,9 @@ def main() -> None:
         elif name == "async, messages":
             reward = code_reward(tests_column="unit_tests", asynchronous=True, name="unit")
             found[name] = train(folder, says, reward, conversational=True)
+        elif name == "lost beside another":
+            reward = code_reward(tests_column="unit_tests", retry_budget_seconds=0, session=EveryThirdLost())
+            found[name] = train(folder, says_slowly, [reward, brevity], conversational=True)
         elif name == "lost":
             reward = code_reward(tests_column="unit_tests", retry_budget_seconds=0, session=EveryThirdLost())
             found[name] = train(folder, says_slowly, reward, conversational=True)

@@ -36,7 +36,7 @@ class EnvironmentReward:
         if self._on_outcomes is not None:
             self._on_outcomes(outcomes)
         log_shares(self.__name__, outcomes, given.get("log_metric"))
-        rewards = iter(self._scale.rewards(self.__name__, outcomes))
+        rewards = iter(self._scale.rewards(self.__name__, outcomes, given.get("log_metric")))
         return [next(rewards) if isinstance(each, SandboxEnvironment) else None for each in environments]
 
     def __repr__(self) -> str:

@@ -93,8 +93,8 @@ def code_reward(
     that runs to its end. A row that has nothing to test with is skipped.
 
     An infrastructure failure is tried again within its budget. What then has no verdict never becomes a number: TRL from 1.6
-    on gets None and leaves the completion out; for an older one the call raises. Where other reward functions judge the same
-    completion, TRL of any version counts None as 0 beside them, so use `on_infrastructure="raise"` there.
+    on gets None and leaves the completion out; for an older one, and where the trainer has other reward functions, beside
+    which TRL of any version counts None as 0, the call raises.
 
     Args:
         name: under which the trainer logs it; an identifier, not that of another reward function.
@@ -181,4 +181,4 @@ def _end(config: RewardConfig, asked: list[Asked], found: list[Outcome], given: 
     if config.on_outcomes is not None:
         config.on_outcomes(outcomes)
     log_shares(config.name, outcomes, given.get("log_metric"))
-    return config.scale.rewards(config.name, outcomes)
+    return config.scale.rewards(config.name, outcomes, given.get("log_metric"))

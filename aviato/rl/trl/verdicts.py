@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.rl.outcome import Outcome, Verdict
@@ -34,25 +34,38 @@ class Scale:
         if self.on_infrastructure not in _WORDS:
             raise AviatoValidationError(f"on_infrastructure must be one of {', '.join(_WORDS)}, got {self.on_infrastructure!r}")
 
-    def rewards(self, name: str, outcomes: Sequence[Outcome]) -> list[float | None]:
+    def rewards(self, name: str, outcomes: Sequence[Outcome], log_metric: Any = None) -> list[float | None]:
         """One reward for each outcome.
+
+        Args:
+            name: of the reward function.
+            outcomes: of one call.
+            log_metric: what the trainer handed over under this name; it leads to the trainer's other reward functions.
 
         Raises:
             AviatoError: what went wrong with the infrastructure, where the trainer would count None as a number.
         """
         lost = [outcome for outcome in outcomes if outcome.is_infrastructure]
-        if lost and (self.on_infrastructure == "raise" or (self.on_infrastructure == "auto" and not excludes_none())):
-            error = lost[0].error or SandboxUnavailableError(lost[0].message)
-            error.add_note(
-                f"{name}: {len(lost)} of {len(outcomes)} completions have no verdict. {_trl()} would count a missing reward "
-                "as 0 or spoil its group's baseline, so this raises. TRL 1.6 and later leave such completions out."
-                if self.on_infrastructure == "auto"
-                else f"{name}: {len(lost)} of {len(outcomes)} completions have no verdict (on_infrastructure='raise')."
-            )
-            raise error
         if lost:
-            logger.warning("%s: %d of %d completions have no verdict: %s", name, len(lost), len(outcomes), lost[0].message)
+            told = f"{name}: {len(lost)} of {len(outcomes)} completions have no verdict"
+            reason = self._reason_to_raise(log_metric)
+            if reason:
+                error = lost[0].error or SandboxUnavailableError(lost[0].message)
+                error.add_note(f"{told}. {reason}")
+                raise error
+            logger.warning("%s: %s", told, lost[0].message)
         return [outcome.reward(self.passed, self.failed, None, self.skipped) for outcome in outcomes]
+
+    def _reason_to_raise(self, log_metric: Any) -> str:
+        if self.on_infrastructure == "none":
+            return ""
+        if self.on_infrastructure == "raise":
+            return "on_infrastructure is 'raise'."
+        if not excludes_none():
+            return f"{_trl()} would count a missing reward as 0, so this raises; TRL 1.6 and later leave such completions out."
+        if others_beside(log_metric):
+            return f"{_trl()} would count a missing reward as 0 beside other reward functions, so this raises."
+        return ""
 
 
 def excludes_none() -> bool:
@@ -63,6 +76,13 @@ def excludes_none() -> bool:
         return False
     release = (int(match[1]), int(match[2]))
     return release > FIRST_TO_EXCLUDE or (release == FIRST_TO_EXCLUDE and re.search(r"dev|rc|a\d|b\d", found) is None)
+
+
+def others_beside(log_metric: Any) -> bool:
+    """Whether the trainer, where it can be told, has more reward functions than one: it adds up what is there."""
+    trainer = getattr(log_metric, "__self__", None)
+    functions = getattr(trainer, "reward_funcs", None)
+    return isinstance(functions, list) and len(functions) > 1
 
 
 def log_shares(name: str, outcomes: Sequence[Outcome], log_metric: Callable[[str, float], object] | None) -> None:
