@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.guides.blocks import SEEDS
+from tests.integrations import offline_run
 from tests.openai_server import OpenAIServer, Reply, Request, broken_tool, error, text, tool
 from tests.rl.machine import supervisors
 
@@ -198,6 +199,34 @@ def test_a_server_with_chat_alone_a_muddled_model_and_few_places(make_server: An
             assert answers[3:] == (["exit code: 0\n2\n", "All tests passed."] if trajectory["reward"] else [])
             assert trajectory["metadata"]["verdict"] == ("passed" if trajectory["reward"] else "none")
     assert json.loads((tmp_path / "options.json").read_text())["learning_rate"] == 0.01
+
+
+def never_done(place: int, rollout: int, turn: int, mark: str, solution: str) -> Reply:
+    """One rollout in two tries out for ever."""
+    return tool("execute_code", code=mark) if rollout % 2 else tool("submit_solution", code=solution)
+
+
+def test_wandb_gets_the_rewards_and_the_sandboxes_metrics(server: Any, tmp_path: Path) -> None:
+    """ART begins the run, and the session's numbers of each step are in it."""
+    pytest.importorskip("wandb", reason="wandb, which reads back what it wrote, is not installed: pip install 'aviato[wandb]'")
+    offline = {"WANDB_API_KEY": "0" * 40, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    with OpenAIServer(Teacher(never_done)) as api:
+        done = train(server, api, tmp_path, "--num-steps", "2", "--num-problems", "2", **offline)
+    assert done.returncode == 0, done.stderr
+    trajectories = [t for group in groups_of(tmp_path) for t in group["trajectories"]]
+    assert sorted((t["reward"], t["metrics"]["turns"], t["metadata"]["verdict"]) for t in trajectories) == (
+        [(0.0, 10, "none")] * 4 + [(1.0, 1, "passed")] * 4
+    )
+    [folder] = (tmp_path / "wandb").glob("offline-run-*")
+    rows = offline_run.rows(folder / "files")
+    assert [row["train/reward"] for row in rows if "train/reward" in row] == [0.5, 0.5]
+    ours = [row for row in rows if "aviato/executions" in row]
+    # Two rollouts of ten programs, two gradings, and the check before the first step.
+    assert [(row["aviato/step"], row["aviato/executions"], row["aviato/exec_errors"]) for row in ours] == [
+        (1, 23, 0),
+        (2, 22, 0),
+    ]
+    assert [row["aviato/max_execs_per_sandbox"] for row in ours] == [10, 10]
 
 
 def test_what_broke_has_no_reward(server: Any, tmp_path: Path) -> None:
