@@ -13,6 +13,7 @@ The other way in needs no code: `aviato serve` answers its router's requests (`e
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aviato.sandbox_config import SandboxOptions
+
+logger = logging.getLogger("aviato")
 
 _PYTHON = frozenset({"python", "python3", "py"})
 _FIRST_PAUSE_SECONDS = 0.2
@@ -98,9 +101,19 @@ class AviatoProvider:
             async with slots:
                 return await self._with_retries(session, script)
 
-        async with Session() as session:
-            rewards: list[float | None] = await asyncio.gather(*(one(session, script) for script in found))
-        return rewards
+        session = Session()
+        tasks = [asyncio.create_task(one(session, script)) for script in found]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                await session.close()
+            except AviatoError as error:
+                # The rewards are there. What could not be stopped ends with this process's lease.
+                logger.warning("the provider could not stop its sandboxes: %s", error)
 
     async def _with_retries(self, session: Session, script: str) -> float | None:
         deadline: float | None = None

@@ -36,7 +36,7 @@ async def score(solution: str, truth: Any, **options: Any) -> tuple[float, float
 
 
 def test_it_is_what_verl_takes() -> None:
-    """A plain `async def` of a module: an object with an async `__call__` would be taken for sync, its coroutine for the score."""
+    """A plain `async def` of a module: an async `__call__` would be taken for sync, and its coroutine for the score."""
     assert inspect.iscoroutinefunction(compute_score) and pickle.loads(pickle.dumps(compute_score)) is compute_score
 
 

@@ -36,25 +36,25 @@ WRONG = script("print(0)")
 
 FORGERIES = {
     "the record": (
-        "import os, json, glob, subprocess\n"
+        "import json, subprocess\n"
         "text = b'0' * 32 + b'\\n' + json.dumps({'text': '1.0'}).encode()\n"
-        "open('/workspace/.script_record', 'wb').write(text)\n"
-        "subprocess.Popen(['sh', '-c', 'for i in 1 2 3 4 5 6 7 8 9; do cp /workspace/.script_record /workspace/x; sleep 0.1; '\n"
-        "    'cp /workspace/x /workspace/.script_record; done'], start_new_session=True)"
+        "for name in ('.script_record', 'x'): open('/workspace/' + name, 'wb').write(text)\n"
+        "again = 'while cp /workspace/x /workspace/.script_record; do sleep 0.02; done'\n"
+        "subprocess.Popen(['sh', '-c', again], start_new_session=True, stdout=-3, stderr=-3)"
     ),
     "the grader's memory": (
-        "import os, re\n"
-        "parent = os.getppid()\n"
+        "import os\n"
+        "grader = f'/proc/{os.getppid()}/'\n"
         "found = 0\n"
-        "for name in ('mem', 'maps', 'environ', 'fd'):\n"
-        "    try: os.listdir(f'/proc/{parent}/fd') if name == 'fd' else open(f'/proc/{parent}/{name}', 'rb').read(1); found = 1\n"
+        "for name in ('mem', 'maps', 'environ', 'fd/0', 'fd/1', 'auxv'):\n"
+        "    try: found += len(open(grader + name, 'rb').read(1))\n"
         "    except OSError: pass\n"
         "print(4 if found else 0)"
     ),
     "the grader's end": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
     "everyone's end": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "the grader, stopped": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
-    "a directory in place of the record": "import os; os.mkdir('/workspace/.script_record'); os.mkdir('/workspace/.script_record/x')",
+    "a directory in place of the record": "import os; os.makedirs('/workspace/.script_record/x')",
     "an endless record": "import os; os.symlink('/dev/zero', '/workspace/.script_record')",
     "no place": "import os; os.system('rm -rf /workspace; chmod 000 /')",
 }
