@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import pickle
@@ -73,10 +74,11 @@ async def test_nothing_to_test_with(served: None, truth: Any) -> None:
 
 async def test_the_machine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", "unix:///nowhere/aviato.sock")
-    with pytest.raises(AviatoError) as caught:
-        await compute_score("", RIGHT, "assert True", retry_budget_seconds=0)
-    assert caught.value.is_infrastructure
-    found = await compute_score(
-        "", RIGHT, "assert True", retry_budget_seconds=0, on_infrastructure="score", infrastructure_score=-1.0
+    raised, found = await asyncio.gather(
+        compute_score("", RIGHT, "assert True", retry_budget_seconds=0),
+        compute_score("", RIGHT, "True", retry_budget_seconds=0, on_infrastructure="score", infrastructure_score=-1.0),
+        return_exceptions=True,
     )
-    assert found.keys() == KEYS and (found["score"], found["infra_error"]) == (-1.0, 1.0)
+    assert isinstance(raised, AviatoError) and raised.is_infrastructure
+    assert isinstance(found, dict) and found.keys() == KEYS
+    assert (found["score"], found["infra_error"]) == (-1.0, 1.0)
