@@ -52,9 +52,9 @@ class CPUService:
     def __init__(self, folder: str, output: Path) -> None:
         self._model = Qwen2ForCausalLM.from_pretrained(folder)
         self._output = output
+        self._checkpoint(0)
 
     async def start_openai_server(self, config: Any) -> tuple[str, int]:
-        self._checkpoint(0)
         return "127.0.0.1", 9
 
     async def vllm_engine_is_sleeping(self) -> bool:
@@ -85,7 +85,7 @@ class CPUBackend(LocalBackend):
     async def _get_service(self, model: Any) -> Any:
         if model.name not in self._services:
             output = Path(self._path, model.project, "models", model.name, "checkpoints")
-            self._services[model.name] = CPUService(model.base_model, output)
+            self._services[model.name] = CPUService(str(FOLDER / "model"), output)
         return self._services[model.name]
 
     async def train(self, model: Any, groups: Any, **options: Any) -> Any:
@@ -97,5 +97,6 @@ class CPUBackend(LocalBackend):
 
 art.local.backend.record_provenance = lambda *_: None  # asks W&B's service about the run, in offline mode too
 make_model(FOLDER / "model")
-train.make_backend = lambda name: CPUBackend(path=str(FOLDER / "art"))
-train.main(["--base-model", str(FOLDER / "model"), *sys.argv[2:]])
+if __name__ == "__main__":
+    train.make_backend = lambda name: CPUBackend(path=str(FOLDER / "art"))
+    train.main(["--base-model", str(FOLDER / "model"), *sys.argv[2:]])

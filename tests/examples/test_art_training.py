@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.guides import blocks
 from tests.guides.blocks import SEEDS
 from tests.integrations import offline_run
 from tests.openai_server import OpenAIServer, Reply, Request, broken_tool, error, text, tool
@@ -159,6 +160,32 @@ def test_a_step_as_the_guide_shows_it(server: Any, tmp_path: Path) -> None:
         assert [item["function"]["name"] for item in trajectory["tools"]] == ["execute_code", "submit_solution"]
     assert json.loads((tmp_path / "options.json").read_text())["learning_rate"] == 1e-5
     assert supervisors(server.pid) == set()
+
+
+@pytest.mark.skipif(not SEEDS.exists(), reason="the guides are not on this machine (../shared/seeds)")
+def test_the_guide_s_blocks_run_unchanged(server: Any, tmp_path: Path) -> None:
+    marks = {
+        "train": "import art\n",
+        "trajectory": "trajectory = art.Trajectory(",
+        "schema": "ROLLOUT_TOOLS: list",
+        "tags": '"art-training"',
+    }
+    section = blocks.renamed((SEEDS / blocks.FENCED["b"]).read_text()).split("## Multi-step Rollouts with ART")[-1]
+    fenced = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    found = {name: next(block for block in fenced if mark in block) for name, mark in marks.items()}
+    assert len(fenced) == len(found)
+    done = subprocess.run(
+        [str(PYTHON), str(ON_CPU.with_name("art_guide_blocks.py")), str(tmp_path)],
+        input=json.dumps(found),
+        env=environment(server, None),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ran train trajectory schema tags"
 
 
 def muddled(place: int, rollout: int, turn: int, mark: str, solution: str) -> Reply:
