@@ -23,7 +23,10 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize(("module", "extra"), [("inspect_ai", "inspect"), ("verifiers", "verifiers"), ("harbor", "harbor")])
+EXTRAS = {"inspect_ai": "inspect", "verifiers": "verifiers", "harbor": "harbor", "openenv": "openenv"}
+
+
+@pytest.mark.parametrize(("module", "extra"), EXTRAS.items())
 def test_a_missing_framework_names_the_extra(module: str, extra: str) -> None:
     command = [sys.executable, "-c", PROGRAM.replace("MODULE", module)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
