@@ -94,7 +94,7 @@ class Reporting:
     def _reporters(self) -> list[Reporter]:
         if self._names is not None:
             return [find(name) for name in self._names]
-        if "wandb" not in sys.modules:
+        if "wandb" not in sys.modules and "wandb" not in _made:
             # No run can be active. And at exit after a Ctrl-C nothing may be imported that runs `exec`, as `dataclass` does:
             # Python would forget that it was interrupted and end with 1.
             return []
