@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import requests
+from click.testing import CliRunner
 
+from aviato.cli.serve import command
 from tests.conftest import RunningServer
 from tests.rl.machine import kill_the_new_supervisor, supervisors
 from tests.run_code.served import KEY, base_url, judged, over_tcp, verl_client
@@ -226,6 +228,13 @@ def test_a_key_for_one_route(tcp: tuple[RunningServer, str]) -> None:
         assert answer.status_code == 401 and "/run_code only" in answer.text
         assert requests.get(url + path, auth=("any", KEY), timeout=20).status_code in (200, 404)
     assert requests.post(f"{url}/run_code", json=body, timeout=20).status_code == 401
+
+
+def test_a_key_for_a_route_that_is_none(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a-secret /run_cod\n")
+    done = CliRunner().invoke(command, ["--port", "0", "--state-dir", str(tmp_path), "--api-key-file", str(keys)])
+    assert done.exit_code == 1 and "'/run_cod', which is no route" in done.output and "a-secret" not in done.output
 
 
 def test_verls_own_client(base: str) -> None:

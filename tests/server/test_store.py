@@ -44,6 +44,11 @@ def test_it_survives_being_opened_again(tmp_path):
     again = Store(path)
     assert again.living() == [record("a")] and again.key_hashes() == ["k"]
     assert again.leases() == [LeaseRecord(lease_id="l", kind="process", pid=1, start_ticks=2, boot_id="b")]
+    # The newest word on what a key is for holds.
+    again.add_key_hash("k /run_code")
+    again.add_key_hash("kk")
+    again.add_key_hash("k /run_code /health")
+    assert sorted(again.key_hashes()) == ["k /run_code /health", "kk"]
     again.remove_lease("l")
     assert again.leases() == []
     assert again._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

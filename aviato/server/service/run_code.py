@@ -55,7 +55,7 @@ class CodeRunner:
         self._broken: dict[str, tuple[str, float]] = {}
         self._trials: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._jobs: set[asyncio.Task[RunCodeResult]] = set()
-        self._waiting_again: dict[str, deque[asyncio.Task[RunCodeResult]]] = defaultdict(deque)
+        self._waiting_again: dict[str, deque[tuple[asyncio.Task[RunCodeResult], asyncio.TimerHandle]]] = defaultdict(deque)
 
     async def run(self, request: RunCode) -> RunCodeResult:
         """Run code. A request that was told "busy" and comes again takes up where it was.
@@ -82,8 +82,7 @@ class CodeRunner:
             if job.cancelled():
                 raise stopping_error()
             return job.result()
-        self._waiting_again[key].append(job)
-        asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_up, key, job)
+        self._keep(key, job)
         raise busy_error(patience)
 
     def stop(self) -> None:
@@ -101,17 +100,20 @@ class CodeRunner:
         jobs = self._waiting_again.get(key)
         if not jobs:
             return None
-        job = jobs.popleft()
+        job, timer = jobs.popleft()
+        timer.cancel()
         if not jobs:
             del self._waiting_again[key]
         return job
 
-    def _give_up(self, key: str, job: asyncio.Task[RunCodeResult]) -> None:
-        jobs = self._waiting_again.get(key)
-        if jobs is not None and job in jobs:
-            jobs.remove(job)
-            if not jobs:
-                del self._waiting_again[key]
+    def _keep(self, key: str, job: asyncio.Task[RunCodeResult]) -> None:
+        timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_up, key)
+        self._waiting_again[key].append((job, timer))
+
+    def _give_up(self, key: str) -> None:
+        """Nobody has come again for the one that waits longest under this key."""
+        job = self._take_up(key)
+        if job is not None:
             job.cancel()
 
     def _over(self, job: asyncio.Task[RunCodeResult]) -> None:
