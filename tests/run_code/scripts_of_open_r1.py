@@ -46,12 +46,17 @@ FORGERIES = {
         "import os\n"
         "grader = f'/proc/{os.getppid()}/'\n"
         "found = 0\n"
-        "for name in ('mem', 'maps', 'environ', 'fd/0', 'fd/1', 'auxv'):\n"
-        "    try: found += len(open(grader + name, 'rb').read(1))\n"
+        "for name in ('mem', 'maps', 'environ', 'fd/0', 'fd/1'):\n"
+        "    try: found += os.open(grader + name, os.O_RDONLY | os.O_NONBLOCK)\n"
         "    except OSError: pass\n"
         "print(4 if found else 0)"
     ),
-    "the grader's end": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "a record, and the grader's end": (
+        "import os, json\n"
+        "text = b'0' * 32 + b'\\n' + json.dumps({'text': '1.0'}).encode()\n"
+        "open('/workspace/.script_record', 'wb').write(text)\n"
+        "os.kill(os.getppid(), 9)"
+    ),
     "everyone's end": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "the grader, stopped": "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)",
     "a directory in place of the record": "import os; os.makedirs('/workspace/.script_record/x')",
