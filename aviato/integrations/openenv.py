@@ -41,7 +41,7 @@ logger = logging.getLogger("aviato")
 APP = "/app/env"
 DESCRIPTION = f"{APP}/openenv.yaml"
 START_SECONDS = 120.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.1
 
 
