@@ -206,7 +206,12 @@ def test_twice_under_await_leaves_at_once(program):
 
 def test_other_threads_go_on_waiting(program):
     code = """
-        other = start(asyncio.sleep(0.8, "value"))
+        interrupted = threading.Event()
+        async def value():
+            while not interrupted.is_set():
+                await asyncio.sleep(0.01)
+            return "value"
+        other = start(value())
         thread = threading.Thread(target=lambda: say("thread", other.result()))
         thread.start()
         ref = start(work())
@@ -214,6 +219,7 @@ def test_other_threads_go_on_waiting(program):
             ref.result()
         except KeyboardInterrupt:
             say("interrupted")
+            interrupted.set()
         thread.join()
     """
     assert interrupted(program, code) == ["cleaning up", "cleaned up", "interrupted", "thread value"]
