@@ -247,7 +247,8 @@ def test_draining_many_one_by_one_is_linear_and_makes_no_task():
         drained += done
     assert time.process_time() - started < 2
     assert len(drained) == len({id(ref) for ref in drained}) == 10_000
-    assert OperationRef.start(count_tasks(), name="count").result() == before
+    # Tasks of earlier tests may end meanwhile.
+    assert OperationRef.start(count_tasks(), name="count").result() <= before
 
 
 def test_draining_while_others_end():

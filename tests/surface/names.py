@@ -29,7 +29,7 @@ NAMES: set[str] = {
     *_of("Process", "result", "__await__"),
     *_of("TerminalSession", "output", "stdin", "resize", "result"),
     *_of("TerminalResult", "returncode", "signal", "duration_seconds"),
-    *_of("StreamReader", "__iter__", "__aiter__", "lines"),
+    *_of("StreamReader", "__iter__", "__aiter__", "lines", "raw"),
     *_of("StreamWriter", "write", "writeline", "close", "closed"),
     *("wait", "wait(num_returns=)", "wait(timeout=)", "as_completed", "as_completed(timeout=)", "results"),
     *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__"),

@@ -55,6 +55,12 @@ def streams(place: Place) -> None:
     assert ("".join(begun.stdout), "".join(begun.stderr)) == ("out\n", "err\n")
 
 
+@check("StreamReader.raw")
+def raw(place: Place) -> None:
+    process = place.box().exec(["printf", "\\377\\000a"])
+    assert b"".join(process.stdout.raw()) == b"\xff\x00a"
+
+
 @check("StreamReader.lines")
 def lines(place: Place) -> None:
     assert list(place.box().exec(["printf", "a\\nb"]).stdout.lines()) == ["a", "b"]

@@ -72,6 +72,7 @@ UNIX, PLAIN, SECURE = endpoint("unix:///a"), endpoint("http://host"), endpoint("
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
     return tmp_path
 
 
