@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from aviato.core import files
 from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError, shown
 from aviato.trees.pack import gathered, pack
 from aviato.trees.unpack import Arrival
@@ -46,7 +47,7 @@ async def upload(handle: SandboxHandle, local: str, remote: str) -> None:
         AviatoValidationError: it is neither a file nor a directory.
         SandboxFileError: what is wrong inside.
     """
-    kind = (await _in_thread(os.stat, local)).st_mode
+    kind = (await in_thread(os.stat, local)).st_mode
     if stat.S_ISDIR(kind):
         await _upload_tree(handle, local, remote)
     elif stat.S_ISREG(kind):
@@ -72,14 +73,14 @@ async def download(handle: SandboxHandle, remote: str, local: str, *, outside_li
 
 
 async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
-    file = await _in_thread(open, local, "rb", buffering=0)
+    file = await in_thread(open, local, "rb", buffering=0)
     source = _Source(iter(lambda: file.read(CHUNK_BYTES), b""), file.close)
     try:
         info = os.fstat(file.fileno())
         mode = stat.S_IMODE(info.st_mode) & 0o777
         await files.write_chunks(handle, remote, source.chunks(), mode=mode, length=info.st_size)
     finally:
-        await _in_thread(source.close)
+        await in_thread(source.close)
 
 
 async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
@@ -101,7 +102,7 @@ async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
             error.filename = os.path.join(local, os.fsdecode(error.filename))
         raise
     finally:
-        await _in_thread(source.close)
+        await in_thread(source.close)
     _tell(skipped, f"upload of {local!r}")
 
 
@@ -134,14 +135,14 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
     # The first part comes before anything is made here: it may turn out that there is no such file.
     first: list[bytes] = await anext(batches, [])
     file = await _made(begin, discard)
-    writing = asyncio.ensure_future(_in_thread(_write_all, file.fileno(), first))
+    writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), first))
     try:
         # The next part arrives while one is written.
         async for batch in batches:
             await writing
-            writing = asyncio.ensure_future(_in_thread(_write_all, file.fileno(), batch))
+            writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), batch))
         await writing
-        await _in_thread(commit)
+        await in_thread(commit)
     except BaseException:
         await asyncio.wait({writing})
         writing.cancelled() or writing.exception()
@@ -166,8 +167,8 @@ async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside
     batches = _batches(files.read_tree(handle, remote))
     try:
         async for batch in batches:
-            await _in_thread(_run, arrival.feed(b"".join(batch)))
-        await _in_thread(_run, arrival.finish())
+            await in_thread(_run, arrival.feed(b"".join(batch)))
+        await in_thread(_run, arrival.finish())
     except SenderFailed as failed:
         raise from_wire(ErrorBody.model_validate_json(failed.body)) from None
     except TreeError as error:
@@ -178,7 +179,7 @@ async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside
             error.filename = os.path.join(local, os.fsdecode(error.filename))
         raise
     finally:
-        await _in_thread(_run, arrival.abort())
+        await in_thread(_run, arrival.abort())
         await batches.aclose()  # type: ignore[attr-defined]
     _tell(arrival.skipped, f"download of {remote!r}")
 
@@ -201,7 +202,7 @@ class _Source:
         self._reading = threading.Lock()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        while chunk := await _in_thread(self._next):
+        while chunk := await in_thread(self._next):
             yield chunk
 
     def close(self) -> None:
@@ -228,18 +229,6 @@ async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
             held, size = [], 0
     if held:
         yield held
-
-
-async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """The result of a blocking call. A caller that is cancelled still waits for it: nothing it uses is pulled from under it."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-        raise
 
 
 async def _made(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:

@@ -12,7 +12,7 @@ from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
 from aviato.server.host import room
 from aviato.server.supervisor.subscription import SandboxGone
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:

@@ -5,18 +5,14 @@ A set that grew and shrank with the load would make it impossible to tell a leak
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
 
 THREADS = 6
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def fix_threads(loop: asyncio.AbstractEventLoop) -> None:
@@ -26,15 +22,3 @@ def fix_threads(loop: asyncio.AbstractEventLoop) -> None:
     for _ in range(THREADS):
         executor.submit(together.wait)
     loop.set_default_executor(executor)
-
-
-async def in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """The result of a blocking call. A caller that is cancelled still waits for it: nothing it uses is pulled from under it."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-        raise

@@ -17,7 +17,7 @@ from aviato.server.service import ring as ring_module
 from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.ring import Ring
 from aviato.server.supervisor.subscription import Ended, SandboxGone
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
 

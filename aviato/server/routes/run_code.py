@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.routes.table import Call, Route, answer
 from aviato.server.service.one_shot import busy_error
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.run_code import BatchResult, ExecuteBatch, RouterHealth, RunCode, RunCodeResult
 
 if TYPE_CHECKING:

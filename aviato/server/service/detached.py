@@ -15,7 +15,7 @@ from aviato.server.service.feed import cancelled_error
 from aviato.server.service.keeping import keep
 from aviato.server.supervisor.link import ExecSpec
 from aviato.server.supervisor.subscription import SandboxGone
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID

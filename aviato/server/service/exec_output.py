@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.ring import Ring
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.errors import to_wire
 from aviato.wire.frames import Frame, FrameType
 

@@ -15,7 +15,7 @@ from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import Ended, SandboxGone
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

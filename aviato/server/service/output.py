@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.server.service.ring import Ring
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

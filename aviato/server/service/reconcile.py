@@ -13,7 +13,7 @@ from aviato.options import SandboxStatus
 from aviato.server.service.live import LiveSandbox
 from aviato.server.states import ending_of, start_failed
 from aviato.server.supervisor.subscription import SandboxGone
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.service.live import LiveSandbox, info_of
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.mounts import check_mounts
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage

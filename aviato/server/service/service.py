@@ -26,7 +26,7 @@ from aviato.server.service.registry import Registry
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.store import Store
-from aviato.server.threads import in_thread
+from aviato.threads import in_thread
 from aviato.wire.sandboxes import Health
 from aviato.wire.version import WIRE_VERSION
 
