@@ -6,10 +6,14 @@ A module whose classes derive from a framework's is for that framework's users t
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from aviato.exceptions import SandboxFileError
+    from collections.abc import Awaitable, Callable
+
+    from aviato.exceptions import AviatoError, SandboxFileError
+
+T = TypeVar("T")
 
 _MISSING = frozenset({"no_such_file", "not_a_directory"})
 _REFUSED = frozenset({"permission_denied", "read_only", "not_a_regular_file"})
@@ -43,3 +47,19 @@ def os_error(error: SandboxFileError, name: str) -> OSError:
     if error.reason == "timeout":
         return TimeoutError(errno.ETIMEDOUT, str(error), name)
     return OSError(errno.ENOSPC if error.reason == "disk_full" else errno.EIO, str(error), name)
+
+
+async def settled(work: Awaitable[T], name: str, translated: Callable[[AviatoError, str], Exception]) -> T:
+    """Wait for an operation; what went wrong is raised as a framework knows it.
+
+    Args:
+        work: the operation.
+        name: the path that its caller gave, if there is one.
+        translated: the framework's error for ours and that path.
+    """
+    from aviato.exceptions import AviatoError
+
+    try:
+        return await work
+    except AviatoError as error:
+        raise translated(error, name) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
-from aviato.integrations import missing, os_error
+from aviato.integrations import missing, os_error, settled
 from aviato.sandbox import Sandbox
 
 try:
@@ -215,10 +215,7 @@ class AviatoEnvironment(BaseEnvironment):
 
 
 async def _settle(work: Awaitable[T], name: str = "") -> T:
-    try:
-        return await work
-    except AviatoError as error:
-        raise _translated(error, name) from error
+    return await settled(work, name, _translated)
 
 
 def _translated(error: AviatoError, name: str) -> Exception:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
-from aviato.integrations import missing, os_error
+from aviato.integrations import missing, os_error, settled
 from aviato.sandbox import Sandbox
 
 try:
@@ -249,11 +249,7 @@ def _config(config: BaseModel | str | None) -> AviatoSandboxConfig:
 
 
 async def _settle(work: Awaitable[T], name: str = "") -> T:
-    """Wait for an operation; what went wrong is raised as Inspect knows it, about the path that its caller gave."""
-    try:
-        return await work
-    except AviatoError as error:
-        raise _translated(error, name) from error
+    return await settled(work, name, _translated)
 
 
 def _translated(error: AviatoError, name: str) -> Exception:

@@ -21,7 +21,7 @@ import signal
 from typing import TYPE_CHECKING, Literal
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxFileError
-from aviato.integrations import missing, os_error
+from aviato.integrations import missing, os_error, settled
 from aviato.options import SandboxStatus
 from aviato.sandbox import Sandbox
 
@@ -231,10 +231,7 @@ async def _chunks(stream: StreamReader[str]) -> AsyncIterator[bytes]:
 
 
 async def _settle(work: Awaitable[T], name: str = "") -> T:
-    try:
-        return await work
-    except AviatoError as error:
-        raise _translated(error, name) from error
+    return await settled(work, name, _translated)
 
 
 def _translated(error: AviatoError, name: str) -> Exception:
