@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from typing import TYPE_CHECKING, Literal
 
 from aviato import defaults as checks
 from aviato import sandbox_config, scripts
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError
+from aviato.policy.infrastructure import retried
 from aviato.session import Session
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aviato")
 
 _PYTHON = frozenset({"python", "python3", "py"})
-_FIRST_PAUSE_SECONDS = 0.2
-_LONGEST_PAUSE_SECONDS = 5.0
 
 
 class AviatoProvider:
@@ -116,22 +114,12 @@ class AviatoProvider:
                 logger.warning("the provider could not stop its sandboxes: %s", error)
 
     async def _with_retries(self, session: Session, script: str) -> float | None:
-        deadline: float | None = None
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await self._attempt(session, script)
-            except AviatoError as error:
-                if not error.is_infrastructure:
-                    raise
-                now = time.monotonic()
-                deadline = now + self._retry_budget_seconds if deadline is None else deadline
-                if now + pause > deadline:
-                    if self._on_infrastructure == "none":
-                        return None
-                    raise
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        try:
+            return await retried(lambda: self._attempt(session, script), self._retry_budget_seconds)
+        except AviatoError as error:
+            if error.is_infrastructure and self._on_infrastructure == "none":
+                return None
+            raise
 
     async def _attempt(self, session: Session, script: str) -> float:
         nonce = scripts.new_nonce()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.policy.infrastructure import retried
 from aviato.rl.grading import grade_command, grade_in_process
 from aviato.rl.outcome import Outcome, Task, Verdict
 from aviato.session import Session
@@ -172,23 +172,20 @@ class _Run:
             logger.warning("evaluate() could not stop its sandboxes: %s", error)
 
     async def _with_retries(self, task: Task) -> Outcome:
-        deadline: float | None = None
-        pause = 0.2
         attempts = 0
-        while True:
+
+        async def attempt() -> Outcome:
+            nonlocal attempts
             attempts += 1
-            try:
-                return await self._attempt(task, attempts)
-            except AviatoError as error:
-                if not error.is_infrastructure:
-                    raise
-                now = time.monotonic()
-                deadline = now + self._retry_budget_seconds if deadline is None else deadline
-                if now + pause > deadline:
-                    message = f"{type(error).__name__}: {error}"
-                    return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
-                await asyncio.sleep(min(pause, error.retry_delay_seconds or pause))
-                pause = min(pause * 2, 5.0)
+            return await self._attempt(task, attempts)
+
+        try:
+            return await retried(attempt, self._retry_budget_seconds)
+        except AviatoError as error:
+            if not error.is_infrastructure:
+                raise
+            message = f"{type(error).__name__}: {error}"
+            return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
 
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
         sandbox = self._session.sandbox(**self._options)

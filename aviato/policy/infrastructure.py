@@ -1,0 +1,43 @@
+"""Work that is done again, in another sandbox, where the infrastructure failed it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from aviato.exceptions import AviatoError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_T = TypeVar("_T")
+
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+async def retried(attempt: Callable[[], Awaitable[_T]], budget_seconds: float) -> _T:
+    """Try again after failures of the infrastructure.
+
+    Args:
+        attempt: makes one, in a sandbox of its own.
+        budget_seconds: for how long, from the first failure on.
+
+    Raises:
+        AviatoError: the last failure, once the budget is over; at once what is none of the infrastructure's.
+    """
+    deadline: float | None = None
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except AviatoError as error:
+            if not error.is_infrastructure:
+                raise
+            now = time.monotonic()
+            deadline = now + budget_seconds if deadline is None else deadline
+            if now + pause > deadline:
+                raise
+            await asyncio.sleep(min(pause, error.retry_delay_seconds or pause))
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
