@@ -1,11 +1,13 @@
-"""Runs in a sandbox: code against its test cases, each in a process of its own, each verdict by its own record.
+"""Runs in a sandbox: code against its test cases, each verdict by a record of its own.
 
-Sent as text to the sandbox's Python (3.8 or newer, standard library only); nothing of aviato is imported there. Three kinds of
-processes keep what a case may know apart from what it must not:
+Sent to the sandbox's Python (3.8 or newer, standard library only); nothing of aviato is imported there. Two kinds of processes
+keep what a case may know apart from what it must not:
 
-* the reporter holds the nonce that makes a line of output believable, and never runs or forks what comes from outside;
-* the runner, forked before the nonce was read, forks one child a case, closes the report channel in it, and reports;
-* the child runs the code, then the case, and writes its own record after the case's last statement.
+* the keeper reads the cases, follows a child, and reports. A line of its output is believable by the nonce that it begins with,
+  and the nonce of a line is read after its case has ended: no child has ever had it in its memory, and nobody inside can open
+  the keeper's descriptors;
+* the child runs the code, then one case after the other, and writes a record after each one's last statement. A case that does
+  not pass is its last one; those that are left begin anew in another child.
 
 Imports are few and late, since Python's start is most of the time that a case takes. For the same reason what comes in and
 goes out are Python literals.
@@ -22,173 +24,211 @@ import time
 
 TYPE_CHECKING = False  # as type checkers take it, without the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 OUTPUT_BYTES = 65536
+NONCE_BYTES = 32
 SIGKILL = 9
 DRAIN_READS = 32
+PASSED = b"end"
 
 
-def main() -> None:
-    nonce_read, report_read, report_write, payload_read, payload_write = 0, *os.pipe(), *os.pipe()
+def main(take: Callable[[int], bytes], payload_bytes: int) -> None:
+    """Run what comes on standard input; `take` reads exactly so many bytes of it, and what follows stays in the pipe."""
+    close_to_others()
+    payload = eval(take(payload_bytes).decode("ascii"))  # of our own making, before anything foreign runs
+    cases = payload["cases"]
+    done = 0
+    while done < len(cases):
+        for record in run_child(payload, cases[done:]):
+            report(take, record)
+            done += 1
+    report(take, {"cases": done})
+
+
+def close_to_others() -> None:
+    """From now on nobody inside opens this process's descriptors or memory."""
     try:
-        import ctypes
+        import _ctypes  # the package around it takes 2 ms to import
 
-        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: nobody inside opens this process's descriptors or memory
-    except (ImportError, OSError, AttributeError):
-        pass
-    if os.fork() == 0:
-        os.close(report_read)
-        os.close(payload_write)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        run(payload_read, report_write)
-        os._exit(0)
-    os.close(report_write)
-    os.close(payload_read)
-    nonce = os.read(nonce_read, 32)
-    while len(nonce) < 32:
-        more = os.read(nonce_read, 32 - len(nonce))
-        if not more:
-            os._exit(3)
-        nonce += more
-    while True:
-        chunk = os.read(nonce_read, 1 << 16)
-        if not chunk:
-            break
-        write_all(payload_write, chunk)
-    os.close(payload_write)
-    with os.fdopen(report_read, "rb") as reports:
-        for line in reports:
-            write_all(1, nonce + b" " + line)
+        itself: Any = None
+        _ctypes.call_function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl"), (4, 0, 0, 0, 0))  # PR_SET_DUMPABLE
+    except Exception:
+        try:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+        except (ImportError, OSError, AttributeError):
+            pass
 
 
-def run(payload_read: int, report_write: int) -> None:
-    with os.fdopen(payload_read, "rb") as file:
-        payload = eval(file.read().decode("ascii"))  # of our own making, before anything foreign runs
-    count = 0
-    for case in payload["cases"]:
-        write_all(report_write, (ascii(run_case(payload, case, report_write)) + "\n").encode())
-        count += 1
-    write_all(report_write, (ascii({"cases": count}) + "\n").encode())
+def report(take: Callable[[int], bytes], record: dict[str, Any]) -> None:
+    view = memoryview(take(NONCE_BYTES) + (" " + ascii(record) + "\n").encode())
+    while view:
+        view = view[os.write(1, view) :]
 
 
-def run_case(payload: dict[str, Any], case: dict[str, Any], report_write: int) -> dict[str, Any]:
+def run_child(payload: dict[str, Any], cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The verdicts of these cases, up to the first that does not pass."""
     record_read, record_write = os.pipe()
+    go_read, go_write = os.pipe()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     token = os.urandom(16)
     begin = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        # The runner learns the end of a case from the record and from the child's own exit, in that order.
         os.setsid()
-        os.close(report_write)
-        os.dup2(out_write, 1)
-        os.dup2(err_write, 2)
-        for fd in (record_read, out_read, out_write, err_read, err_write):
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd, copy in ((null, 0), (out_write, 1), (err_write, 2)):
+            os.dup2(fd, copy)
+        for fd in (null, record_read, go_write, out_read, out_write, err_read, err_write):
             os.close(fd)
-        in_child(payload["code"], case, record_write, token)
-    for fd in (record_write, out_write, err_write):
+        in_child(payload["code"], cases, record_write, go_read, token)
+    for fd in (record_write, go_read, out_write, err_write):
         os.close(fd)
-    limit = case.get("timeout_seconds") or payload.get("case_timeout_seconds")
-    deadline = None if limit is None else begin + limit
-    texts = {record_read: b"", out_read: b"", err_read: b""}
-    status, timed_out = follow(pid, texts, deadline)
-    seconds = time.monotonic() - begin
-    kill_group(pid)
-    for fd in texts:
-        os.close(fd)
-    return judge(status, timed_out, texts[record_read], token, seconds, texts[out_read], texts[err_read])
-
-
-def follow(pid: int, texts: dict[int, bytes], deadline: float | None) -> tuple[int, bool]:
-    """Read until the child is gone and what it had written is read; children that it left behind are not waited for."""
+    child = Child(pid, record_read, out_read, err_read)
     try:
-        gone = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        gone = -1
-    pause = 0.002 if gone < 0 else None
-    watched = set(texts) if gone < 0 else {*texts, gone}
-    timed_out = False
-    status = None
-    while status is None:
-        left = pause if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = select.select(list(watched), [], [], left if pause is None or left is None else min(pause, left))[0]
-        if deadline is not None and time.monotonic() >= deadline and gone not in ready:
-            timed_out = True
-            kill_group(pid)
-            status = os.waitpid(pid, 0)[1]
-        elif gone < 0 or gone in ready:
-            found, code = os.waitpid(pid, os.WNOHANG)
-            status = code if found else None
-        take(ready, texts, watched)
-    for _ in range(DRAIN_READS):  # a process that it left behind may write for ever
-        ready = select.select([fd for fd in watched if fd != gone], [], [], 0)[0]
-        if not ready:
-            break
-        take(ready, texts, watched)
-    if gone >= 0:
-        os.close(gone)
-    return status, timed_out
+        for number, case in enumerate(cases, 1):
+            limit = case.get("timeout_seconds") or payload.get("case_timeout_seconds")
+            passed = child.follow(token + PASSED, None if limit is None else begin + limit)
+            if not passed or number == len(cases):
+                # What it left behind writes no more into its output.
+                child.end()
+            yield child.verdict(passed, token, time.monotonic() - begin)
+            if not passed:
+                break
+            child.forget()
+            begin = time.monotonic()
+            if number < len(cases):
+                os.write(go_write, b"g")
+    finally:
+        child.close()
+        os.close(go_write)
 
 
-def take(ready: list[int], texts: dict[int, bytes], watched: set[int]) -> None:
-    for fd in ready:
-        if fd in texts:
-            chunk = os.read(fd, 65536)
-            if not chunk:
-                watched.discard(fd)
-            elif len(texts[fd]) < OUTPUT_BYTES:
-                texts[fd] += chunk[: OUTPUT_BYTES - len(texts[fd])]
+class Child:
+    """A process that runs cases, and what comes of it."""
+
+    def __init__(self, pid: int, record: int, out: int, err: int) -> None:
+        self.pid = pid
+        self.fds = (record, out, err)
+        self.status: int | None = None
+        self.timed_out = False
+        try:
+            self.gone = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            self.gone = -1
+        self.watched = {record, out, err}
+        self.forget()
+
+    def forget(self) -> None:
+        """A new case begins."""
+        self.texts = dict.fromkeys(self.fds, b"")
+
+    def follow(self, passed: bytes, deadline: float | None) -> bool:
+        """Read until the case has passed or the child is gone, and what was written by then; True if it has passed."""
+        record, gone = self.fds[0], self.gone
+        while self.status is None and self.texts[record] != passed:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if gone < 0:
+                left = 0.002 if left is None else min(0.002, left)
+            ready = select.select([*self.watched, gone] if gone >= 0 else list(self.watched), [], [], left)[0]
+            if deadline is not None and time.monotonic() >= deadline and gone not in ready:
+                self.timed_out = True
+                break
+            if gone < 0 or gone in ready:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+                self.status = status if found else None
+            self.take(ready)
+        if self.timed_out:
+            self.end()
+        for _ in range(DRAIN_READS):  # a process that it left behind may write for ever
+            ready = select.select(list(self.watched), [], [], 0)[0]
+            if not ready:
+                break
+            self.take(ready)
+        return self.status is None and self.texts[record] == passed
+
+    def take(self, ready: list[int]) -> None:
+        """Read once from each that is ready; what is too much is read and dropped."""
+        for fd in ready:
+            if fd in self.texts:
+                chunk = os.read(fd, 65536)
+                if not chunk:
+                    self.watched.discard(fd)
+                elif len(self.texts[fd]) < OUTPUT_BYTES:
+                    self.texts[fd] += chunk[: OUTPUT_BYTES - len(self.texts[fd])]
+
+    def end(self) -> None:
+        """Kill it and what is left of its group."""
+        try:
+            os.killpg(self.pid, SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        if self.status is None:
+            os.kill(self.pid, SIGKILL)  # It may not lead its group yet.
+            self.status = os.waitpid(self.pid, 0)[1]
+
+    def close(self) -> None:
+        """Let go of its descriptors."""
+        for fd in self.fds:
+            os.close(fd)
+        if self.gone >= 0:
+            os.close(self.gone)
+
+    def verdict(self, passed: bool, token: bytes, seconds: float) -> dict[str, Any]:
+        """What became of its current case."""
+        record, out, err = (self.texts[fd] for fd in self.fds)
+        verdict: dict[str, Any] = {
+            "passed": passed,
+            "reason": "passed" if passed else "ended_early",
+            "message": "",
+            "duration_seconds": seconds,
+            "stdout": out.decode("utf-8", "replace"),
+            "stderr": err.decode("utf-8", "replace"),
+        }
+        if passed:
+            return verdict
+        status = self.status or 0
+        written = record[len(token) :].decode("utf-8", "replace").split("\0") if record.startswith(token) else [""]
+        if self.timed_out:
+            verdict.update(reason="timed_out", message="the case ran longer than its time limit")
+        elif os.WIFSIGNALED(status):
+            verdict.update(reason="killed", message="killed by signal %d" % os.WTERMSIG(status), signal=os.WTERMSIG(status))
+        elif len(written) == 3 and written[0] in ("assertion", "exception", "out_of_memory", "ended_early"):
+            verdict.update(reason=written[0], message=written[1], traceback=written[2])
+        else:
+            verdict["message"] = "the process ended with code %d before the last assertion" % os.WEXITSTATUS(status)
+        return verdict
 
 
-def kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def judge(status: int, timed_out: bool, record: bytes, token: bytes, seconds: float, out: bytes, err: bytes) -> dict[str, Any]:
-    verdict: dict[str, Any] = {
-        "passed": False,
-        "reason": "ended_early",
-        "message": "",
-        "duration_seconds": seconds,
-        "stdout": out.decode("utf-8", "replace"),
-        "stderr": err.decode("utf-8", "replace"),
-    }
-    written = record[len(token) :].decode("utf-8", "replace").split("\0") if record.startswith(token) else [""]
-    if timed_out:
-        verdict.update(reason="timed_out", message="the case ran longer than its time limit")
-    elif os.WIFSIGNALED(status):
-        verdict.update(reason="killed", message="killed by signal %d" % os.WTERMSIG(status), signal=os.WTERMSIG(status))
-    elif written == ["end"] and os.WEXITSTATUS(status) == 0:
-        verdict.update(passed=True, reason="passed")
-    elif len(written) == 3 and written[0] in ("assertion", "exception", "out_of_memory", "ended_early"):
-        verdict.update(reason=written[0], message=written[1], traceback=written[2])
-    else:
-        verdict["message"] = "the process ended with code %d before the last assertion" % os.WEXITSTATUS(status)
-    return verdict
-
-
-def in_child(code: str, case: dict[str, Any], record_write: int, token: bytes) -> None:
+def in_child(code: str, cases: list[dict[str, Any]], record_write: int, go_read: int, token: bytes) -> None:
     # Taken before anything foreign runs: what it does to these names later changes nothing here.
-    write, leave = os.write, os._exit
+    write, read, leave = os.write, os.read, os._exit
     flush = (sys.stdout.flush, sys.stderr.flush)
     compile_, exec_, base = compile, exec, BaseException
-    solution, test = "solution.py", case.get("name") or "test"
-    namespace: dict[str, Any] = {"__name__": "__main__" if case.get("as_main") else "solution", "__builtins__": __builtins__}
-    sys.argv = [solution]
+    sources = [(case["source"], case.get("name") or "test") for case in cases]
+    main_module = "__main__" if cases[0].get("as_main") else "solution"
+    namespace: dict[str, Any] = {"__name__": main_module, "__builtins__": __builtins__}
+    sys.argv = ["solution.py"]
+    passed = token + PASSED
     record = ["ended_early", "", ""]
     try:
-        body = compile_(code, solution, "exec")
-        check = compile_(case["source"], test, "exec")
-        exec_(body, namespace)
-        exec_(check, namespace)
-        record = ["end"]
+        exec_(compile_(code, "solution.py", "exec"), namespace)
+        for source, name in sources:
+            exec_(compile_(source, name, "exec"), namespace)
+            for one in flush:
+                try:
+                    one()
+                except base:
+                    pass
+            write(record_write, passed)
+            # What was printed is taken to be this case's before the next begins.
+            if not read(go_read, 1):
+                break
+        leave(0)
     except AssertionError as error:
         record = ["assertion", first_line(error, "assertion failed"), story(error)]
     except SystemExit as error:
@@ -205,7 +245,7 @@ def in_child(code: str, case: dict[str, Any], record_write: int, token: bytes) -
     try:
         write(record_write, token + "\0".join(record).encode("utf-8", "replace"))
     finally:
-        leave(0 if len(record) == 1 else 1)
+        leave(1)
 
 
 def first_line(error: BaseException, default: str) -> str:
@@ -228,13 +268,3 @@ def story(error: BaseException) -> str:
 
 def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-if __name__ == "__main__":
-    main()

@@ -107,7 +107,7 @@ def opened():
         Task(
             code=look,
             tests=[
-                "others = [p for p in os.listdir('/proc') if p.isdigit()]; assert len(others) >= 3",
+                "others = [p for p in os.listdir('/proc') if p.isdigit()]; assert len(others) >= 2",
                 "assert opened() == []",
             ],
         ),
@@ -134,9 +134,15 @@ def test_each_case_has_its_own_verdict_time_and_output(session: aviato.Session) 
     assert outcome.verdict is Verdict.FAILED
 
 
-def test_cases_share_nothing(session: aviato.Session) -> None:
-    tests = ["state.append(1); assert state == [1]", "assert state == []"]
-    assert one(Task(code="state = []", tests=tests), session=session).passed
+def test_cases_run_as_one_program_until_one_does_not_pass(session: aviato.Session) -> None:
+    """So that a function that remembers what it must not fails as it does in a plain program."""
+    code = "import os\nprint('begun')\nstate = []\ndef f(kept=state):\n    kept.append(os.getpid())\n    return kept"
+    remembers = "print(len(state)); assert len(f()) == 1"
+    tests = [remembers, remembers, remembers, "assert len(set(state)) == 1 and len(f()) == 2; os._exit(0)", remembers]
+    outcome = one(Task(code=code, tests=tests), session=session)
+    assert [case.passed for case in outcome.cases] == [True, False, True, False, True]
+    assert [case.reason for case in outcome.cases] == ["passed", "assertion", "passed", "ended_early", "passed"]
+    assert [case.stdout for case in outcome.cases] == ["begun\n0\n", "1\n", "begun\n0\n", "", "begun\n0\n"]
 
 
 def test_commands_and_files(session: aviato.Session) -> None:
