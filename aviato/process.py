@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from aviato.exceptions import (
     SandboxNotRunningError,
 )
 from aviato.results import ProcessResult, ResourceUsage
+from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.ids import new_exec_id
 
 if TYPE_CHECKING:
@@ -258,7 +260,7 @@ def exec_request(
     """Check the arguments of an exec.
 
     Returns:
-        The fields of the request, and input that was given whole.
+        The fields of the request, and input that was given whole and is too long for it.
 
     Raises:
         TypeError, AviatoValidationError: an argument that cannot be meant.
@@ -283,11 +285,14 @@ def exec_request(
         request["working_dir"] = defaults.absolute("cwd", cwd)
     if env:
         request["environment_variables"] = defaults.environment(env)
-    if stdin is not False:
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    if given is not False:
         request["stdin"] = True
+    if isinstance(given, bytes) and len(given) <= INPUT_BYTES:
+        request["input"] = binascii.b2a_base64(given, newline=False).decode()
     if detach:
         request["detach"] = True
-    return request, stdin.encode() if isinstance(stdin, str) else stdin if isinstance(stdin, bytes) else None
+    return request, None if "input" in request or not isinstance(given, bytes) else given
 
 
 def output_limit(value: int | None) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
-from aviato.wire.sandboxes import EnvironmentName, ExecId, QueueInfo, SandboxId, Text
+from aviato.wire.frames import INPUT_BYTES
+from aviato.wire.sandboxes import Base64, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
 
 ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
 """Who reads a command: empty for the one that began it; another one is made up by each that attaches."""
 
 FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
+
+
+LONGEST_INPUT = (INPUT_BYTES + 2) // 3 * 4
 
 
 class TerminalSize(RequestModel):
@@ -32,12 +36,20 @@ class ExecRequest(RequestModel):
     working_dir: Text | None = None
     stdin: bool = False
     """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""
+    input: Annotated[Base64, Field(max_length=LONGEST_INPUT)] | None = None
+    """All that such a pipe gives, before its end."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """None: no limit. The client puts its defaults in."""
     detach: bool = False
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
+
+    @model_validator(mode="after")
+    def _has_a_pipe(self) -> Self:
+        if self.input is not None and (not self.stdin or self.terminal is not None):
+            raise ValueError("input needs stdin, which is then a pipe, and no terminal")
+        return self
 
 
 class Accepted(ResponseModel):

@@ -17,6 +17,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 HEAD = struct.Struct(">BBHIQ")
+INPUT_BYTES = 64 << 10
+"""Input of up to so much comes with the request of its command; more is sent after it."""
 MAX_PAYLOAD_BYTES = 4 << 20
 """A longer payload than this is a protocol error; data frames are cut well below it. A command as long as
 Linux takes (2 MiB) fits."""

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, RootModel, StringConstraints
 
 from aviato.wire.base import RequestModel, ResponseModel
-from aviato.wire.sandboxes import Text
+from aviato.wire.sandboxes import Base64, Text
 
 LONGEST_SECONDS = 3600.0
 
 Limit = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 Path = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
-Base64 = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 
 Language = Literal[
     "python", "cpp", "nodejs", "java", "bash", "perl",

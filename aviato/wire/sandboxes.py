@@ -16,6 +16,7 @@ LeaseId = Annotated[str, StringConstraints(pattern=f"^ls-{ID_PATTERN}$")]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """Text that can be an argument, a path or an environment value: no NUL."""
+Base64 = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 MAX_PORTS = 64
 """How many ports of one sandbox can be exposed."""

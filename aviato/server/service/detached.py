@@ -173,6 +173,7 @@ def spec_of(request: ExecRequest) -> ExecSpec:
         environment=request.environment_variables,
         working_dir=request.working_dir,
         stdin=request.stdin,
+        input=request.input,
         timeout_seconds=request.timeout_seconds,
         terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),
     )

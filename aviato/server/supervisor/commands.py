@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +191,8 @@ class Commands:
         self._by_mark[mark] = command.exec_id
         self._by_pid[spawned.pid] = command
         command.started(spawned, self._drains, usage.own_peak_bytes())
+        if (given := spec.get("input")) is not None:
+            command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)
         command.limit(spec["timeout_seconds"], self._too_late)
         if self.nice:
             _lower(spawned.pid, self.nice)
@@ -221,7 +224,7 @@ def _lower(pid: int, nice: int) -> None:
         pass
 
 
-def _ignore(command: Command) -> None:
+def _ignore(_: object) -> None:
     """Until someone cares."""
 
 

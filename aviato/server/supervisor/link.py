@@ -29,6 +29,8 @@ UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
+LATER_FIELDS = ("terminal", "input")
+"""Of a command, that came after the first version; each is also the name of a feature."""
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
@@ -44,6 +46,7 @@ class ExecSpec:
         environment: added to the sandbox's own; wins over it.
         working_dir: absolute, or counted from the sandbox's directory; None is the sandbox's directory.
         stdin: False is /dev/null, True a pipe.
+        input: all that the pipe gives, in base64; None is what comes by `write_stdin`.
         timeout_seconds: None is no limit.
         main: its exit ends the sandbox.
         terminal: width and height of a terminal of its own, which is its stdin, stdout and stderr; None is pipes.
@@ -57,12 +60,14 @@ class ExecSpec:
     timeout_seconds: float | None
     main: bool = False
     terminal: tuple[int, int] | None = None
+    input: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For the supervisor; one that knows no terminals is not asked for one."""
+        """For the supervisor; an earlier one is not asked for what it does not know."""
         fields = asdict(self)
-        if self.terminal is None:
-            del fields["terminal"]
+        for name in LATER_FIELDS:
+            if fields[name] is None:
+                del fields[name]
         return fields
 
 
@@ -142,8 +147,9 @@ class SupervisorLink(asyncio.Protocol):
             SandboxGone: it has ended.
             AviatoValidationError: the request is too large for one frame, or needs a newer supervisor.
         """
-        if spec is not None and spec.terminal is not None and "terminal" not in self.hello["features"]:
-            raise AviatoValidationError(f"{self.sandbox_id} was made by a version without terminals; make a new sandbox")
+        for name in LATER_FIELDS:
+            if spec is not None and getattr(spec, name) is not None and name not in self.hello["features"]:
+                raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
         payload = _json(request if spec is None else {**request, "spec": spec.as_json()})
         most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES

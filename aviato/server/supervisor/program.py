@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROTOCOL = 1
-FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands"]
+FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input"]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
