@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
@@ -37,19 +37,13 @@ class ExecRequest(RequestModel):
     stdin: bool = False
     """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""
     input: Annotated[Base64, Field(max_length=LONGEST_INPUT)] | None = None
-    """All that such a pipe gives, before its end."""
+    """All that stdin gives, then its end."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """None: no limit. The client puts its defaults in."""
     detach: bool = False
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
-
-    @model_validator(mode="after")
-    def _has_a_pipe(self) -> Self:
-        if self.input is not None and (not self.stdin or self.terminal is not None):
-            raise ValueError("input needs stdin, which is then a pipe, and no terminal")
-        return self
 
 
 class Accepted(ResponseModel):

@@ -112,6 +112,10 @@ def test_input_larger_than_any_window_comes_back_whole(sandbox: Sandbox) -> None
 
 def test_a_command_that_does_not_read_its_input(sandbox: Sandbox) -> None:
     assert sandbox.exec(["true"], stdin=b"x" * (3 << 20)).result().returncode == 0
+    # What comes with the request, what is one byte too long for that, and what fills a pipe that nobody reads.
+    for size in (0, 1, 65536, 65537):
+        assert sandbox.exec(["wc", "-c"], stdin=b"x" * size).result().stdout == f"{size}\n"
+    assert sandbox.exec(["sh", "-c", "sleep 0.2"], stdin=b"x" * 65536).result().returncode == 0
 
 
 def test_iterating_is_live(sandbox: Sandbox) -> None:

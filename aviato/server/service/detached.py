@@ -172,7 +172,7 @@ def spec_of(request: ExecRequest) -> ExecSpec:
         command=request.command,
         environment=request.environment_variables,
         working_dir=request.working_dir,
-        stdin=request.stdin,
+        stdin=request.stdin or request.input is not None,
         input=request.input,
         timeout_seconds=request.timeout_seconds,
         terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),

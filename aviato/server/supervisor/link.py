@@ -46,7 +46,7 @@ class ExecSpec:
         environment: added to the sandbox's own; wins over it.
         working_dir: absolute, or counted from the sandbox's directory; None is the sandbox's directory.
         stdin: False is /dev/null, True a pipe.
-        input: all that the pipe gives, in base64; None is what comes by `write_stdin`.
+        input: all that stdin gives, in base64; None is what comes by `write_stdin`.
         timeout_seconds: None is no limit.
         main: its exit ends the sandbox.
         terminal: width and height of a terminal of its own, which is its stdin, stdout and stderr; None is pipes.
