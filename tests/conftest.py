@@ -166,6 +166,12 @@ def make_server(_private_environment: None) -> Iterator[Callable[..., RunningSer
         remove(state)
 
 
+@pytest.fixture
+def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was never reached is not tried for long, for tests of what comes after that."""
+    monkeypatch.setattr("aviato.core.client.NEVER_REACHED_SECONDS", 0.2)
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_leaks() -> Iterator[None]:
     """A test leaves no thread behind but the loop thread, the loop's workers and wandb's own."""

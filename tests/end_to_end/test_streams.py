@@ -1,6 +1,6 @@
 """Bytes arrive whole: characters cut anywhere, input and output at once, and many commands from threads and a loop together.
 
-`AVIATO_TEST_COMMANDS=2000` makes the last one as long as the gate wants it.
+`AVIATO_TEST_COMMANDS=2000` makes the last one long.
 """
 
 from __future__ import annotations

@@ -219,7 +219,8 @@ def test_no_failure_of_a_sandbox_becomes_a_reward(make_server: Any) -> None:
     server = make_server()
     body = """
 from reward_toolkit import rewards
-rewards.RETRY_BUDGET_SECONDS = 0.5
+from aviato.core import client
+rewards.RETRY_BUDGET_SECONDS = client.NEVER_REACHED_SECONDS = 0.5
 loop = rt.TrainingLoop(rt.VLLMModel("m", sys.argv[1]), rt.load_problems(path=%r), num_steps=1)
 asyncio.run(loop.run())
 print(json.dumps([[t.reward, t.attempts, t.error] for t in loop.trajectories]))

@@ -217,6 +217,7 @@ def test_a_session_that_is_used_for_long_gathers_nothing(session: aviato.Session
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("soon_given_up")
 def test_no_server_is_no_verdict(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/none.sock"
     outcome = one(Task(code=RIGHT, tests=TESTS), base_url=nowhere, retry_budget_seconds=0)

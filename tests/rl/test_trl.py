@@ -178,6 +178,7 @@ def test_no_verdict_is_none_where_trl_leaves_it_out(
         Scale(on_infrastructure="raise").rewards("code_reward", outcomes)
 
 
+@pytest.mark.usefixtures("soon_given_up")
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_without_a_server_there_is_no_reward(asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward = code_reward(base_url=f"unix://{tmp_path}/none.sock", retry_budget_seconds=0, asynchronous=asynchronous)

@@ -72,6 +72,7 @@ async def test_nothing_to_test_with(served: None, truth: Any) -> None:
         await compute_score("", RIGHT, truth)
 
 
+@pytest.mark.usefixtures("soon_given_up")
 async def test_the_machine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", "unix:///nowhere/aviato.sock")
     raised, found = await asyncio.gather(

@@ -147,6 +147,7 @@ def test_the_models_code_does_not_reach_the_provider(served: RunningServer) -> N
     assert scores == [0.0] * len(FORGERIES), dict(zip(FORGERIES, scores, strict=True))
 
 
+@pytest.mark.usefixtures("soon_given_up")
 def test_the_machine_fails_under_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises, or says None where that is asked for: never 0."""
     monkeypatch.setenv("AVIATO_BASE_URL", "unix:///nowhere/aviato.sock")
