@@ -30,6 +30,7 @@ __all__ = [
     "Process",
     "ProcessResult",
     "RemoteFunction",
+    "ResourceOptions",
     "ResourceUsage",
     "Sandbox",
     "SandboxCommandTimeoutError",
@@ -70,6 +71,7 @@ _HOMES = {
     "Process": "process",
     "ProcessResult": "results",
     "RemoteFunction": "functions.remote",
+    "ResourceOptions": "options",
     "ResourceUsage": "results",
     "Sandbox": "sandbox",
     "SandboxDefaults": "defaults",
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
     from aviato.exceptions import WandbAuthError as WandbAuthError
     from aviato.functions.remote import RemoteFunction as RemoteFunction
     from aviato.options import NetworkOptions as NetworkOptions
+    from aviato.options import ResourceOptions as ResourceOptions
     from aviato.options import SandboxStatus as SandboxStatus
     from aviato.options import Serialization as Serialization
     from aviato.process import Process as Process

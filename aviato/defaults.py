@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
-from aviato.options import NetworkOptions
+from aviato.options import NetworkOptions, ResourceOptions
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -34,7 +34,7 @@ class SandboxDefaults:
         environment_variables: of every command; those of the call win.
         runway_ids, tower_ids: where sandboxes may be placed; None is anywhere. The local backend has one of each, `local`.
         network: exposes the same ports of every sandbox; see `NetworkOptions`.
-        resources: not available yet.
+        resources: limits of every sandbox, as `resources=` of a sandbox has them; what the call names wins.
     """
 
     container_image: str = DEFAULT_IMAGE
@@ -47,7 +47,7 @@ class SandboxDefaults:
     max_lifetime_seconds: float | None = None
     temp_dir: str = "/tmp"
     tags: Sequence[str] = ()
-    resources: Any = None
+    resources: ResourceOptions | Mapping[str, Any] | None = None
     network: NetworkOptions | None = None
     environment_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     runway_ids: Sequence[str] | None = None
@@ -74,7 +74,7 @@ class SandboxDefaults:
             if (ids := getattr(self, name)) is not None:
                 object.__setattr__(self, name, texts(name, ids))
         network(self.network)
-        refuse_later("resources", self.resources)
+        resources(self.resources)
 
     def given(self, name: str) -> bool:
         """Whether the caller set this field, even to its built-in value."""
@@ -266,6 +266,23 @@ def network(value: Any) -> NetworkOptions | None:
         message = f'network= with egress_mode={value.egress_mode!r} is not available in this version of aviato; only "none" is'
         raise AviatoValidationError(message, field_violations={"network": "egress is not available yet"})
     return value
+
+
+def resources(value: Any) -> ResourceOptions:
+    """What a sandbox may use: a plain table means limits.
+
+    Raises:
+        TypeError, AviatoValidationError: it cannot be meant.
+    """
+    if value is None:
+        return ResourceOptions()
+    if isinstance(value, ResourceOptions):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"resources must be a dict, as in {{'memory': '2Gi'}}, or ResourceOptions, not {type(value).__name__}")
+    if value and set(value) <= {"requests", "limits"}:
+        return ResourceOptions(**value)
+    return ResourceOptions(limits=value)
 
 
 def refuse_later(name: str, value: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from aviato import quantities
 from aviato.exceptions import AviatoValidationError
 
 
@@ -81,6 +82,41 @@ class NetworkOptions:
             raise _wrong("exposed_ports", "must name the ports that ingress_mode 'public' opens")
         if isinstance(self.egress_mode, str) and self.egress_mode not in ("none", "internet"):
             raise _wrong("egress_mode", f"must be 'none', 'internet' or a list of host names, got {self.egress_mode!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceOptions:
+    """How much of the machine a sandbox may use, and how much it wants to be sure of.
+
+    Both are tables of Kubernetes quantities or numbers: `cpu` in cores, `memory` and `disk` in bytes, `processes`, `inodes`
+    (files and directories) and `gpu` by count. A plain dict as `resources=` means `limits`.
+
+    Attributes:
+        requests: what it wants to be sure of; a limit that was not given is at least this.
+        limits: what it may not go beyond; what is left out has the server's default.
+
+    Raises:
+        TypeError, AviatoValidationError: an unknown resource, no quantity, or a request above its limit; it is named.
+    """
+
+    requests: Mapping[str, str | float] = field(default_factory=dict)
+    limits: Mapping[str, str | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        requests, limits = self.amounts()
+        for name, wanted in requests.items():
+            if wanted > limits.get(name, wanted):
+                why = f"requests[{name!r}], {self.requests[name]}, is more than limits[{name!r}], {self.limits[name]}"
+                raise _wrong("resources", why)
+        for name in ("requests", "limits"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
+
+    def amounts(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Requests and limits as numbers, in cores, bytes or by count."""
+        return (
+            quantities.amounts("resources.requests", self.requests),
+            quantities.amounts("resources.limits", self.limits),
+        )
 
 
 def _wrong(name: str, why: str) -> AviatoValidationError:

@@ -96,10 +96,12 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
             detached: lives on when this process ends.
             ports: up to 64 ports of programs inside that anyone on the server's machine may connect to, at `service_urls`.
             network: a `NetworkOptions`: the same ports, and no egress yet.
-            resources: not available yet; refused when given, as all that follow.
-            strict_limits: not available yet.
-            secrets: not available yet.
-            runtime: not available yet.
+            resources: limits as Kubernetes quantities, `{"memory": "512Mi", "processes": 64, "disk": "1Gi", "cpu": 1}`, or
+                `ResourceOptions`. What is left out has the server's default. A limit that the server cannot keep is refused by
+                name, but for `cpu`, which `limits` then shows as not enforced.
+            strict_limits: refuse `cpu` too where it cannot be kept.
+            secrets: not available yet; refused when given.
+            runtime: not available yet; refused when given.
             runway_ids: pools it may be placed in; None is any. The local backend has one, `local`.
             tower_ids: nodes it may be placed on; None is any. The local backend has one, `local`.
 

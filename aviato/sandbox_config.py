@@ -90,10 +90,7 @@ class SandboxOptions(TypedDict, total=False):
     tower_ids: Sequence[str] | None
 
 
-_LATER = (
-    *("resources", "strict_limits"),
-    *("secrets", "runtime"),
-)
+_LATER = ("secrets", "runtime")
 
 
 def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfig:
@@ -132,6 +129,9 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
         if placed:
             create[name] = placed
+    create |= _resources(options.get("resources"), chosen)
+    if options.get("strict_limits"):
+        create["strict_limits"] = True
     if (working_dir := options.get("working_dir")) is not None:
         create["working_dir"] = checks.absolute("working_dir", working_dir)
     lifetime = options.get("max_lifetime_seconds")
@@ -214,6 +214,20 @@ def _mounted_files(value: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         sizes.append((path, len(data)))
     check_mounts(sizes)
     return found
+
+
+def _resources(given: Any, defaults: SandboxDefaults) -> dict[str, Any]:
+    """The tables of the call and of the defaults as one; what the call names, it means whole."""
+    from aviato.options import ResourceOptions
+
+    call, usual = checks.resources(given), checks.resources(defaults.resources)
+    named = {*call.requests, *call.limits}
+    merged = ResourceOptions(
+        requests={**{name: value for name, value in usual.requests.items() if name not in named}, **call.requests},
+        limits={**{name: value for name, value in usual.limits.items() if name not in named}, **call.limits},
+    )
+    requests, limits = merged.amounts()
+    return {"resources": {"requests": requests, "limits": limits}} if requests or limits else {}
 
 
 def _ports(given: Sequence[int] | None, network: Any, defaults: SandboxDefaults) -> list[int]:

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.ids import ID_PATTERN
+from aviato.wire.resources import Resources
 
 SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
 ExecId = Annotated[str, StringConstraints(pattern=f"^ex-{ID_PATTERN}$")]
@@ -70,6 +71,9 @@ class CreateSandbox(RequestModel):
     """Where it may be placed; empty is anywhere."""
     tower_ids: list[Text] = []
     mounted_files: list[MountedFile] = []
+    resources: Resources = Resources()
+    strict_limits: bool = False
+    """Refuse a limit of the processor too where it cannot be kept."""
 
 
 class QueueInfo(ResponseModel):

@@ -52,6 +52,10 @@ class SandboxSpec:
     mounted_files: tuple[MountedFile, ...] = ()
     exposes_ports: bool = False
     """Whether `open_passage` will be called."""
+    requests: Mapping[str, float] = field(default_factory=dict)
+    """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What it named as its limits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,6 +163,8 @@ class Lives:
                 MountedFile(path=file.mount_path, content=b64decode(file.file_content)) for file in box.request.mounted_files
             ),
             exposes_ports=bool(box.record.ports),
+            requests=box.request.resources.requests.named(),
+            limits=box.request.resources.limits.named(),
         )
 
     async def _watch(self, box: LiveSandbox) -> Ending:

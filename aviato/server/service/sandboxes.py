@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.service.limits import check_limits
 from aviato.server.service.live import LiveSandbox, info_of
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
@@ -105,8 +106,9 @@ class Sandboxes:
         box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image)
         spec = self._lives.spec(box)
         self._backend.check(spec)
-        limits = {name: asdict(limit) for name, limit in self._backend.limits(spec).items()}
-        box.record = record = replace(record, limits=limits)
+        limits = self._backend.limits(spec)
+        check_limits(request, limits)
+        box.record = record = replace(record, limits={name: asdict(limit) for name, limit in limits.items()})
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
         box.record = record = replace(record, ports={**addresses})
         try:

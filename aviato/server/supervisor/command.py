@@ -44,6 +44,9 @@ class Command:
         """Ended by the sandbox's own end: it gets no result."""
         self.timed_out = False
         self.cancelled = False
+        self.oom_killed = False
+        self.last_words: str | None = None
+        """Of a command that was killed at the limit of the disk: a line for its stderr, or its terminal."""
         self.subscriber: Subscriber | None = None
         self.outputs: tuple[Output, Output]
         self.stdin: Input
@@ -74,8 +77,7 @@ class Command:
     def failed(self, failure: Failure) -> None:
         """It could not be started: say so on stderr, or on its terminal, as a shell would."""
         self._connect(None, None, None)
-        message = failure.message.encode(errors="surrogateescape")
-        self.outputs[0 if self.terminal else 1].put(message + (b"\r\n" if self.terminal else b"\n"))
+        self._say(failure.message)
         self.status = failure.returncode << 8
         self._ended = self._started
         self._finish()
@@ -171,12 +173,15 @@ class Command:
             fd = output.release()
             if fd is not None:
                 Drain(self._loop, fd, self._drains)
+        if self.last_words is not None:
+            self._say(self.last_words)
         by_signal = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
-        killed = self.timed_out or self.cancelled
+        killed = self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
         self.result = {
             "returncode": 137 if killed else 128 + by_signal if by_signal else os.WEXITSTATUS(self.status),
             "signal": int(signal.SIGKILL) if killed else by_signal,
             "timed_out": self.timed_out,
+            "oom_killed": self.oom_killed,
             "cancelled": self.cancelled,
             "duration_seconds": round(self._ended - self._started, 6),
             "stdout_bytes_total": self.outputs[0].end,
@@ -184,6 +189,10 @@ class Command:
             **self._usage,
         }
         self._changed(self)
+
+    def _say(self, line: str) -> None:
+        message = line.encode(errors="surrogateescape")
+        self.outputs[0 if self.terminal else 1].put(message + (b"\r\n" if self.terminal else b"\n"))
 
     def _sample(self) -> None:
         """Look at its memory for as long as rusage might not tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import spawn, terminal, tree, usage
@@ -33,6 +34,7 @@ class Commands:
         self.nice = 0
         self.on_main_exit: Callable[[Command], None] = _ignore
         self.on_reaped: Callable[[], None] = _nothing
+        self.on_started: Callable[[], None] = _nothing
         self.ending = False
         """No command starts any more, and one that a signal ends gets no result: the sandbox ended it."""
         self._loop = loop
@@ -150,6 +152,24 @@ class Commands:
         while self.reap():
             yield True  # The dead still count as processes.
 
+    def out_of_memory(self, mark: int) -> bool:
+        """Kill all of a command, which has taken too much; whether there is one of this mark."""
+        exec_id = self._by_mark.get(mark)
+        if exec_id is None:
+            return False
+        command = self._by_id.get(exec_id)
+        if command is not None and command.running and command.mark == mark:
+            command.oom_killed = True
+        self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id))
+        return True
+
+    def out_of_disk(self, why: str) -> None:
+        """Kill all commands: whose the files are cannot be told. Those that run say why on stderr."""
+        for command in self:
+            if command.running:
+                command.last_words = why
+        tree.signal_all(signal.SIGKILL)
+
     def reap(self) -> bool:
         """Collect the dead, the orphans included, and a bounded number a turn; True if there may be more."""
         for _ in range(REAP_A_TURN):
@@ -196,6 +216,7 @@ class Commands:
         command.limit(spec["timeout_seconds"], self._too_late)
         if self.nice:
             _lower(spawned.pid, self.nice)
+        self.on_started()
         return command
 
     def _spawn(self, spec: dict[str, Any]) -> spawn.Spawned | spawn.Failure:

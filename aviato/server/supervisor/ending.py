@@ -44,7 +44,7 @@ class Ending:
         """End the sandbox: SIGTERM, after the grace SIGKILL, output drained, ENDED.
 
         Args:
-            reason: `exited`, `stopped`, `lifetime`, `idle` or `orphaned`.
+            reason: `exited`, `oom` (the main command's), `stopped`, `lifetime`, `idle` or `orphaned`.
             grace_seconds: 0 kills at once.
             returncode: of the main command.
         """
@@ -55,7 +55,7 @@ class Ending:
             return
         self.reason = reason
         self._returncode = returncode
-        self._patient = reason == "exited"
+        self._patient = reason in ("exited", "oom")
         self._deadline = now + grace_seconds
         self._commands.ending = True
         if grace_seconds > 0:
@@ -64,11 +64,11 @@ class Ending:
             self._hang_up()
         self._go_on()
 
-    def main_exited(self, returncode: int) -> None:
+    def main_exited(self, returncode: int, oom_killed: bool) -> None:
         """The main command is over, be it by our own signals."""
         self._returncode = returncode
         if self.reason is None:
-            self.begin("exited", 0, returncode)
+            self.begin("oom" if oom_killed else "exited", 0, returncode)
 
     def go_on(self) -> None:
         """Something happened that may bring the end nearer."""

@@ -25,6 +25,7 @@ from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.loop import READ, Loop
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.transfers import Transfer
+from aviato.server.supervisor.watch import Watch
 from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Supervisor:
     """The sandbox's one authority."""
 
-    def __init__(self, connection: int | None, listener: int, note: int, ports: int | None) -> None:
+    def __init__(self, connection: int | None, listener: int, note: int, layer: int, ports: int | None) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        self._watch = Watch(self._loop, self._proc, layer, self._commands, self._trouble)
+        self._commands.on_started = self._watch.begin
         self._connection: Connection | None = None
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
@@ -218,6 +221,7 @@ class Supervisor:
         self._commands.environment = request["environment"]
         self._commands.working_dir = request["working_dir"]
         self._commands.nice = request["nice"]
+        self._watch.limit(request.get("limits", {}))
         self._orphan_seconds = request["orphan_timeout_seconds"]
         self._orphan_timer.cancel()
         self._watch_orphanhood()
@@ -233,7 +237,7 @@ class Supervisor:
         self._reply(connection, channel)
 
     def _main_exited(self, command: Any) -> None:
-        self._ending.main_exited(command.result["returncode"])
+        self._ending.main_exited(command.result["returncode"], command.oom_killed)
 
     def _watch_orphanhood(self) -> None:
         heard = self._connection.last_heard if self._connection is not None else self._last_heard
@@ -311,11 +315,17 @@ class Supervisor:
         self._work(connection, channel, files.list_directory(self._path(request), connection, channel), reply=False)
 
     def _mkdir(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        files.make_directory(self._path(request), request["mode"])
+        path = self._path(request)
+        self._watch.disk.take(path, 0)
+        files.make_directory(path, request["mode"])
         self._reply(connection, channel)
 
     def _remove(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._work(connection, channel, files.remove(self._path(request), request["recursive"]), reply=True)
+        def steps() -> Iterator[float]:
+            yield from files.remove(self._path(request), request["recursive"])
+            yield from self._watch.disk.settle()
+
+        self._work(connection, channel, steps(), reply=True)
 
     def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         path, window = self._path(request), request["window"]
@@ -323,14 +333,15 @@ class Supervisor:
 
     def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         answers = writing.Answers(connection, channel, self._close_channel)
-        self._open[channel] = writing.Upload(self._path(request), request["mode"], request["size"], answers)
+        path, disk = self._path(request), self._watch.disk
+        self._open[channel] = writing.Upload(path, request["mode"], request["size"], answers, disk)
 
     def _read_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._open[channel] = reading.read_tree(self._path(request), request["window"], connection, channel)
 
     def _write_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         answers = writing.Answers(connection, channel, self._close_channel)
-        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers)
+        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk)
 
 
 def _child_signals() -> int:
@@ -378,13 +389,14 @@ def _take_short_turns() -> None:
         _libc.syscall(number, 0, attributes, 0)
 
 
-def run(connection: int | None, listener: int, note: int, ports: int | None = None) -> None:
+def run(connection: int | None, listener: int, note: int, layer: int, ports: int | None = None) -> None:
     """Be process 1, with these descriptors and nothing else. Never returns.
 
     Args:
         connection: to the server.
         listener: where later servers connect.
         note: a file for last words.
+        layer: the writable layer, as a mount of its own.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
     """
     if os.getpid() != 1:
@@ -392,7 +404,7 @@ def run(connection: int | None, listener: int, note: int, ports: int | None = No
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, ports).run()
+    Supervisor(connection, listener, note, layer, ports).run()
 
 
 __all__ = ["PROTOCOL", "Supervisor", "run"]

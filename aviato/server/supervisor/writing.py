@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.disk import Disk
     from aviato.server.supervisor.loop import Loop
 
 CREDIT_BYTES = 128 << 10
@@ -51,7 +52,9 @@ class Answers:
 class Upload(Transfer):
     """A file on its way in: written beside its place, renamed over it when it is whole."""
 
-    def __init__(self, path: str, mode: int | None, size: int | None, answers: Answers) -> None:
+    def __init__(self, path: str, mode: int | None, size: int | None, answers: Answers, disk: Disk) -> None:
+        disk.take(path, 0)
+        self._disk = disk
         self._path = path
         self._size = size
         self._answers = answers
@@ -74,6 +77,7 @@ class Upload(Transfer):
 
     def data(self, piece: bytes) -> None:
         """Write a piece."""
+        self._disk.take(self._path, len(piece))
         try:
             view = memoryview(piece)
             while view:
@@ -91,6 +95,7 @@ class Upload(Transfer):
             if self._size is not None and self._size != self._written:
                 raise file_error(self._path, "file", f"{self._written} bytes arrived where {self._size} were announced")
             assert self._temporary is not None
+            self._disk.give_back(_size(self._target))
             os.fchmod(self._fd, self._mode)
             os.rename(self._temporary, self._target)
             self._temporary = None
@@ -108,6 +113,8 @@ class Upload(Transfer):
                 os.unlink(self._temporary)
             except OSError:
                 pass
+            else:
+                self._disk.give_back(self._written)
             self._temporary = None
 
     def _final_mode(self, mode: int | None) -> int:
@@ -122,10 +129,19 @@ class Upload(Transfer):
         return stat.S_IMODE(found) if mode is None else mode
 
 
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
 class TreeUpload(Transfer):
     """A tree on its way in, as an archive. What has arrived is worked off by a job, a few entries a turn."""
 
-    def __init__(self, path: str, loop: Loop, answers: Answers) -> None:
+    def __init__(self, path: str, loop: Loop, answers: Answers, disk: Disk) -> None:
+        disk.take(path, 0)
+        self._disk = disk
         self._path = path
         self._loop = loop
         self._answers = answers
@@ -166,6 +182,7 @@ class TreeUpload(Transfer):
         try:
             while self._pieces and not self._closed:
                 piece = self._pieces.popleft()
+                self._disk.take(self._path, len(piece))
                 yield from self._some(self._arrival.feed(piece))
                 self._taken += len(piece)
                 if self._taken - self._credited >= CREDIT_BYTES:
@@ -175,7 +192,7 @@ class TreeUpload(Transfer):
                 yield from self._some(self._arrival.finish())
                 if not self._closed:
                     self._answers.reply()
-        except (OSError, TreeError) as error:
+        except (OSError, TreeError, Refused) as error:
             self._answers.refuse(entry_error(self._path, error))
         except SenderFailed:
             self._answers.refuse(entry_error(self._path, hostile(b"", "the archive says that its sender failed")))

@@ -16,6 +16,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, plan, probe, syscalls
 from aviato.server.backends.local.control import TemplateControl
+from aviato.server.backends.local.limits import limits_of, too_much
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
@@ -105,7 +106,7 @@ class LocalBackend(Backend):
         directory = str(self._places.sandboxes)
         trial_uid = random.choice(choices) if choices else None
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
-        around = probe.look_around(directory, len(choices) if choices else None)
+        around = probe.look_around(directory, len(choices) if choices else None, self._facts)
         self._checks = probe.explain(trial, around, interpreters)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
 
@@ -135,20 +136,16 @@ class LocalBackend(Backend):
         return self._images.resolve(reference, fallback)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
-        """See `Backend`. Memory, CPU and disk are not limited yet, and said to be so."""
-        processes = Limit(value=plan.LIMIT_PROCESSES, strength="hard")
-        return {
-            "processes": processes if self._facts.limit_processes else Limit(value=None, strength="none"),
-            "open_files": Limit(value=self._facts.open_files, strength="hard"),
-            "file_size": Limit(value=plan.LIMIT_FILE_BYTES, strength="hard"),
-            "memory": Limit(value=None, strength="none"),
-            "cpu": Limit(value=None, strength="none"),
-            "disk": Limit(value=None, strength="none"),
-        }
+        """See `Backend`."""
+        in_memory = spec.image.root is not None and self._upper_in_memory
+        return limits_of(spec.requests, spec.limits, self._facts, layer_in_memory=in_memory)
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
         options = self._options(spec)
+        problem = too_much(spec.requests, self._facts)
+        if problem is not None:
+            raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
         for file in spec.mounted_files:
             problem = plan.unmountable(file.path, options)
             if problem is not None:
@@ -239,6 +236,7 @@ class LocalBackend(Backend):
 
     def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
         interpreter = self._images.interpreter_at(spec.image.interpreter)
+        limits = self.limits(spec)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
             place=self._places.path(spec.sandbox_id),
@@ -248,6 +246,9 @@ class LocalBackend(Backend):
             upper_in_memory=self._upper_in_memory,
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
+            processes=int(limits["processes"].value or 0),
+            memory_bytes=int(limits["memory"].value or 0),
+            disk_bytes=int(limits["disk"].value or 0),
         )
 
     def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
@@ -273,6 +274,11 @@ class LocalBackend(Backend):
             "environment": {**plan.environment(spec.image.interpreter is not None), **spec.environment},
             "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
             "nice": NICE,
+            "limits": {
+                **{name: limit.value for name, limit in self.limits(spec).items() if limit.strength == "watched"},
+                "swap": self._facts.swap,
+                "layer_in_memory": spec.image.root is not None and self._upper_in_memory,
+            },
             "orphan_timeout_seconds": spec.orphan_timeout_seconds,
             "max_lifetime_seconds": spec.max_lifetime_seconds,
             "idle_timeout_seconds": spec.idle_timeout_seconds,

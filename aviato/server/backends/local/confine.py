@@ -113,6 +113,10 @@ class Confinement:
             link = f"/proc/self/fd/{os.open(lower, os.O_PATH | os.O_CLOEXEC)}"
         sys.mount("overlay", target, "overlay", sys.MS_NOSUID | sys.MS_NODEV, _overlay_options(link, layers))
 
+    def _do_keep_layer(self, path: str) -> None:
+        # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.
+        self.layer = sys.open_tree(path, recursive=False)
+
     def _do_pivot(self, new: str) -> None:
         self._old_root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         os.chdir(new)

@@ -34,7 +34,49 @@ def gather() -> HostFacts:
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
+        memory_bytes=memory_bytes(),
+        processors=len(os.sched_getaffinity(0)),
+        swap=_meminfo("SwapTotal") > 0,
     )
+
+
+def memory_bytes() -> int:
+    """Of the machine, or of the smallest control group around this process if one has less."""
+    found = [_meminfo("MemTotal")]
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        lines = []
+    for _, controllers, path in lines:
+        if controllers == "":
+            files = ["/sys/fs/cgroup{}/memory.max", "/sys/fs/cgroup/unified{}/memory.max"]
+        elif "memory" in controllers.split(","):
+            files = ["/sys/fs/cgroup/memory{}/memory.limit_in_bytes"]
+        else:
+            continue
+        while True:
+            found += [value for name in files if (value := _number(name.format(path.rstrip("/")))) is not None]
+            if path in ("", "/"):
+                break
+            path = path.rpartition("/")[0]
+    return min(found)
+
+
+def _meminfo(name: str) -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def file_system(path: str) -> str:

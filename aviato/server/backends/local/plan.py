@@ -47,6 +47,9 @@ PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_lis
 PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
 LIMIT_PROCESSES = 512
+LIMIT_MEMORY_BYTES = 2 << 30
+LIMIT_DISK_BYTES = 4 << 30
+LIMIT_INODES = 1 << 18
 LIMIT_TERMINALS = 64
 """Of one sandbox; the machine has about 3,000 for all."""
 LIMIT_OPEN_FILES = 4096
@@ -56,7 +59,9 @@ ETC_BYTES = 16 << 20
 LINKS_BYTES = 64 << 10
 RUN_BYTES = 16 << 20
 MEMORY_UPPER_BYTES = 1 << 30
-"""Size of the writable layer where it has to be in memory."""
+"""Size of the writable layer where it has to be in memory, by default."""
+UPPER_SLACK_BYTES = 32 << 20
+"""So much more it can hold than it may: who goes beyond the limit of the disk is to be seen doing so."""
 MOUNTED_DIRECTORY = "mounted"
 
 
@@ -80,6 +85,9 @@ class HostFacts:
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
         limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
+        memory_bytes: of the machine, or of the control group that the server is in, if that has less.
+        processors: how many the server may run on.
+        swap: whether pages can go where they are not resident.
     """
 
     links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
@@ -89,6 +97,9 @@ class HostFacts:
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = LIMIT_OPEN_FILES
     limit_processes: bool = True
+    memory_bytes: int = 16 << 30
+    processors: int = 1
+    swap: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +115,9 @@ class PlanOptions:
         upper_in_memory: the place cannot carry an overlay's writable layer.
         root: whether the server is the real root; then `lower` arrives idmapped.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
+        processes: how many may live at once, process 1 not counted.
+        memory_bytes: of all commands together; shared memory can be half of it.
+        disk_bytes: of the writable layer.
     """
 
     sandbox_id: str
@@ -114,6 +128,9 @@ class PlanOptions:
     upper_in_memory: bool = False
     root: bool = False
     mounted: tuple[tuple[str, int], ...] = ()
+    processes: int = LIMIT_PROCESSES
+    memory_bytes: int = LIMIT_MEMORY_BYTES
+    disk_bytes: int = LIMIT_DISK_BYTES
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
@@ -124,6 +141,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
         *_mounted_sources(options),
         *(_host_root() if options.lower is None else _image_root(options)),
+        Step("keep_layer", (_layer(options),), "a view of the writable layer alone, by which process 1 counts what is in it"),
         Step("pivot", ("root",), "the sandbox's root is / now; the machine's waits at the current directory to be let go"),
         *(_host_tree(options) if options.lower is None else _image_tree()),
         *_kernel_trees(options),
@@ -132,6 +150,12 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("leave_old_root", (), "the machine's files are gone from here on"),
         *_closing(options),
     )
+
+
+def _layer(options: PlanOptions) -> str:
+    if options.lower is None:
+        return "root"
+    return "layers/upper" if options.upper_in_memory else "upper"
 
 
 def owned_directories(options: PlanOptions) -> list[str]:
@@ -198,7 +222,11 @@ def _image_root(options: PlanOptions) -> list[Step]:
     if options.upper_in_memory:
         layers = "layers"
         steps.append(
-            Step("tmpfs", ("layers", MEMORY_UPPER_BYTES, 0o700), "the place's file system cannot carry an upper layer")
+            Step(
+                "tmpfs",
+                ("layers", options.disk_bytes + UPPER_SLACK_BYTES, 0o700),
+                "the place's file system cannot carry an upper layer",
+            )
         )
     lower = "lower" if options.root else str(options.lower)
     return [*steps, Step("overlay", (lower, layers, "root"), "the image below, a writable layer of the sandbox's own above")]
@@ -260,7 +288,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
     return [
         Step("proc", (), "the processes of this sandbox"),
         Step("devices", (DEVICES, LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
-        Step("tmpfs", ("/dev/shm", SHM_BYTES, 0o1777), "shared memory"),
+        Step("tmpfs", ("/dev/shm", min(SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
         Step("tmpfs", ("/run", RUN_BYTES, 0o755), "run time files"),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
         Step("cover_read_only", (_in_proc(facts, PROC_READ_ONLY),), "kernel settings"),
@@ -309,7 +337,7 @@ def _mounted(options: PlanOptions) -> list[Step]:
 def _closing(options: PlanOptions) -> list[Step]:
     limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
     if options.facts.limit_processes:
-        limits["nproc"] = LIMIT_PROCESSES + 1
+        limits["nproc"] = options.processes + 1
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("hostname", (options.sandbox_id,), "its own name"),

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import facts
+from aviato.server.backends.local.limits import limits_of
+from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:
+    from aviato.server.backends.base import Limit, Strength
     from aviato.server.images.interpreters import Interpreter
 
 TRIAL_SECONDS = 60.0
@@ -50,6 +54,7 @@ class Surroundings:
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
         uids: how many host uids sandboxes can have, as root.
+        facts: of the machine, for the limits that sandboxes have.
     """
 
     kernel: tuple[int, int]
@@ -61,10 +66,10 @@ class Surroundings:
     file_system: str = "ext4"
     cgroups: str = "none"
     uids: int | None = None
-    proc_covered: tuple[str, ...] = field(default=())
+    facts: HostFacts = field(default_factory=HostFacts)
 
 
-def look_around(directory: str, uids: int | None) -> Surroundings:
+def look_around(directory: str, uids: int | None, machine: HostFacts) -> Surroundings:
     """Read the settings."""
     container = None
     if "KUBERNETES_SERVICE_HOST" in os.environ or os.path.exists("/var/run/secrets/kubernetes.io"):
@@ -81,6 +86,7 @@ def look_around(directory: str, uids: int | None) -> Surroundings:
         file_system=facts.file_system(directory),
         cgroups=_cgroups(),
         uids=uids,
+        facts=machine,
     )
 
 
@@ -211,16 +217,28 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 
 
 def _limit_checks(around: Surroundings) -> list[Check]:
-    per_namespace = around.root or around.kernel >= (5, 14)
-    processes = "processes, " if per_namespace else ""
-    none = "memory, cpu, disk" if per_namespace else "memory, cpu, disk, processes (needs Linux 5.14)"
-    return [
-        Check(name="control groups", ok=True, detail=f"{around.cgroups}; not used by this version", required=False),
-        Check(
-            name="limits that hold", ok=True, detail=f"hard, by rlimits: {processes}open files, file size, core", required=False
-        ),
-        Check(name="limits that do not", ok=False, detail=f"none in this version: {none}", required=False),
-    ]
+    usual = limits_of({}, {}, around.facts)
+    checks = [Check(name="control groups", ok=True, detail=f"{around.cgroups}; not used by this version", required=False)]
+    for strength, how in _HOW.items():
+        names = [_shown(name, limit) for name, limit in usual.items() if limit.strength == strength]
+        if names:
+            detail = f"{', '.join(names)} ({how})"
+            checks.append(Check(name=f"limits: {strength}", ok=strength != "none", detail=detail, required=False))
+    return checks
+
+
+_HOW: dict[Strength, str] = {
+    "hard": "by rlimits",
+    "watched": "looked at every 100 ms; what goes beyond is killed",
+    "none": "not enforced; asking for cpu is accepted unless strict_limits=True",
+}
+
+
+def _shown(name: str, limit: Limit) -> str:
+    if limit.value is None:
+        return name
+    value = format_bytes(limit.value) if name in ("memory", "disk", "file_size") else f"{limit.value:.0f}"
+    return f"{name} {value}"
 
 
 def _interpreter_check(found: list[Interpreter]) -> Check:

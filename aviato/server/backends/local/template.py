@@ -44,7 +44,7 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWNET
     | syscalls.CLONE_NEWCGROUP
 )
-CONNECTION, LISTENER, NOTE, PORTS = 3, 4, 5, 6
+CONNECTION, LISTENER, NOTE, LAYER, PORTS = 3, 4, 5, 6, 7
 NAME = b"aviato-supervisor"
 REPORT_SECONDS = 10
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
@@ -215,8 +215,9 @@ class Template:
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
+            fds.insert(LAYER - CONNECTION, confinement.layer)
             _arrange(fds)
-            program.run(CONNECTION, LISTENER, NOTE, PORTS if request["ports"] else None)
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, PORTS if request["ports"] else None)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:

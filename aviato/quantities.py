@@ -1,0 +1,117 @@
+"""Kubernetes quantities (`500m`, `2Gi`, `1e3`) and the resources that are counted in them. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import NamedTuple
+
+from aviato.exceptions import AviatoValidationError
+
+_FACTORS = {
+    **{suffix: Decimal(10) ** power for suffix, power in (("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6))},
+    **{suffix: Decimal(10) ** power for suffix, power in (("G", 9), ("T", 12), ("P", 15), ("E", 18))},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
+}
+_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]?))")
+
+
+class Resource(NamedTuple):
+    """What a resource is counted in, and the least that makes sense."""
+
+    unit: str
+    least: float
+    whole: bool
+
+
+RESOURCES = {
+    "cpu": Resource("cores", 0.001, whole=False),
+    "memory": Resource("bytes", 4 << 20, whole=True),
+    "processes": Resource("processes", 1, whole=True),
+    "disk": Resource("bytes", 1 << 20, whole=True),
+    "inodes": Resource("files and directories", 64, whole=True),
+    "gpu": Resource("devices", 1, whole=True),
+}
+"""Every resource that a sandbox can ask for; which of them it can have is its backend's matter."""
+LARGEST = 1 << 60
+
+
+def parse_quantity(text: str) -> Decimal:
+    """The number that a quantity means.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity, such as '500m', '2' or '2Gi'")
+    number, exponent, suffix = match.groups()
+    return Decimal(number + exponent) if exponent else Decimal(number) * _FACTORS[suffix]
+
+
+def format_bytes(value: float) -> str:
+    """A number of bytes as the shortest exact quantity: `2Gi`, `1536Mi`, `1000`."""
+    number = int(value)
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        unit = int(_FACTORS[suffix])
+        if number >= unit and number % unit == 0:
+            return f"{number // unit}{suffix}"
+    return str(number)
+
+
+def amount(field: str, name: str, value: object) -> float:
+    """How much of a resource a caller means, in its unit; whole numbers but for `cpu`.
+
+    Args:
+        field: what to call it in an error.
+        name: of the resource.
+        value: a number or a quantity.
+
+    Raises:
+        TypeError: neither.
+        AviatoValidationError: an unknown resource, no quantity, or an amount that makes no sense.
+    """
+    resource = RESOURCES.get(name) if isinstance(name, str) else None
+    if resource is None:
+        raise _wrong(field, f"there is no resource {name!r}; there are {', '.join(RESOURCES)}")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError(f"{field}: must be a number or a quantity such as '2Gi', not {type(value).__name__}")
+    try:
+        number = parse_quantity(value) if isinstance(value, str) else Decimal(value)
+    except ValueError as error:
+        raise _wrong(field, str(error)) from None
+    if not number.is_finite() or number > LARGEST:
+        raise _wrong(field, f"{value!r} is more than can be meant; leave it out for the default")
+    if number < Decimal(str(resource.least)):
+        least = format_bytes(resource.least) if resource.unit == "bytes" else f"{resource.least:g}"
+        raise _wrong(field, f"{value!r} is less than {least} {resource.unit}{_meant(value, resource)}")
+    if not resource.whole:
+        return float(number)
+    if resource.unit != "bytes" and number != int(number):
+        raise _wrong(field, f"{value!r} is no whole number")
+    return math.ceil(number)
+
+
+def amounts(field: str, values: object) -> dict[str, float]:
+    """The amounts of a table of resources; what is None is left out.
+
+    Raises:
+        TypeError, AviatoValidationError: what of it cannot be meant.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{field} must be a dict, as in {{'memory': '2Gi'}}, not {type(values).__name__}")
+    return {name: amount(f"{field}[{name!r}]", name, value) for name, value in values.items() if value is not None}
+
+
+def _meant(value: object, resource: Resource) -> str:
+    """A hint for the usual slips: `128m` is a thousandth part, `512` are bytes."""
+    if resource.unit != "bytes":
+        return ""
+    digits = re.match(r"\s*(\d+)\s*(m?)\s*$", str(value))
+    return f"; did you mean '{digits[1]}Mi'?" if digits else ""
+
+
+def _wrong(field: str, why: str) -> AviatoValidationError:
+    return AviatoValidationError(f"{field}: {why}", field_violations={field.partition("[")[0].partition(".")[0]: why})

@@ -1,0 +1,59 @@
+"""The limits of a sandbox on this machine: what was asked for, what holds otherwise, and how strongly. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.quantities import format_bytes
+from aviato.server.backends.base import Limit
+from aviato.server.backends.local import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aviato.server.backends.base import Strength
+    from aviato.server.backends.local.plan import HostFacts
+
+
+def limits_of(
+    requests: Mapping[str, float], limits: Mapping[str, float], facts: HostFacts, *, layer_in_memory: bool = False
+) -> dict[str, Limit]:
+    """Every limit of a sandbox.
+
+    Args:
+        requests: what it wants to be sure of: a limit that was not given is at least this.
+        limits: what it asked for.
+        facts: of the machine.
+        layer_in_memory: where its writable layer is.
+    """
+
+    def value(name: str, usual: float) -> float:
+        return limits[name] if name in limits else max(usual, requests.get(name, 0))
+
+    disk = plan.MEMORY_UPPER_BYTES if layer_in_memory else plan.LIMIT_DISK_BYTES
+    processes: Strength = "hard" if facts.limit_processes else "none"
+    asked = "processes" in limits or "processes" in requests
+    held = {
+        "memory": Limit(value=value("memory", min(plan.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength="watched"),
+        "cpu": Limit(value=limits.get("cpu"), strength="none"),
+        "processes": Limit(
+            value=value("processes", plan.LIMIT_PROCESSES) if facts.limit_processes or asked else None, strength=processes
+        ),
+        "disk": Limit(value=value("disk", disk), strength="watched"),
+        "inodes": Limit(value=value("inodes", plan.LIMIT_INODES), strength="watched"),
+        "open_files": Limit(value=facts.open_files, strength="hard"),
+        "file_size": Limit(value=plan.LIMIT_FILE_BYTES, strength="hard"),
+    }
+    if "gpu" in limits or "gpu" in requests:
+        held["gpu"] = Limit(value=value("gpu", 0), strength="none")
+    return held
+
+
+def too_much(requests: Mapping[str, float], facts: HostFacts) -> str | None:
+    """Which request this machine can never grant, in words; None if it can grant all."""
+    if requests.get("memory", 0) > facts.memory_bytes:
+        there, wanted = format_bytes(facts.memory_bytes), format_bytes(requests["memory"])
+        return f"requests['memory']: {wanted} are more than the {there} of this machine"
+    if requests.get("cpu", 0) > facts.processors:
+        return f"requests['cpu']: {requests['cpu']:g} are more than the {facts.processors} processors of this machine"
+    return None

@@ -1,0 +1,332 @@
+"""What a sandbox has on disk: counted in small steps, and a limit that writing through the file calls meets at once.
+
+Standard library only. The writable layer is seen through a mount of its own, without anything that is mounted in it inside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aviato.server.supervisor.errors import file_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from aviato.server.supervisor.loop import Loop, Timer
+
+SAMPLE_SECONDS = 0.1
+SETTLE_SECONDS = 0.005
+REST = 20
+"""So many times as long as a count took nothing is counted after it."""
+SHORT_REST = 3
+"""The same while the disk's free space dwindles as fast as this sandbox would have to write to reach its limit soon."""
+ENTRIES_A_TURN = 64
+DEPTH = 32
+MOST_DEEP = 256
+"""Directories at multiples of that depth wait for their turn with a descriptor each; who has more has too many."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Count:
+    """What was found; it is over as soon as more was found than its ceiling allows."""
+
+    def __init__(self, ceiling: tuple[float, float]) -> None:
+        self.bytes = 0
+        self.inodes = 0
+        self.memory_bytes = 0
+        """In files in memory that have no name."""
+        self._ceiling = ceiling
+        self._linked: set[tuple[int, int]] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is more than allowed."""
+        return self.bytes > self._ceiling[0] or self.inodes > self._ceiling[1]
+
+    def add(self, found: os.stat_result) -> None:
+        """One entry; a file with many names counts once."""
+        if found.st_nlink != 1 and not stat.S_ISDIR(found.st_mode):
+            key = (found.st_dev, found.st_ino)
+            if key in self._linked:
+                return
+            self._linked.add(key)
+        self.inodes += 1
+        self.bytes += found.st_blocks * 512
+
+
+class Disk:
+    """Watches the writable layer.
+
+    Args:
+        loop: of process 1.
+        proc: descriptor of /proc.
+        layer: descriptor of the writable layer.
+        pids: who lives.
+        on_full: called with the name and the value of the limit that was passed.
+    """
+
+    def __init__(self, loop: Loop, proc: int, layer: int, pids: Iterable[int], on_full: Callable[[str], None]) -> None:
+        self.full: str | None = None
+        """The limit that is passed, in words."""
+        self.nameless_memory_bytes = 0
+        self._loop = loop
+        self._proc = proc
+        self._layer = layer
+        self._pids = pids
+        self._on_full = on_full
+        self._bytes_limit = self._inodes_limit = float("inf")
+        self._ceiling = (float("inf"), float("inf"))
+        self._used = self._coming = self._seen_coming = 0
+        self._inodes = 0
+        self._free = (0, 0)
+        self._ended = self._took = 0.0
+        self._counting = False
+        self._again = False
+        self._timer: Timer | None = None
+        self._devices: tuple[frozenset[int], int] | None = None
+
+    def limit(self, bytes: float | None, inodes: float | None) -> None:
+        """From now on; None is no limit."""
+        self._bytes_limit = float("inf") if bytes is None else bytes
+        self._inodes_limit = float("inf") if inodes is None else inodes
+        self._ceiling = (self._bytes_limit, self._inodes_limit)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._bytes_limit != float("inf") or self._inodes_limit != float("inf")
+
+    def take(self, path: str, size: int) -> None:
+        """So much is about to be written by a file call.
+
+        Raises:
+            Refused: there is no room for it within the limit.
+        """
+        if not self.limited:
+            return
+        if self.full is not None or self._used + self._coming + size > self._bytes_limit:
+            what = self.full or _words("disk", self._bytes_limit)
+            raise file_error(path, "disk_full", f"the sandbox's limit of {what} is reached")
+        self._coming += size
+        self.touched()
+
+    def give_back(self, size: int) -> None:
+        """So much of what was taken is gone again, or has replaced as much."""
+        self._coming -= size
+
+    def settle(self) -> Iterator[float]:
+        """A job, after something was removed: what is there is known at its end, if there is little room."""
+        if self.full is None and self._used + self._coming <= self._bytes_limit / 2:
+            self.touched()
+            return
+        while self._counting:
+            yield SETTLE_SECONDS
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._counting = True
+        yield from self._count()
+
+    def touched(self) -> None:
+        """Something may have been written or removed: count, when it is time."""
+        if not self.limited:
+            return
+        if self._counting:
+            self._again = True
+            return
+        wait = self._ended + max(SAMPLE_SECONDS, self._took * (SHORT_REST if self._dwindles() else REST)) - self._loop.now()
+        if self._timer is not None:
+            if self._timer.due <= self._loop.now() + wait:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.after(max(0.0, wait), self._begin)
+
+    def _dwindles(self) -> bool:
+        """Whether the disk lost half as much as this sandbox may still take; others may have taken it."""
+        if self._took <= SAMPLE_SECONDS / REST:
+            return False
+        free_bytes, free_inodes = _free(self._layer)
+        return (
+            self._free[0] - free_bytes > (self._bytes_limit - self._used) / 2
+            or self._free[1] - free_inodes > (self._inodes_limit - self._inodes) / 2
+        )
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._counting = True
+        self._loop.start(self._count())
+
+    def _count(self) -> Iterator[float]:
+        began = self._loop.now()
+        self._again = False
+        self._seen_coming = self._coming
+        self._free = _free(self._layer)
+        count: Count | None = Count(self._ceiling)
+        assert count is not None
+        try:
+            yield from _walk(self._proc, self._layer, count)
+            if not count.over:
+                yield from _nameless(self._proc, list(self._pids), self._where(), count)
+        except OSError:
+            count = None  # No descriptor is left, or somebody moved things about: the next one will do.
+        finally:
+            self._counting = False
+            self._ended = self._loop.now()
+            self._took = self._ended - began
+        if count is not None:
+            self._counted(count)
+        if self._again:
+            self.touched()
+
+    def _counted(self, count: Count) -> None:
+        self._coming -= self._seen_coming
+        self._used, self._inodes, self.nameless_memory_bytes = count.bytes, count.inodes, count.memory_bytes
+        if count.over:
+            by_bytes = count.bytes > self._ceiling[0]
+            self.full = _words("disk", self._bytes_limit) if by_bytes else _words("inodes", self._inodes_limit)
+            # What there is now may stay: a command that removes some of it must live to do so. Only more is too much.
+            self._ceiling = (float("inf"), float("inf"))
+            self._again = True
+            self._ended = 0.0
+            self._on_full(self.full)
+            return
+        self._ceiling = (max(self._bytes_limit, count.bytes), max(self._inodes_limit, count.inodes))
+        if self._ceiling == (self._bytes_limit, self._inodes_limit):
+            self.full = None
+
+    def _where(self) -> tuple[frozenset[int], int]:
+        """The devices of the layer's files, seen from inside and from beside, and that of files that never had a name."""
+        if self._devices is None:
+            nameless = os.memfd_create("", os.MFD_CLOEXEC)
+            try:
+                memory = os.fstat(nameless).st_dev
+            finally:
+                os.close(nameless)
+            self._devices = (frozenset({os.stat("/").st_dev, os.stat(".", dir_fd=self._layer).st_dev}), memory)
+        return self._devices
+
+
+class _Folder:
+    """A directory that is being counted, readable for as long as that takes."""
+
+    def __init__(self, proc: int, parent: int, name: str | None) -> None:
+        self.fd, self._mode = _open(proc, parent, name)
+        try:
+            self.entries = os.scandir(self.fd)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def close(self) -> None:
+        self.entries.close()
+        if self._mode is not None:
+            try:
+                os.fchmod(self.fd, self._mode)
+            except OSError:
+                pass
+        os.close(self.fd)
+
+
+def _open(proc: int, parent: int, name: str | None) -> tuple[int, int | None]:
+    """A directory's descriptor (None: of the parent itself), and the mode to give back where it had to be made readable."""
+    path = os.dup(parent) if name is None else os.open(name, os.O_PATH | DIRECTORY, dir_fd=parent)
+    try:
+        mode = stat.S_IMODE(os.fstat(path).st_mode)
+        # By way of /proc: where the root itself cannot be searched, there is no other.
+        if mode & 0o500 != 0o500:
+            os.chmod(f"self/fd/{path}", mode | 0o500, dir_fd=proc)
+        fd = os.open(f"self/fd/{path}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+    finally:
+        os.close(path)
+    return fd, None if mode & 0o500 == 0o500 else mode
+
+
+def _walk(proc: int, layer: int, count: Count) -> Iterator[float]:
+    """A job that counts a tree that changes meanwhile, of any depth."""
+    waiting = [os.dup(layer)]
+    stack: list[_Folder] = []
+    steps = 0
+    try:
+        while waiting and not count.over:
+            top = waiting.pop()
+            try:
+                stack.append(_Folder(proc, top, None))
+            finally:
+                os.close(top)
+            while stack and not count.over:
+                entry = next(stack[-1].entries, None)
+                if entry is None:
+                    stack.pop().close()
+                    continue
+                steps += 1
+                if steps % ENTRIES_A_TURN == 0:
+                    yield True
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                    count.add(found)
+                    if stat.S_ISDIR(found.st_mode):
+                        _descend(proc, entry.name, stack, waiting, count)
+                except OSError as error:
+                    if error.errno in NO_ROOM:
+                        raise
+                    # Gone meanwhile, or another thing by now.
+    finally:
+        for folder in stack:
+            folder.close()
+        for fd in waiting:
+            os.close(fd)
+
+
+def _descend(proc: int, name: str, stack: list[_Folder], waiting: list[int], count: Count) -> None:
+    if len(stack) < DEPTH:
+        stack.append(_Folder(proc, stack[-1].fd, name))
+    elif len(waiting) < MOST_DEEP:
+        waiting.append(os.open(name, os.O_PATH | DIRECTORY, dir_fd=stack[-1].fd))
+    else:
+        count.inodes = 1 << 62
+
+
+def _nameless(proc: int, pids: list[int], where: tuple[frozenset[int], int], count: Count) -> Iterator[float]:
+    """A job that adds files which have lost their names, or never had one, and that somebody holds open."""
+    on_disk, in_memory = where
+    seen: set[tuple[int, int]] = set()
+    for pid in pids:
+        try:
+            folder = os.open(f"{pid}/fd", DIRECTORY, dir_fd=proc)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        try:
+            for number, name in enumerate(os.listdir(folder), 1):
+                if number % ENTRIES_A_TURN == 0:
+                    yield True
+                try:
+                    found = os.stat(name, dir_fd=folder)
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue
+                key = (found.st_dev, found.st_ino)
+                if found.st_nlink or not stat.S_ISREG(found.st_mode) or key in seen:
+                    continue
+                seen.add(key)
+                if found.st_dev in on_disk:
+                    count.bytes += found.st_blocks * 512
+                    count.inodes += 1
+                elif found.st_dev == in_memory:
+                    count.memory_bytes += found.st_blocks * 512
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+        finally:
+            os.close(folder)
+        yield True
+
+
+def _free(layer: int) -> tuple[int, int]:
+    found = os.statvfs(layer)
+    return found.f_bfree * found.f_frsize, found.f_ffree
+
+
+def _words(name: str, value: float) -> str:
+    return f"{value / (1 << 20):g} MiB of disk" if name == "disk" else f"{value:.0f} files and directories"

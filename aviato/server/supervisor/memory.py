@@ -1,0 +1,168 @@
+"""How much memory the processes of a sandbox use, and whose they are. Standard library only.
+
+The rough measure is cheap and never too small: the resident pages of every process, shared ones counted each time. Only where
+that reaches the limit are pages divided among those who share them, which takes the kernel a walk of all page tables.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from aviato.server.supervisor import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PROCESSES_A_TURN = 64
+IN_MEMORY = ("/dev/shm", "/run", "/etc", "/.aviato")
+"""Where the file systems in memory are."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SCHEDULED = 2
+"""The kind of a process's clock that counts every nanosecond it ran."""
+
+
+class Processes:
+    """Everything alive but process 1, and whether it has run since the last look."""
+
+    def __init__(self, proc: int) -> None:
+        self._proc = proc
+        # Its last word is the number given out last in this namespace: unchanged, nothing was born.
+        self._load = os.open("loadavg", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        self._newest = b""
+        self._ran: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self._ran))
+
+    def __bool__(self) -> bool:
+        return bool(self._ran)
+
+    def look(self) -> bool:
+        """Find out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written."""
+        newest = os.pread(self._load, 128, 0).rpartition(b" ")[2]
+        born = newest != self._newest
+        self._newest = newest
+        pids = [int(name) for name in tree.pids(self._proc)] if born else list(self._ran)
+        ran: dict[int, int] = {}
+        for pid in pids:
+            try:
+                ran[pid] = time.clock_gettime_ns(~pid << 3 | SCHEDULED)
+            except OSError:
+                pass  # Gone.
+        changed = born or ran != self._ran
+        self._ran = ran
+        return changed
+
+
+class Stores:
+    """The file systems in memory that a sandbox can write to."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        own = os.stat("/").st_dev
+        for path in IN_MEMORY:
+            try:
+                if os.lstat(path).st_dev != own:
+                    self._open.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+            except OSError:
+                pass
+
+    def add(self, fd: int) -> None:
+        """One more."""
+        self._open.append(fd)
+
+    def used_bytes(self) -> int:
+        """What their files take."""
+        total = 0
+        for fd in self._open:
+            found = os.statvfs(fd)
+            total += (found.f_blocks - found.f_bfree) * found.f_frsize
+        return total
+
+
+def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Iterator[float]:
+    """A job that returns what all processes have resident, at most too much.
+
+    Args:
+        proc: descriptor of /proc.
+        pids: which.
+        swap: whether the machine has any, where pages go that are not resident.
+    """
+    total = 0
+    for count, pid in enumerate(pids, 1):
+        if swap:
+            text = _read(proc, f"{pid}/status")
+            total += (_kilobytes(text, b"\nVmRSS:") + _kilobytes(text, b"\nVmSwap:")) << 10
+        else:
+            fields = _read(proc, f"{pid}/statm").split()
+            total += int(fields[1]) * PAGE_BYTES if fields else 0
+        if count % PROCESSES_A_TURN == 0:
+            yield True
+    return total
+
+
+class Shares:
+    """What each command has, by its mark; None is the mark of what hides it."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int | None, int] = {}
+        self.pids: dict[int | None, list[int]] = {}
+        self.private_bytes = 0
+        self.shared_bytes = 0
+
+    def total(self, stored_bytes: int) -> int:
+        """Of the sandbox, with the files in memory: what is mapped of those was counted with who maps it."""
+        return self.private_bytes + max(self.shared_bytes, stored_bytes)
+
+    def largest(self) -> int | None:
+        """Whose share is the largest."""
+        return max(self.bytes, key=lambda mark: self.bytes[mark])
+
+
+def exact(proc: int, pids: Iterable[int]) -> Iterator[float]:
+    """A job that returns the `Shares` of the commands, pages divided by how many share them."""
+    shares = Shares()
+    for pid in pids:
+        text = _read(proc, f"{pid}/smaps_rollup")
+        private = (_kilobytes(text, b"\nPss_Anon:") + _kilobytes(text, b"\nSwapPss:")) << 10
+        shared = _kilobytes(text, b"\nPss_Shmem:") << 10
+        if not text:
+            fields = _read(proc, f"{pid}/statm").split()
+            private = int(fields[1]) * PAGE_BYTES if fields else 0
+        mark = _mark(proc, pid)
+        shares.private_bytes += private
+        shares.shared_bytes += shared
+        shares.bytes[mark] = shares.bytes.get(mark, 0) + private + shared
+        shares.pids.setdefault(mark, []).append(pid)
+        yield True
+    return shares
+
+
+def _mark(proc: int, pid: int) -> int | None:
+    try:
+        return os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino
+    except OSError:
+        return None
+
+
+def _kilobytes(text: bytes, name: bytes) -> int:
+    start = text.find(name)
+    if start < 0:
+        return 0
+    return int(text[start + len(name) : text.index(b"\n", start + 1)].split()[0])
+
+
+def _read(proc: int, path: str) -> bytes:
+    """What is there, or nothing of a process that is gone or hides it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+    try:
+        return os.read(fd, 4096)
+    except (ProcessLookupError, PermissionError):
+        return b""
+    finally:
+        os.close(fd)

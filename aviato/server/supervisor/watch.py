@@ -1,0 +1,136 @@
+"""Limits that are kept by looking: what goes beyond one is killed. Standard library only.
+
+Nothing is looked at while no command's process lives, and next to nothing while none has run since the last look.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.supervisor import memory, tree
+from aviato.server.supervisor.disk import Disk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aviato.server.supervisor.commands import Commands
+    from aviato.server.supervisor.loop import Job, Loop
+
+SAMPLE_SECONDS = 0.1
+FIRST_SECONDS = 0.03
+"""From a command's start to the first look: most are over by then."""
+SHORTEST_SECONDS = 0.01
+"""Between two looks at a sandbox that would be at its limit before the next one."""
+REST = 20
+"""So many times as long as an exact look took there is no other, while the rough one grows by less than there is room."""
+
+
+class Watch:
+    """The watched limits of one sandbox.
+
+    Args:
+        loop: of process 1.
+        proc: descriptor of /proc.
+        layer: descriptor of the writable layer.
+        commands: who is to blame.
+        trouble: told of what nobody foresaw.
+    """
+
+    def __init__(self, loop: Loop, proc: int, layer: int, commands: Commands, trouble: Callable[[Exception], None]) -> None:
+        self._loop = loop
+        self._proc = proc
+        self._layer = layer
+        self._commands = commands
+        self._trouble = trouble
+        self._processes = memory.Processes(proc)
+        self.disk = Disk(loop, proc, layer, self._processes, self._disk_full)
+        self._memory: int | None = None
+        self._swap = False
+        self._stores: memory.Stores | None = None
+        self._job: Job | None = None
+        self._rough = 0
+        self._exact: tuple[float, int, int] | None = None
+
+    def limit(self, limits: dict[str, Any]) -> None:
+        """Keep these: `memory`, `disk` and `inodes`, each None for none; `swap` and `layer_in_memory` say how things are."""
+        self._memory = limits.get("memory")
+        self._swap = bool(limits.get("swap"))
+        self._stores = memory.Stores()
+        if limits.get("layer_in_memory"):
+            self._stores.add(self._layer)
+        self.disk.limit(limits.get("disk"), limits.get("inodes"))
+
+    def begin(self) -> None:
+        """A command has started."""
+        if (self._job is None or self._job.done) and (self._memory is not None or self.disk.limited):
+            self._job = self._loop.start(self._looks())
+
+    def _looks(self) -> Iterator[float]:
+        """A job that goes on for as long as any process lives."""
+        yield FIRST_SECONDS
+        while True:
+            pause = SAMPLE_SECONDS
+            try:
+                changed = self._processes.look()
+                if not self._processes:
+                    self.disk.touched()
+                    return
+                if changed:
+                    self.disk.touched()
+                    if self._memory is not None:
+                        pause = yield from self._look_at_memory(self._memory)
+            except OSError as error:
+                if error.errno == errno.EMFILE:
+                    # Someone inside took our descriptors away by prlimit. What cannot be watched must not go on.
+                    tree.signal_all(signal.SIGKILL)
+                else:
+                    self._trouble(error)
+            except Exception as error:
+                self._trouble(error)
+            yield pause
+
+    def _look_at_memory(self, limit: int) -> Iterator[float]:
+        """Returns how long to wait before the next look."""
+        assert self._stores is not None
+        pids = list(self._processes)
+        stored = self._stores.used_bytes() + self.disk.nameless_memory_bytes
+        rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
+        rough += stored
+        grown, self._rough = rough - self._rough, rough
+        if rough > limit and self._is_due(rough, limit):
+            began = self._loop.now()
+            shares: memory.Shares = yield from memory.exact(self._proc, pids)
+            used = shares.total(stored)
+            now = self._loop.now()
+            self._exact = (now + REST * (now - began), rough, used)
+            if used > limit and shares.bytes:
+                self._too_much(shares)
+                return SHORTEST_SECONDS
+        room = max(0, limit - rough)
+        if grown > 0 and rough <= limit and room < 2 * grown:
+            return max(SHORTEST_SECONDS, SAMPLE_SECONDS * room / (2 * grown))
+        return SAMPLE_SECONDS
+
+    def _is_due(self, rough: int, limit: int) -> bool:
+        """Whether to look exactly: it is time, or more has come than there was room."""
+        if self._exact is None:
+            return True
+        due, rough_then, used_then = self._exact
+        return self._loop.now() >= due or rough - rough_then >= limit - used_then
+
+    def _too_much(self, shares: memory.Shares) -> None:
+        self._exact = None
+        mark = shares.largest()
+        if mark is not None and self._commands.out_of_memory(mark):
+            return
+        for pid in shares.pids[mark]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _disk_full(self, limit: str) -> None:
+        self._commands.out_of_disk(f"aviato: killed: the sandbox's limit of {limit} is reached")
