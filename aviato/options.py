@@ -113,10 +113,24 @@ class ResourceOptions:
 
     def amounts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Requests and limits as numbers, in cores, bytes or by count."""
-        return (
-            quantities.amounts("resources.requests", self.requests),
-            quantities.amounts("resources.limits", self.limits),
-        )
+        return _amounts("requests", self.requests), _amounts("limits", self.limits)
+
+
+def _amounts(table: str, values: object) -> dict[str, float]:
+    """The amounts of a table of resources; what is None is left out."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"resources: {table} must be a dict, as in {{'memory': '2Gi'}}, not {type(values).__name__}")
+    found = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            found[name] = quantities.amount(name, value)
+        except TypeError as error:
+            raise TypeError(f"resources: {table}[{name!r}] {error}") from None
+        except ValueError as error:
+            raise _wrong("resources", f"{table}[{name!r}]: {error}") from None
+    return found
 
 
 def _wrong(name: str, why: str) -> AviatoValidationError:

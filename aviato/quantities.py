@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import NamedTuple
-
-from aviato.exceptions import AviatoValidationError
 
 _FACTORS = {
     **{suffix: Decimal(10) ** power for suffix, power in (("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6))},
@@ -61,48 +58,33 @@ def format_bytes(value: float) -> str:
     return str(number)
 
 
-def amount(field: str, name: str, value: object) -> float:
+def amount(name: str, value: object) -> float:
     """How much of a resource a caller means, in its unit; whole numbers but for `cpu`.
 
     Args:
-        field: what to call it in an error.
         name: of the resource.
         value: a number or a quantity.
 
     Raises:
         TypeError: neither.
-        AviatoValidationError: an unknown resource, no quantity, or an amount that makes no sense.
+        ValueError: an unknown resource, no quantity, or an amount that makes no sense.
     """
     resource = RESOURCES.get(name) if isinstance(name, str) else None
     if resource is None:
-        raise _wrong(field, f"there is no resource {name!r}; there are {', '.join(RESOURCES)}")
+        raise ValueError(f"there is no resource {name!r}; there are {', '.join(RESOURCES)}")
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(f"{field}: must be a number or a quantity such as '2Gi', not {type(value).__name__}")
-    try:
-        number = parse_quantity(value) if isinstance(value, str) else Decimal(value)
-    except ValueError as error:
-        raise _wrong(field, str(error)) from None
+        raise TypeError(f"must be a number or a quantity such as '2Gi', not {type(value).__name__}")
+    number = parse_quantity(value) if isinstance(value, str) else Decimal(value)
     if not number.is_finite() or number > LARGEST:
-        raise _wrong(field, f"{value!r} is more than can be meant; leave it out for the default")
+        raise ValueError(f"{value!r} is more than can be meant; leave it out for the default")
     if number < Decimal(str(resource.least)):
         least = format_bytes(resource.least) if resource.unit == "bytes" else f"{resource.least:g}"
-        raise _wrong(field, f"{value!r} is less than {least} {resource.unit}{_meant(value, resource)}")
+        raise ValueError(f"{value!r} is less than {least} {resource.unit}{_meant(value, resource)}")
     if not resource.whole:
         return float(number)
     if resource.unit != "bytes" and number != int(number):
-        raise _wrong(field, f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is no whole number")
     return math.ceil(number)
-
-
-def amounts(field: str, values: object) -> dict[str, float]:
-    """The amounts of a table of resources; what is None is left out.
-
-    Raises:
-        TypeError, AviatoValidationError: what of it cannot be meant.
-    """
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{field} must be a dict, as in {{'memory': '2Gi'}}, not {type(values).__name__}")
-    return {name: amount(f"{field}[{name!r}]", name, value) for name, value in values.items() if value is not None}
 
 
 def _meant(value: object, resource: Resource) -> str:
@@ -111,7 +93,3 @@ def _meant(value: object, resource: Resource) -> str:
         return ""
     digits = re.match(r"\s*(\d+)\s*(m?)\s*$", str(value))
     return f"; did you mean '{digits[1]}Mi'?" if digits else ""
-
-
-def _wrong(field: str, why: str) -> AviatoValidationError:
-    return AviatoValidationError(f"{field}: {why}", field_violations={field.partition("[")[0].partition(".")[0]: why})

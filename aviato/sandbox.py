@@ -59,7 +59,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         request_timeout_seconds: float | None = None,
         max_lifetime_seconds: float | None = None,
         idle_timeout_seconds: float | None = None,
-        resources: Any = None,
+        resources: ResourceOptions | Mapping[str, Any] | None = None,
         strict_limits: bool = False,
         mounted_files: Sequence[Mapping[str, Any]] | None = None,
         ports: Sequence[int] | None = None,

@@ -13,7 +13,7 @@ from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 
 if TYPE_CHECKING:
-    from aviato.options import NetworkOptions
+    from aviato.options import NetworkOptions, ResourceOptions
 
 BUILT_IN = SandboxDefaults()
 
@@ -75,7 +75,7 @@ class SandboxOptions(TypedDict, total=False):
     request_timeout_seconds: float | None
     max_lifetime_seconds: float | None
     idle_timeout_seconds: float | None
-    resources: Any
+    resources: ResourceOptions | Mapping[str, Any] | None
     strict_limits: bool
     mounted_files: Sequence[Mapping[str, Any]] | None
     ports: Sequence[int] | None

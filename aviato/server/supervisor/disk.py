@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS = 0.1
 SETTLE_SECONDS = 0.005
+SETTLE_AT_MOST_SECONDS = 0.02
 REST = 20
 """So many times as long as a count took nothing is counted after it."""
 SHORT_REST = 3
@@ -37,8 +38,8 @@ class Count:
     def __init__(self, ceiling: tuple[float, float]) -> None:
         self.bytes = 0
         self.inodes = 0
-        self.memory_bytes = 0
-        """In files in memory that have no name."""
+        self.nameless: dict[int, int] = {}
+        """Bytes in files in memory that have no name, by the process that holds them open."""
         self._ceiling = ceiling
         self._linked: set[tuple[int, int]] = set()
 
@@ -72,7 +73,8 @@ class Disk:
     def __init__(self, loop: Loop, proc: int, layer: int, pids: Iterable[int], on_full: Callable[[str], None]) -> None:
         self.full: str | None = None
         """The limit that is passed, in words."""
-        self.nameless_memory_bytes = 0
+        self.nameless: dict[int, int] = {}
+        """Bytes in files in memory that have no name, by the process that holds them open; in no measure of its memory."""
         self._loop = loop
         self._proc = proc
         self._layer = layer
@@ -119,8 +121,9 @@ class Disk:
         self._coming -= size
 
     def settle(self) -> Iterator[float]:
-        """A job, after something was removed: what is there is known at its end, if there is little room."""
-        if self.full is None and self._used + self._coming <= self._bytes_limit / 2:
+        """A job, after something was removed: what is there is known at its end, if there is little room or it is soon done."""
+        little = self.full is not None or self._used + self._coming > self._bytes_limit / 2
+        if not self.limited or not (little or self._took <= SETTLE_AT_MOST_SECONDS):
             self.touched()
             return
         while self._counting:
@@ -184,7 +187,7 @@ class Disk:
 
     def _counted(self, count: Count) -> None:
         self._coming -= self._seen_coming
-        self._used, self._inodes, self.nameless_memory_bytes = count.bytes, count.inodes, count.memory_bytes
+        self._used, self._inodes, self.nameless = count.bytes, count.inodes, count.nameless
         if count.over:
             by_bytes = count.bytes > self._ceiling[0]
             self.full = _words("disk", self._bytes_limit) if by_bytes else _words("inodes", self._inodes_limit)
@@ -315,7 +318,7 @@ def _nameless(proc: int, pids: list[int], where: tuple[frozenset[int], int], cou
                     count.bytes += found.st_blocks * 512
                     count.inodes += 1
                 elif found.st_dev == in_memory:
-                    count.memory_bytes += found.st_blocks * 512
+                    count.nameless[pid] = count.nameless.get(pid, 0) + found.st_blocks * 512
         except (FileNotFoundError, ProcessLookupError):
             pass
         finally:

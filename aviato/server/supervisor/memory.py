@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aviato.server.supervisor import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
 PROCESSES_A_TURN = 64
 IN_MEMORY = ("/dev/shm", "/run", "/etc", "/.aviato")
@@ -82,7 +82,7 @@ class Stores:
         return total
 
 
-def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Iterator[float]:
+def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, None, int]:
     """A job that returns what all processes have resident, at most too much.
 
     Args:
@@ -121,8 +121,14 @@ class Shares:
         return max(self.bytes, key=lambda mark: self.bytes[mark])
 
 
-def exact(proc: int, pids: Iterable[int]) -> Iterator[float]:
-    """A job that returns the `Shares` of the commands, pages divided by how many share them."""
+def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Generator[float, None, Shares]:
+    """A job that returns the `Shares` of the commands, pages divided by how many share them.
+
+    Args:
+        proc: descriptor of /proc.
+        pids: which.
+        nameless: what they hold in files in memory without a name.
+    """
     shares = Shares()
     for pid in pids:
         text = _read(proc, f"{pid}/smaps_rollup")
@@ -134,7 +140,7 @@ def exact(proc: int, pids: Iterable[int]) -> Iterator[float]:
         mark = _mark(proc, pid)
         shares.private_bytes += private
         shares.shared_bytes += shared
-        shares.bytes[mark] = shares.bytes.get(mark, 0) + private + shared
+        shares.bytes[mark] = shares.bytes.get(mark, 0) + private + max(shared, nameless.get(pid, 0))
         shares.pids.setdefault(mark, []).append(pid)
         yield True
     return shares

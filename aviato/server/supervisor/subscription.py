@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from aviato.wire.frames import Frame
 
-EndReason = Literal["exited", "stopped", "lifetime", "orphaned", "lost"]
+EndReason = Literal["exited", "oom", "stopped", "lifetime", "idle", "orphaned", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from aviato.server.supervisor import memory, tree
 from aviato.server.supervisor.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from aviato.server.supervisor.commands import Commands
     from aviato.server.supervisor.loop import Job, Loop
@@ -52,6 +52,9 @@ class Watch:
         self._stores: memory.Stores | None = None
         self._job: Job | None = None
         self._rough = 0
+        self._nameless: dict[int, int] = {}
+        self._unsure = False
+        """The rough measure is beyond the limit, and it was not time for the exact one."""
         self._exact: tuple[float, int, int] | None = None
 
     def limit(self, limits: dict[str, Any]) -> None:
@@ -80,8 +83,8 @@ class Watch:
                     return
                 if changed:
                     self.disk.touched()
-                    if self._memory is not None:
-                        pause = yield from self._look_at_memory(self._memory)
+                if self._memory is not None and (changed or self._unsure or self.disk.nameless != self._nameless):
+                    pause = yield from self._look_at_memory(self._memory)
             except OSError as error:
                 if error.errno == errno.EMFILE:
                     # Someone inside took our descriptors away by prlimit. What cannot be watched must not go on.
@@ -92,17 +95,19 @@ class Watch:
                 self._trouble(error)
             yield pause
 
-    def _look_at_memory(self, limit: int) -> Iterator[float]:
+    def _look_at_memory(self, limit: int) -> Generator[float, None, float]:
         """Returns how long to wait before the next look."""
         assert self._stores is not None
         pids = list(self._processes)
-        stored = self._stores.used_bytes() + self.disk.nameless_memory_bytes
+        self._nameless = self.disk.nameless
+        stored = self._stores.used_bytes() + sum(self._nameless.values())
         rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
         rough += stored
         grown, self._rough = rough - self._rough, rough
-        if rough > limit and self._is_due(rough, limit):
+        self._unsure = rough > limit and not self._is_due(rough, limit)
+        if rough > limit and not self._unsure:
             began = self._loop.now()
-            shares: memory.Shares = yield from memory.exact(self._proc, pids)
+            shares = yield from memory.exact(self._proc, pids, self._nameless)
             used = shares.total(stored)
             now = self._loop.now()
             self._exact = (now + REST * (now - began), rough, used)
@@ -123,6 +128,7 @@ class Watch:
 
     def _too_much(self, shares: memory.Shares) -> None:
         self._exact = None
+        self.disk.nameless = {}  # Whoever is killed holds none any more; the next count finds the others'.
         mark = shares.largest()
         if mark is not None and self._commands.out_of_memory(mark):
             return
