@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
-    from aviato.options import NetworkOptions
+    from aviato.options import NetworkOptions, ResourceOptions
     from aviato.policy.metrics import Metrics
     from aviato.sandbox_config import Connection
     from aviato.session import Session

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local.control import TemplateControl
 
 pytestmark = pytest.mark.anyio
@@ -176,14 +177,15 @@ async def test_limits(box):
     source = "import os\nf = open('/workspace/big', 'wb')\nos.truncate('/workspace/big', (4 << 30) + 1)"
     assert "File too large" in (await box.python(source)).stderr or True
     assert (await box.sh("ulimit -n")).stdout.strip() == str(box.backend._facts.open_files)
-    held = box.backend.limits(None)
+    held = box.backend.limits(SandboxSpec(sandbox_id=box.id, image=box.backend.resolve_image(None)))
     assert {name: limit.strength for name, limit in held.items()} == {
         "processes": "hard",
         "open_files": "hard",
         "file_size": "hard",
-        "memory": "none",
+        "memory": "watched",
+        "disk": "watched",
+        "inodes": "watched",
         "cpu": "none",
-        "disk": "none",
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.local import facts, probe
+from aviato.server.backends.local.plan import HostFacts
 from aviato.server.backends.local.probe import Surroundings, explain, first_failure
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.registry import make_backend
@@ -53,8 +54,9 @@ def test_a_good_machine():
     checks = explain(GOOD, around(), [PYTHON])
     assert first_failure(checks) is None
     hold = {check.name: check.detail for check in checks}
-    assert "processes" in hold["limits that hold"]
-    assert "memory, cpu, disk" in hold["limits that do not"]
+    assert "processes 512, open_files" in hold["limits: hard"]
+    assert "memory 2Gi, disk 4Gi, inodes 262144 (" in hold["limits: watched"]
+    assert hold["limits: none"].startswith("cpu (")
     assert "3.12" in hold["interpreters"]
 
 
@@ -65,7 +67,7 @@ def test_what_is_missing_but_not_required():
     assert "in memory" in failed["overlay"].detail
     assert failed["overlay"].remedy == probe.STATE_DIR
     assert failed["interpreters"].remedy
-    old = explain(GOOD, around(kernel=(5, 10)), [PYTHON])
+    old = explain(GOOD, around(kernel=(5, 10), facts=HostFacts(limit_processes=False)), [PYTHON])
     assert any("5.14" in check.detail for check in old)
 
 

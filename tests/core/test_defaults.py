@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aviato import AviatoValidationError, SandboxDefaults
+from aviato import AviatoValidationError, ResourceOptions, SandboxDefaults
 from aviato.sandbox_config import config
 
 
@@ -72,6 +72,17 @@ def test_merging() -> None:
     assert (other.create["command"], other.create["args"]) == ("true", ())
 
 
+def test_resources_of_a_call_win_by_name() -> None:
+    defaults = SandboxDefaults(resources={"memory": "1Gi", "disk": "1Gi"})
+    call = ResourceOptions(requests={"memory": "2Gi"}, limits={"cpu": "500m"})
+    made = config({"defaults": defaults, "resources": call, "strict_limits": True})
+    assert made.create is not None
+    assert made.create["resources"] == {"requests": {"memory": 2 << 30}, "limits": {"disk": 1 << 30, "cpu": 0.5}}
+    assert made.create["strict_limits"] is True
+    assert pickle.loads(pickle.dumps(defaults)) == defaults
+    assert SandboxDefaults.from_dict({"resources": {"limits": {"memory": "1Gi"}}}).given("resources")
+
+
 def test_overrides_and_tables() -> None:
     defaults = SandboxDefaults.from_dict({"tags": ["a"], "exec_timeout_seconds": 5})
     assert defaults.with_overrides(tags=["b"]) == SandboxDefaults(tags=["b"], exec_timeout_seconds=5)
@@ -92,7 +103,8 @@ def test_overrides_and_tables() -> None:
         ({"temp_dir": "relative"}, ValueError),
         ({"args": "-c x"}, TypeError),
         ({"environment_variables": ["A"]}, TypeError),
-        ({"resources": {"cpu": 1}}, AviatoValidationError),
+        ({"resources": {"memory": "2GB"}}, AviatoValidationError),
+        ({"resources": ["2Gi"]}, TypeError),
         ({"network": "internet"}, TypeError),
         ({"runway_ids": "a"}, TypeError),
     ],

@@ -18,6 +18,7 @@ NAMES = [
     "AsyncUsageWarning",
     "FileInfo",
     "NetworkOptions",
+    "ResourceOptions",
     "OperationRef",
     "Process",
     "ProcessResult",
@@ -41,7 +42,6 @@ NAMES = [
 LATER = [
     "GradeCase",
     "GradeResult",
-    "ResourceOptions",
     "Secret",
 ]
 FRAMEWORKS = {"inspect_ai", "verifiers", "harbor", "openenv"}

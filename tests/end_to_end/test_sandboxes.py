@@ -207,8 +207,6 @@ def test_placement(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("resources", {"cpu": 1}),
-        ("strict_limits", True),
         ("network", NetworkOptions(egress_mode="internet")),
         ("secrets", ["a"]),
         ("runtime", "runsc"),

@@ -53,6 +53,15 @@ def one(task: Task, **options: Any) -> Outcome:
     return evaluate([task], **options).result(50)[0]
 
 
+def test_out_of_memory_is_a_verdict(session: aviato.Session) -> None:
+    bomb = "kept = bytearray(b'x') * (150 << 20)\nimport time; time.sleep(20)\n"
+    tasks = [Task(command=["python3", "-c", bomb]), Task(code=RIGHT + bomb, tests=TESTS), Task(code=RIGHT, tests=TESTS)]
+    command, code, right = evaluate(tasks, session=session, resources={"memory": "64Mi"}).result(50)
+    for outcome in (command, code):
+        assert (outcome.verdict, outcome.reward(), outcome.attempts) == (Verdict.OUT_OF_MEMORY, 0.0, 1)
+    assert right.verdict is Verdict.PASSED
+
+
 def test_right_and_wrong_code(session: aviato.Session) -> None:
     right, wrong = evaluate([Task(code=RIGHT, tests=TESTS), Task(code=WRONG, tests=TESTS)], session=session).result(50)
     assert (right.verdict, right.reward(), right.pass_rate, right.grading_mode) == (Verdict.PASSED, 1.0, 1.0, "in_process")

@@ -57,6 +57,7 @@ NAMES: set[str] = {
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
+    *_of("ResourceOptions", "requests", "limits"),
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
@@ -97,10 +98,9 @@ ASYNC_TOO: set[str] = {
 
 LATER: set[str] = {
     # Isolation
-    *("Sandbox.grade", "Sandbox(resources=)", "Sandbox(strict_limits=)", "Sandbox(secrets=)"),
+    *("Sandbox.grade", "Sandbox(secrets=)"),
     *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
-    "SandboxDefaults.resources",
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }
@@ -115,5 +115,6 @@ PLUMBING: set[str] = {
     *_of("StreamWriter", "mark_closed"),
     *_of("ProcessResult", "stdout_head_bytes", "stderr_head_bytes", "stdout_offset", "stderr_offset"),
     *_of("SandboxDefaults", "given"),
+    *_of("ResourceOptions", "amounts"),
 }
 """What the layers below the facade call on these objects; users have no reason to."""

@@ -235,6 +235,8 @@ _HOW: dict[Strength, str] = {
 
 
 def _shown(name: str, limit: Limit) -> str:
+    if limit.strength == "none" and name == "processes":
+        return "processes (needs Linux 5.14)"
     if limit.value is None:
         return name
     value = format_bytes(limit.value) if name in ("memory", "disk", "file_size") else f"{limit.value:.0f}"
