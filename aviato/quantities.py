@@ -12,7 +12,8 @@ _FACTORS = {
     **{suffix: Decimal(10) ** power for suffix, power in (("G", 9), ("T", 12), ("P", 15), ("E", 18))},
     **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
 }
-_QUANTITY = re.compile(
+_NUMBER = r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})"
+_QUANTITY = re.compile(rf"({_NUMBER})(?:([eE][+-]?\d{{1,2}})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII)
     r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII
 )
 
