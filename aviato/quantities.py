@@ -14,8 +14,6 @@ _FACTORS = {
 }
 _NUMBER = r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})"
 _QUANTITY = re.compile(rf"({_NUMBER})(?:([eE][+-]?\d{{1,2}})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII)
-    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:([eE][+-]?\d{1,2})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII
-)
 
 
 class Resource(NamedTuple):
