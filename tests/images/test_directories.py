@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from aviato.exceptions import SandboxFileError
 from aviato.server.backends.local.backend import LocalBackend
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +101,18 @@ async def test_the_writable_layer_in_memory(boxes, image, tmp_path):
         assert (await box.run("hello", "/content")).returncode == 0
     assert (image / "content").read_text() == "from the image\n"
     await backend.close()
+
+
+async def test_the_limit_of_the_disk_is_that_of_the_writable_layer(make_box, image):
+    os.truncate(image / "content", 32 << 20)
+    async with make_box(f"dir:{image}", limits={"disk": 8 << 20}) as box:
+        await box.put("/one", b"x" * (6 << 20))
+        assert (await box.run("hello")).returncode == 0
+        await asyncio.sleep(0.3)  # Counted by now; that it was is what the refusal shows.
+        with pytest.raises(SandboxFileError, match="8 MiB of disk"):
+            await box.put("/two", b"x" * (4 << 20))
+        await box.link.remove("/one", False)
+        await box.put("/two", b"x" * (4 << 20))
 
 
 async def test_each_interpreter_of_this_machine(backend, make_box):
