@@ -22,6 +22,7 @@ from tests.surface import (
     error_checks,
     function_checks,
     harness,
+    limit_checks,
     names,
     operation_checks,
     port_checks,
@@ -31,7 +32,7 @@ from tests.surface import (
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((port_checks, session_checks, terminal_checks))
+assert all((limit_checks, port_checks, session_checks, terminal_checks))
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)

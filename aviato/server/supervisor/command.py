@@ -46,7 +46,7 @@ class Command:
         self.cancelled = False
         self.oom_killed = False
         self.last_words: str | None = None
-        """Of a command that was killed at the limit of the disk: a line for its stderr, or its terminal."""
+        """Of one that was killed with all others: a line for its stderr, or its terminal."""
         self.subscriber: Subscriber | None = None
         self.outputs: tuple[Output, Output]
         self.stdin: Input

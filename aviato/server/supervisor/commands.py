@@ -163,8 +163,8 @@ class Commands:
         self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id))
         return True
 
-    def out_of_disk(self, why: str) -> None:
-        """Kill all commands: whose the files are cannot be told. Those that run say why on stderr."""
+    def kill_all(self, why: str) -> None:
+        """Kill all commands; those that run say why on stderr."""
         for command in self:
             if command.running:
                 command.last_words = why

@@ -10,7 +10,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import memory, tree
+from aviato.server.supervisor import memory
 from aviato.server.supervisor.disk import Disk
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Watch:
             except OSError as error:
                 if error.errno == errno.EMFILE:
                     # Someone inside took our descriptors away by prlimit. What cannot be watched must not go on.
-                    tree.signal_all(signal.SIGKILL)
+                    self._commands.kill_all("aviato: killed: the sandbox took the means to watch its limits away")
                 else:
                     self._trouble(error)
             except Exception as error:
@@ -139,4 +139,5 @@ class Watch:
                 pass
 
     def _disk_full(self, limit: str) -> None:
-        self._commands.out_of_disk(f"aviato: killed: the sandbox's limit of {limit} is reached")
+        # Whose the files are cannot be told, so it is all of them.
+        self._commands.kill_all(f"aviato: killed: the sandbox's limit of {limit} is reached")
