@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, plan, probe, syscalls
+from aviato.server.backends.local import facts, filters, plan, probe, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import limits_of, too_much
 from aviato.server.backends.local.places import Places
@@ -79,12 +79,13 @@ class LocalBackend(Backend):
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
+        self._filter = b""
 
     async def open(self) -> None:
         """See `Backend`."""
         starting = asyncio.create_task(TemplateControl.start())
         try:
-            await asyncio.to_thread(self._look)
+            await self._look()
         finally:
             self._template = await starting
         failed = probe.first_failure(self._checks)
@@ -93,7 +94,19 @@ class LocalBackend(Backend):
             message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}"
             raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
+        compiling = asyncio.create_task(asyncio.to_thread(self._compile))
+        checks = await asyncio.to_thread(self._look_around)
+        self._checks = [*checks, await compiling]
+
+    def _compile(self) -> Check:
+        try:
+            self._filter = filters.compile_rules(rules.RULES)
+        except filters.FilterUnavailable as error:
+            return probe.filter_check(str(error), error.remedy)
+        return probe.filter_check(None, None)
+
+    def _look_around(self) -> list[Check]:
         self._places.make()
         self._places.empty_trash()
         self._facts = facts.gather()
@@ -107,8 +120,8 @@ class LocalBackend(Backend):
         trial_uid = random.choice(choices) if choices else None
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
         around = probe.look_around(directory, len(choices) if choices else None, self._facts)
-        self._checks = probe.explain(trial, around, interpreters)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
+        return probe.explain(trial, around, interpreters)
 
     def _uid_choices(self) -> range | None:
         if not self._root:
@@ -211,7 +224,7 @@ class LocalBackend(Backend):
     async def probe(self) -> list[Check]:
         """See `Backend`."""
         if not self._checks:
-            await asyncio.to_thread(self._look)
+            await self._look()
         return self._checks
 
     def describe_plan(self, image: ResolvedImage) -> list[str]:
@@ -267,6 +280,7 @@ class LocalBackend(Backend):
             "lower": options.lower if self._root else None,
             "modern": self._modern,
             "ports": spec.exposes_ports,
+            "filter": self._filter.hex(),
         }
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:

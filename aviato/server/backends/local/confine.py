@@ -44,13 +44,22 @@ class StepError(Exception):
 class Confinement:
     """One child on its way in."""
 
-    def __init__(self, wait_for_maps: Callable[[], int | None], *, modern: bool = True, content: int | None = None) -> None:
+    def __init__(
+        self,
+        wait_for_maps: Callable[[], int | None],
+        *,
+        modern: bool = True,
+        content: int | None = None,
+        compiled: bytes = b"",
+    ) -> None:
         self._wait_for_maps = wait_for_maps
         self._modern = modern
         """Whether the kernel has mount_setattr (5.12)."""
         self._taken: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._content = content
         """What the caller's read-only files hold, one behind the other."""
+        self._compiled = compiled
+        """The filter."""
         self._lower: int | None = None
         self._old_root = -1
 
@@ -232,6 +241,9 @@ class Confinement:
         sys.prctl(sys.PR_SET_NO_NEW_PRIVS, 1)
         os.umask(umask)
         sys.prctl(sys.PR_SET_DUMPABLE, 0)
+
+    def _do_filter(self, families: list[str]) -> None:
+        sys.load_filter(self._compiled)
 
     # -- mounts, on new kernels and old ---------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from aviato.server.backends.local import rules
+
 NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
 RO = ("rdonly", "nosuid", "nodev")
 SAFE = ("nosuid", "nodev")
@@ -186,7 +188,7 @@ def _short(argument: Any) -> str:
     text = (
         ",".join(str(item[0] if isinstance(item, tuple) else item) for item in argument) if _many(argument) else str(argument)
     )
-    return text if len(text) <= 100 else text[:97] + "…"
+    return text if len(text) <= 140 else text[:137] + "…"
 
 
 def _many(argument: Any) -> bool:
@@ -347,4 +349,5 @@ def _closing(options: PlanOptions) -> list[Step]:
         ),
         Step("capabilities", (tuple(sorted(CAPABILITIES.values())),), "process 1 keeps these, commands none, nobody gains any"),
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
+        Step("filter", (rules.families(rules.RULES),), "system calls that nobody makes from here on, process 1 included"),
     ]

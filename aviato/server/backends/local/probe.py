@@ -131,6 +131,11 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
     ]
 
 
+def filter_check(trouble: str | None, remedy: str | None) -> Check:
+    """Whether the server can compile the filter of system calls."""
+    return Check(name="system call filter", ok=trouble is None, detail=trouble or "compiled by libseccomp", remedy=remedy)
+
+
 def first_failure(checks: list[Check]) -> Check | None:
     """The required check that failed, if any."""
     return next((check for check in checks if check.required and not check.ok), None)
@@ -152,6 +157,7 @@ def _isolation(trial: dict[str, Any], around: Surroundings) -> list[Check]:
         "user_namespaces": "user namespaces",
         "id_map": "user id map",
         "mounts": "mounts in a user namespace",
+        "filters": "seccomp",
         "network": "network namespaces",
         "proc": "own /proc",
     }
@@ -170,6 +176,8 @@ def _isolation(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None]:
     """Why a trial failed, and the line that repairs it."""
     container: str | None = KUBERNETES if around.container == "kubernetes" else DOCKER if around.container else None
+    if key == "filters" and number in (errno.EINVAL, errno.ENOSYS):
+        return "the kernel was built without it", "use a kernel with CONFIG_SECCOMP_FILTER"
     if key == "user_namespaces":
         if around.max_user_namespaces == 0 or number == errno.ENOSPC:
             return f"user.max_user_namespaces is {around.max_user_namespaces}", MAX_NAMESPACES

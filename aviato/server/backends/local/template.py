@@ -211,7 +211,10 @@ class Template:
             start, size = self._arguments
             ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
             syscalls.prctl_name(NAME)
-            confinement = Confinement(lambda: _wait_for_maps(sync), modern=request["modern"], content=content)
+            compiled = bytes.fromhex(request["filter"])
+            confinement = Confinement(
+                lambda: _wait_for_maps(sync), modern=request["modern"], content=content, compiled=compiled
+            )
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])

@@ -129,6 +129,7 @@ def main(scratch: str, uid: int) -> dict[str, Any]:
         results["id_map"] = attempt(NAMESPACES, uid, _nothing)
     if results.get("id_map", {}).get("ok"):
         results["mounts"] = attempt(NAMESPACES, uid, _private)
+        results["filters"] = attempt(NAMESPACES, uid, syscalls.take_filters)
         results["network"] = attempt(NAMESPACES | syscalls.CLONE_NEWNET, uid, _nothing)
     if results.get("mounts", {}).get("ok"):
         results["proc"] = attempt(NAMESPACES, uid, _mount_proc)

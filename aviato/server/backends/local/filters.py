@@ -1,0 +1,76 @@
+"""Compiles the rules to what the kernel takes, by libseccomp. Runs in the server: supervisors get the bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aviato.server.backends.local.rules import Rule
+
+PACKAGE = "sudo apt install libseccomp2"
+OTHER_PACKAGE = "pip install pyseccomp"
+BINARY_TREE = 2
+
+
+class FilterUnavailable(Exception):
+    """No filter can be compiled here.
+
+    Attributes:
+        remedy: the line that repairs it, if there is one.
+    """
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def compile_rules(rules: tuple[Rule, ...]) -> bytes:
+    """The program for this architecture; calls of any other end the process.
+
+    Raises:
+        FilterUnavailable: libseccomp or its Python door is missing.
+    """
+    try:
+        import pyseccomp
+    except ImportError as error:
+        raise FilterUnavailable(f"the Python package pyseccomp cannot be imported: {error}", OTHER_PACKAGE) from error
+    except (RuntimeError, OSError) as error:
+        raise FilterUnavailable(f"libseccomp.so.2 is not there: {error}", PACKAGE) from error
+    try:
+        made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+        made.set_attr(pyseccomp.Attr.ACT_BADARCH, pyseccomp.KILL_PROCESS)
+        _sort(pyseccomp, made)
+        for rule in rules:
+            conditions = [_condition(pyseccomp, *condition) for condition in rule.where]
+            for call in rule.calls:
+                number = _number(pyseccomp, call)
+                if number >= 0:
+                    made.add_rule(pyseccomp.ERRNO(rule.answer), number, *conditions)
+        with open(os.memfd_create("filter", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
+            made.export_bpf(file)
+            file.seek(0)
+            return file.read()
+    except OSError as error:
+        raise FilterUnavailable(f"libseccomp could not make the filter: {error}") from error
+
+
+def _sort(pyseccomp: Any, made: Any) -> None:
+    try:
+        made.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, BINARY_TREE)
+    except OSError:
+        pass  # Before libseccomp 2.5: a longer way to the same answer.
+
+
+def _condition(pyseccomp: Any, argument: int, value: int, mask: int | None) -> Any:
+    if mask is None:
+        return pyseccomp.Arg(argument, pyseccomp.GE, value)
+    return pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, mask, value)
+
+
+def _number(pyseccomp: Any, call: str) -> int:
+    """Of a call on this architecture; negative where it has none."""
+    from aviato.server.backends.local.rules import LATE_NUMBERS
+
+    number: int = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call)
+    return number if number >= 0 else LATE_NUMBERS.get(call, -1)

@@ -1,0 +1,151 @@
+"""Which system calls nobody inside a sandbox may make, as data: a list of what is refused, and how.
+
+`filters` compiles it, `tests/attacks` tries each family with and without. Nothing here does I/O.
+
+A filter sees registers. Where the kernel reads an `int`, 32 bits of a register are compared, since it ignores the others
+(`TIOCSTI | 1 << 32` is TIOCSTI). Most of what stands here the kernel refuses anyway for want of capabilities: then this is the
+second wall, in front of code that had faults before. Where it is the only one, the reason says what for.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import NamedTuple
+
+LOW = 0xFFFFFFFF
+
+
+class Condition(NamedTuple):
+    """Of one argument: its bits under the mask have a value; without a mask, it is at least the value."""
+
+    argument: int
+    value: int
+    mask: int | None = LOW
+
+
+class Rule(NamedTuple):
+    """Calls that are refused, where all conditions hold."""
+
+    family: str
+    calls: tuple[str, ...]
+    answer: int = errno.EPERM
+    where: tuple[Condition, ...] = ()
+
+
+LATE_NUMBERS = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429}
+LATE_NUMBERS |= {"fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "pidfd_getfd": 438}
+LATE_NUMBERS |= {"process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "open_tree_attr": 467}
+"""The same on every architecture; an older libseccomp does not know their names."""
+
+NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 29, 1 << 30
+NEWTIME = 1 << 7
+PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
+PRIO_PROCESS, PRIO_PGRP, PRIO_USER = 0, 1, 2
+IOPRIO_PROCESS, IOPRIO_PGRP, IOPRIO_USER = 1, 2, 3
+UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
+RAW, PACKET, SOCKET_TYPE = 3, 10, 0xF
+NETLINK_ROUTE = 0
+PROTOCOLS = (33, 115, 132, 136)
+"""DCCP, L2TP, SCTP, UDP-Lite."""
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+F_SETLEASE, F_SETDELEG = 1024, 1040
+MMAP_PAGE_ZERO, READ_IMPLIES_EXEC = 1 << 20, 1 << 22
+OTHER_SYSTEMS = tuple(1 << bit for bit in (0, 1, 2, 4, 5, 6, 7))
+
+
+def _bits(argument: int, bits: int, of: int | None = None) -> Condition:
+    return Condition(argument, bits, bits if of is None else of)
+
+
+def _namespaces() -> list[Rule]:
+    # Commands are marked by UTS namespaces, which process 1 makes: they lack the capability for it, and gain none.
+    left = (NEWNS, NEWCGROUP, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME)
+    return [
+        Rule("namespaces", ("setns",)),
+        *(Rule("namespaces", ("unshare",), where=(_bits(0, flag),)) for flag in left),
+        *(Rule("namespaces", ("clone",), where=(_bits(0, flag),)) for flag in (*left[:-1], NEWUTS)),
+        # Its flags are in memory, where a filter cannot look. The C libraries fall back to clone.
+        Rule("namespaces", ("clone3",), errno.ENOSYS),
+    ]
+
+
+def _process_1() -> list[Rule]:
+    """It has the same uid, so that the kernel would let commands starve, stop or end it by these. The only wall.
+
+    Not for every process but oneself: threads are others, too.
+    """
+    calls = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", *PAGES)
+    groups = (("setpriority", PRIO_PGRP), ("setpriority", PRIO_USER), ("ioprio_set", IOPRIO_PGRP), ("ioprio_set", IOPRIO_USER))
+    return [
+        Rule("process 1", calls, where=(Condition(0, 1),)),
+        Rule("process 1", ("setpriority",), where=(Condition(0, PRIO_PROCESS), Condition(1, 1))),
+        Rule("process 1", ("ioprio_set",), where=(Condition(0, IOPRIO_PROCESS), Condition(1, 1))),
+        *(Rule("process 1", (call,), where=(Condition(0, which),)) for call, which in groups),
+    ]
+
+
+def _sockets() -> list[Rule]:
+    """Unix, IPv4, IPv6, and asking for interfaces and addresses. All else is code that few use and the kernel loads late."""
+    unknown = errno.EAFNOSUPPORT
+    gaps = [family for family in range(1, NETLINK) if family not in (UNIX, INET, INET6)]
+    ask_no_more = (Condition(0, NETLINK), Condition(2, NETLINK_ROUTE + 1, None))
+    return [
+        Rule("sockets", ("socket",), unknown, (Condition(0, NETLINK + 1, None),)),
+        *(Rule("sockets", ("socket",), unknown, (Condition(0, family),)) for family in gaps),
+        Rule("sockets", ("socketpair",), unknown, (Condition(0, UNIX + 1, None),)),
+        Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, ask_no_more),
+        *(Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(2, protocol),)) for protocol in PROTOCOLS),
+        Rule("sockets", ("socket",), where=(_bits(1, PACKET, SOCKET_TYPE),)),
+        *(Rule("sockets", ("socket",), where=(Condition(0, family), _bits(1, RAW, SOCKET_TYPE))) for family in (INET, INET6)),
+    ]
+
+
+def _personality() -> list[Rule]:
+    """Other systems' ways of calling, pages at address 0, and every readable page executable.
+
+    Asking for the present one is setting all bits at once, and is refused with them.
+    """
+    return [
+        Rule("personality", ("personality",), where=(_bits(0, bit),))
+        for bit in (*OTHER_SYSTEMS, MMAP_PAGE_ZERO, READ_IMPLIES_EXEC)
+    ]
+
+
+PAGES = ("migrate_pages", "move_pages")
+_MACHINE: tuple[str, ...] = (
+    *("acct", "reboot", "swapon", "swapoff", "quotactl", "quotactl_fd", "syslog", "vhangup", "sethostname", "setdomainname"),
+    *("settimeofday", "clock_settime", "iopl", "ioperm", "modify_ldt", "open_by_handle_at", "fanotify_init"),
+    *("lookup_dcookie", "nfsservctl", "uselib", "_sysctl"),
+)
+_KERNEL = ("kexec_load", "kexec_file_load", "create_module", "init_module", "finit_module", "delete_module", "get_kernel_syms")
+_NEW_MOUNTS = ("open_tree", "open_tree_attr", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr")
+_OTHERS = ("process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd", "kcmp")
+
+RULES: tuple[Rule, ...] = (
+    Rule("mounts", ("mount", "umount", "umount2", "pivot_root", "chroot")),
+    Rule("mounts", _NEW_MOUNTS, errno.ENOSYS),
+    *_namespaces(),
+    *_process_1(),
+    # Debuggers start what they look into: that is left to them.
+    Rule("other processes", ("ptrace",), where=(Condition(0, PTRACE_ATTACH),)),
+    Rule("other processes", ("ptrace",), where=(Condition(0, PTRACE_SEIZE),)),
+    Rule("other processes", _OTHERS),
+    Rule("machine", _MACHINE),
+    Rule("kernel code", (*_KERNEL, "query_module")),
+    Rule("bpf", ("bpf",)),
+    Rule("perf", ("perf_event_open",)),
+    Rule("keys", ("keyctl", "add_key", "request_key")),
+    Rule("io_uring", ("io_uring_setup", "io_uring_enter", "io_uring_register"), errno.ENOSYS),
+    Rule("userfaultfd", ("userfaultfd",)),
+    *_sockets(),
+    # Typing into a terminal for someone else, moving a console's text, and line disciplines, which load code.
+    *(Rule("terminals", ("ioctl",), where=(Condition(1, request),)) for request in (TIOCSTI, TIOCLINUX, TIOCSETD)),
+    # Who opens a file with a lease on it waits for its holder: process 1 does, whenever it starts a program.
+    *(Rule("leases", ("fcntl",), errno.EINVAL, (Condition(1, command),)) for command in (F_SETLEASE, F_SETDELEG)),
+    *_personality(),
+)
+
+
+def families(rules: tuple[Rule, ...]) -> tuple[str, ...]:
+    """Their names, in order."""
+    return tuple(dict.fromkeys(rule.family for rule in rules))
