@@ -87,6 +87,7 @@ async def test_the_environment_is_clean(make_box, monkeypatch):
     assert env.pop("PATH").startswith("/.aviato/bin:/usr/local/sbin:")
     expected = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8", "ONE": "sandbox", "TWO": "exec"}
     pip = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "TAR_OPTIONS": "--no-same-owner"}
+    pip["LSAN_OPTIONS"] = "detect_leaks=0"
     assert env == {**expected, **pip}
 
 

@@ -179,6 +179,10 @@ class Commands:
                 return False
             if pid == 0:
                 return False
+            if os.WIFSTOPPED(status):
+                # A child can make its parent its tracer, unasked. It is not over, and has no business with us.
+                os.kill(pid, signal.SIGKILL)
+                continue
             command = self._by_pid.pop(pid, None)
             if command is not None:
                 command.silenced = self.ending and os.WIFSIGNALED(status)
