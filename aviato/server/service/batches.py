@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from aviato import scripts
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
-from aviato.server.service.one_shot import RunLostError
 from aviato.wire.run_code import BatchResult, ScriptExecution, ScriptFault, ScriptLogs, ScriptResult, ScriptValue
 
 if TYPE_CHECKING:
@@ -70,9 +69,6 @@ class BatchRunner:
             return _no_verdict(f"scripts in {language!r} have no value here: only Python's last expression is one")
         try:
             return await self._one_shots.persist(lambda: self._attempt(script, timeout_seconds))
-        except RunLostError as lost:
-            fault = ScriptFault(name="EarlyExit", value=f"the script ended its own sandbox: {lost}", traceback="")
-            return ScriptResult(execution=ScriptExecution(error=fault))
         except AviatoError as error:
             log.warning("a script could not be run: %s", error)
             return _no_verdict(f"{type(error).__name__}: {error}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -45,29 +44,11 @@ GONE_SECONDS = 10.0
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.2
 SILENCE_SECONDS = 10.0
-"""How long after its limit a command's end is waited for: code can hobble the supervisor of its own sandbox."""
-CONTROL_SECONDS = 10.0
-LEAST_CONTROL_SECONDS = 1.0
-MOST_CONTROL_SECONDS = 30.0
-"""Code that lost three sandboxes later than half of this is not found out: the machine gets the blame, never the code."""
+"""How long after its limit a command's end is waited for."""
 CLOSE_SECONDS = 1.0
 
 
 T = TypeVar("T")
-
-
-class RunLostError(Exception):
-    """A sandbox was lost while a command ran in it: the machine failed, or the command has brought that about.
-
-    Attributes:
-        error: what its users see.
-        ran_seconds: for how long the command had run.
-    """
-
-    def __init__(self, error: AviatoError, ran_seconds: float) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.ran_seconds = ran_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +90,8 @@ class Workplace:
 
         Raises:
             AviatoError: it could not be started, or the sandbox ended.
-            RunLostError: the sandbox was lost.
         """
         exec_id = new_exec_id()
-        began = time.monotonic()
         spec = ExecSpec(
             exec_id=exec_id,
             command=command,
@@ -134,10 +113,7 @@ class Workplace:
             finally:
                 subscription.close()
         except SandboxGone as gone:
-            error = await error_of_gone(self.box, gone, started=True)
-            if error.reason == "lost":
-                raise RunLostError(error, time.monotonic() - began) from None
-            raise error from None
+            raise await error_of_gone(self.box, gone, started=True) from None
         finally:
             if feeding is not None:
                 feeding.cancel()
@@ -212,41 +188,20 @@ class OneShots:
         """The result of an attempt, repeated where the machine fails.
 
         Raises:
-            RunLostError: each attempt lost its sandbox while its code ran, and a command that does nothing for twice as long
-                loses none: it was the code.
             AviatoError: of the last attempt.
             SandboxUnavailableError: the server goes.
         """
-        losses: list[RunLostError] = []
-        for number in range(1, ATTEMPTS + 1):
+        number = 1
+        while True:
             self._polls.check()
             try:
                 return await attempt()
-            except RunLostError as lost:
-                losses.append(lost)
-                error = lost.error
-            except AviatoError as failure:
-                if not failure.is_infrastructure:
+            except AviatoError as error:
+                if not error.is_infrastructure or number == ATTEMPTS:
+                    self._polls.check()
                     raise
-                error = failure
-            if number < ATTEMPTS:
-                await asyncio.sleep(PAUSE_SECONDS)
-        self._polls.check()
-        if len(losses) == ATTEMPTS and await self._spares_others(2 * max(lost.ran_seconds for lost in losses)):
-            raise losses[-1]
-        raise error
-
-    async def _spares_others(self, seconds: float) -> bool:
-        """Whether a sandbox lives so long where the code does nothing. A short one could slip through between two failures."""
-        seconds = max(seconds, LEAST_CONTROL_SECONDS)
-        if seconds > MOST_CONTROL_SECONDS:
-            return False
-        try:
-            async with self.workplace(seconds + 2 * CONTROL_SECONDS) as place:
-                ran = await place.run(["/bin/sh", "-c", f"exec sleep {seconds:.3f}"], timeout_seconds=seconds + CONTROL_SECONDS)
-        except (AviatoError, RunLostError):
-            return False
-        return ran.exit.returncode == 0
+            number += 1
+            await asyncio.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
     async def workplace(self, lifetime_seconds: float) -> AsyncIterator[Workplace]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.server.service.languages import RECIPES, TRIAL, Recipe, limited
-from aviato.server.service.one_shot import RunLostError, busy_error
+from aviato.server.service.one_shot import busy_error
 from aviato.server.service.polls import stopping_error
 from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
 
@@ -124,9 +124,6 @@ class CodeRunner:
     async def _until_result(self, request: RunCode) -> RunCodeResult:
         try:
             return await self._one_shots.persist(lambda: self._attempt(request))
-        except RunLostError as lost:
-            ran = CommandRunResult(status="Finished", return_code=137, stdout="", stderr="", execution_time=0.0)
-            return RunCodeResult(status="Failed", message=f"the code ended its own sandbox: {lost}", run_result=ran)
         except (SandboxFileError, AviatoValidationError):
             raise
         except AviatoError as error:
