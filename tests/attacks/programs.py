@@ -1,0 +1,199 @@
+"""What is tried inside. Each program prints `True` where it got what it wanted, or the error that it was refused with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pyseccomp
+
+from aviato.server.backends.local.rules import LATE_NUMBERS
+from tests.attacks.mutate import CAPABILITIES
+
+CALLS = """
+add_key bpf chroot clone clone3 fanotify_init fcntl fsopen io_uring_setup ioctl ioprio_set kcmp keyctl mount modify_ldt open_tree
+perf_event_open personality pidfd_getfd pidfd_open prlimit64 process_vm_readv ptrace quotactl reboot request_key sched_setaffinity
+sched_setattr sched_setparam sched_setscheduler setdomainname sethostname setns setpriority socket umount2 unshare userfaultfd
+""".split()
+
+
+def number(call: str) -> int:
+    """Of a system call here; negative where there is none."""
+    found = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call)
+    return found if found >= 0 else LATE_NUMBERS.get(call, -1)
+
+
+PRELUDE = f"""
+import ctypes, errno, fcntl, mmap, os, pty, shutil, signal, struct, sys, time
+NUMBERS = {json.dumps({call: number(call) for call in CALLS})}
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def call(name, *arguments):
+    given = [one if one is None or isinstance(one, (bytes, ctypes.Array)) else ctypes.c_ulong(one % 2**64) for one in arguments]
+    result = libc.syscall(ctypes.c_long(NUMBERS[name]), *given)
+    if result < 0:
+        print(errno.errorcode[ctypes.get_errno()])
+        raise SystemExit(0)
+    return result
+def buffer(data): return ctypes.create_string_buffer(data, len(data))
+def child():
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, b"x")
+        time.sleep(60)
+    os.read(read, 1)
+    return pid
+"""
+
+PRIORITY = "print(call('setpriority', {}) == 0)"
+SCHEDULE = "print(call('sched_{}', {}) == 0)"
+NEW = {"mount": 1 << 17, "cgroup": 1 << 25, "uts": 1 << 26, "ipc": 1 << 27, "user": 1 << 28, "pid": 1 << 29, "net": 1 << 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """One attempt.
+
+    Attributes:
+        family: the rules that refuse it; None: the filter as a whole, which knows one way of calling only.
+        source: the program; it ends with a line as described above.
+        refused: what it prints where the filter stands.
+        steps: other walls in front of it. It must fail with them and without them, and succeed without both.
+        reaches: the machine may lack the feature, or keep it for its own root: without the filter any other answer will do.
+    """
+
+    family: str | None
+    source: str
+    refused: str = "EPERM"
+    steps: tuple[str, ...] = ()
+    reaches: bool = False
+
+
+def _mounts() -> dict[str, Attack]:
+    own = {"family": "mounts", "steps": CAPABILITIES}
+    return {
+        "mount": Attack(source="print(call('mount', b'none', b'/tmp', b'tmpfs', 0, None) == 0)", **own),
+        "umount": Attack(source="print(call('umount2', b'/proc', 2) == 0)", **own),
+        "chroot": Attack(source="os.mkdir('/tmp/d'); print(call('chroot', b'/tmp/d') == 0)", **own),
+        "fsopen": Attack(source="print(call('fsopen', b'tmpfs', 0) > 0)", refused="ENOSYS", **own),
+        "open_tree": Attack(source="print(call('open_tree', -100, b'/usr', 1) > 0)", refused="ENOSYS", **own),
+    }
+
+
+def _namespaces() -> dict[str, Attack]:
+    own = {"family": "namespaces", "steps": CAPABILITIES}
+    clone = "pid = call('clone', {} | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nprint(os.waitpid(pid, 0)[1] == 0)"
+    clone3 = f"pid = call('clone3', buffer(struct.pack('<8Q', {NEW['user']}, 0, 0, 0, 17, 0, 0, 0)), 64)"
+    attacks = {f"unshare {name}": f"print(call('unshare', {flag}) == 0)" for name, flag in NEW.items() if name != "uts"}
+    attacks |= {f"clone {name}": clone.format(flag) for name, flag in NEW.items()}
+    attacks["setns"] = "print(call('setns', os.open('/proc/self/ns/net', os.O_RDONLY), 0) == 0)"
+    found = {name: Attack(source=source, **own) for name, source in attacks.items()}
+    found["clone3"] = Attack(source=clone3 + "\nif pid == 0: os._exit(0)\nprint(pid > 0)", refused="ENOSYS", **own)
+    return found
+
+
+def _process_1() -> dict[str, Attack]:
+    sources = {
+        "prlimit of process 1": "print(call('prlimit64', 1, 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
+        "prlimit, upper half set": "print(call('prlimit64', 1 | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
+        "setpriority of process 1": PRIORITY.format("0, 1, 19"),
+        "setpriority, upper half set": PRIORITY.format("1 << 32, 1 | 1 << 32, 19"),
+        "setpriority of a group": PRIORITY.format("1, 0, 19"),
+        "setpriority of a user": PRIORITY.format("2, 0, 19"),
+        "sched_setscheduler": SCHEDULE.format("setscheduler", "1, 5 | 1 << 30, buffer(bytes(4))"),
+        "sched_setattr": SCHEDULE.format("setattr", "1, buffer(struct.pack('<IIQiIQQQ', 48, 5, 1, 0, 0, 0, 0, 0)), 0"),
+        "sched_setparam": SCHEDULE.format("setparam", "1, buffer(bytes(4))"),
+        "sched_setaffinity": SCHEDULE.format("setaffinity", "1, 8, buffer(struct.pack('Q', 1))"),
+        "ioprio_set of process 1": "print(call('ioprio_set', 1, 1, 2 << 13 | 7) == 0)",
+        "ioprio_set of a group": "print(call('ioprio_set', 2, 0, 2 << 13 | 7) == 0)",
+        "ioprio_set of a user": "print(call('ioprio_set', 3, 0, 2 << 13 | 7) == 0)",
+    }
+    # Capabilities that commands lack stand before all but the limits.
+    walls = {name: () if name.startswith("prlimit") else CAPABILITIES for name in sources}
+    return {name: Attack(family="process 1", source=source, steps=walls[name]) for name, source in sources.items()}
+
+
+def _others() -> dict[str, Attack]:
+    read = "there, here = buffer(b'secret'), buffer(bytes(6))\nfar, near = (buffer(struct.pack('QQ', ctypes.addressof(b), 6)) for b in (there, here))\n"
+    sources = {
+        "ptrace attach": "print(call('ptrace', 16, child(), 0, 0) == 0)",
+        "ptrace seize": "print(call('ptrace', 0x4206, child(), 0, 0) == 0)",
+        "process_vm_readv": read + "print(call('process_vm_readv', child(), near, 1, far, 1, 0) == 6 and here.raw == b'secret')",
+        "pidfd_getfd": "print(call('pidfd_getfd', call('pidfd_open', child(), 0), 1, 0) > 0)",
+        "kcmp": "print(call('kcmp', os.getpid(), child(), 0, 1, 1) >= 0)",
+    }
+    return {name: Attack(family="other processes", source=source) for name, source in sources.items()}
+
+
+def _kernel() -> dict[str, Attack]:
+    perf = "struct.pack('<IIQQQQQ', 1, 112, 0, 0, 0, 0, 1 << 5 | 1 << 6).ljust(112, bytes(1))"
+    return {
+        "sethostname": Attack(family="machine", source="print(call('sethostname', b'x', 1) == 0)", steps=CAPABILITIES),
+        "setdomainname": Attack(family="machine", source="print(call('setdomainname', b'x', 1) == 0)", steps=CAPABILITIES),
+        "reboot": Attack(family="machine", source="call('reboot', 1, 2, 3, None)", steps=CAPABILITIES, reaches=True),
+        "quotactl": Attack(family="machine", source="print(call('quotactl', 0x80000100, None, 0, None) == 0)", reaches=True),
+        "fanotify": Attack(family="machine", source="print(call('fanotify_init', 0x200, 0) > 0)", reaches=True),
+        "bpf": Attack(family="bpf", source="print(call('bpf', 9999, None, 0) == 0)", reaches=True),
+        "perf": Attack(family="perf", source=f"print(call('perf_event_open', buffer({perf}), 0, -1, -1, 0) > 0)", reaches=True),
+        "add_key": Attack(family="keys", source="print(call('add_key', b'user', b'name', b'secret', 6, -2) > 0)"),
+        "keyctl": Attack(family="keys", source="print(call('keyctl', 0, -2, 1) > 0)"),
+        "request_key": Attack(family="keys", source="call('request_key', b'user', b'none', None, 0)", reaches=True),
+        "io_uring": Attack(
+            family="io_uring", source="print(call('io_uring_setup', 4, buffer(bytes(120))) > 0)", refused="ENOSYS", reaches=True
+        ),
+        "userfaultfd": Attack(family="userfaultfd", source="print(call('userfaultfd', 1 | os.O_CLOEXEC) > 0)", reaches=True),
+        "personality": Attack(family="personality", source="print(call('personality', 1 << 22) >= 0)"),
+        "personality, upper half set": Attack(family="personality", source="print(call('personality', 1 << 22 | 1 << 32) >= 0)"),
+    }
+
+
+def _sockets() -> dict[str, Attack]:
+    def open_one(*arguments: int) -> str:
+        return f"print(call('socket', {', '.join(map(str, arguments))}) > 0)"
+
+    own = {"family": "sockets"}
+    return {
+        "raw socket": Attack(source=open_one(2, 3, 1), steps=CAPABILITIES, **own),
+        "raw socket, version 6": Attack(source=open_one(10, 3 | 0o2000000, 58), steps=CAPABILITIES, **own),
+        "packet socket by its old name": Attack(source=open_one(2, 10, 768), steps=CAPABILITIES, reaches=True, **own),
+        "packet socket": Attack(source=open_one(17, 3, 768), refused="EAFNOSUPPORT", steps=CAPABILITIES, **own),
+        "netlink of the firewall": Attack(source=open_one(16, 3, 12), refused="EPROTONOSUPPORT", reaches=True, **own),
+        "netlink of devices": Attack(source=open_one(16, 3, 15), refused="EPROTONOSUPPORT", **own),
+    }
+
+
+def _files() -> dict[str, Attack]:
+    tried = """
+pid, terminal = pty.fork()
+if pid == 0:
+    {call}
+    sys.stdout.flush()
+    os._exit(0)
+said = b""
+while b"\\n" not in said:
+    said += os.read(terminal, 100)
+print(said.decode().split()[0])
+"""
+    push = "print(call('ioctl', 0, {}, b'x') == 0)"
+    lease = "shutil.copy('/bin/true', 'program')\nfd = os.open('program', os.O_RDONLY)\nprint(call('fcntl', fd, {}, 1) == 0)"
+    return {
+        "TIOCSTI": Attack(family="terminals", source=tried.format(call=f"sys.exit = os._exit; {push.format(0x5412)}"), reaches=True),
+        "TIOCSTI, upper half set": Attack(family="terminals", source=tried.format(call=push.format(0x5412 | 1 << 32)), reaches=True),
+        "line discipline": Attack(
+            family="terminals", source=tried.format(call="print(call('ioctl', 0, 0x5423, buffer(bytes(4))) == 0)")
+        ),
+        "lease on a program": Attack(family="leases", source=lease.format(1024), refused="EINVAL"),
+        "lease, upper half set": Attack(family="leases", source=lease.format(1024 | 1 << 32), refused="EINVAL"),
+    }
+
+
+ATTACKS: dict[str, Attack] = {
+    **_mounts(),
+    **_namespaces(),
+    **_process_1(),
+    **_others(),
+    **_kernel(),
+    **_sockets(),
+    **_files(),
+}
