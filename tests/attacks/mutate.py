@@ -1,4 +1,4 @@
-"""Takes defences away, for the control of each attack: it must succeed then. No flag and no variable of the product does this."""
+"""Takes defences away, for the control of each attack: it must succeed then. No flag of the product does this."""
 
 from __future__ import annotations
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pyseccomp
 
 from aviato.server.backends.local.rules import LATE_NUMBERS
 from tests.attacks.mutate import CAPABILITIES
 
-CALLS = """
-add_key bpf chroot clone clone3 fanotify_init fcntl fsopen io_uring_setup ioctl ioprio_set kcmp keyctl mount modify_ldt open_tree
-perf_event_open personality pidfd_getfd pidfd_open prlimit64 process_vm_readv ptrace quotactl reboot request_key sched_setaffinity
-sched_setattr sched_setparam sched_setscheduler setdomainname sethostname setns setpriority socket umount2 unshare userfaultfd
-""".split()
+CALLS = (
+    *("add_key", "bpf", "chroot", "clone", "clone3", "fanotify_init", "fcntl", "fsopen", "io_uring_setup"),
+    *("ioctl", "ioprio_set", "kcmp", "keyctl", "mount", "open_tree", "perf_event_open", "personality"),
+    *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
+    *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
+    *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd"),
+)
 
 
 def number(call: str) -> int:
@@ -71,7 +74,7 @@ class Attack:
 
 
 def _mounts() -> dict[str, Attack]:
-    own = {"family": "mounts", "steps": CAPABILITIES}
+    own: dict[str, Any] = {"family": "mounts", "steps": CAPABILITIES}
     return {
         "mount": Attack(source="print(call('mount', b'none', b'/tmp', b'tmpfs', 0, None) == 0)", **own),
         "umount": Attack(source="print(call('umount2', b'/proc', 2) == 0)", **own),
@@ -82,7 +85,7 @@ def _mounts() -> dict[str, Attack]:
 
 
 def _namespaces() -> dict[str, Attack]:
-    own = {"family": "namespaces", "steps": CAPABILITIES}
+    own: dict[str, Any] = {"family": "namespaces", "steps": CAPABILITIES}
     clone = "pid = call('clone', {} | 17, 0, 0, 0, 0)\nif pid == 0: os._exit(0)\nprint(os.waitpid(pid, 0)[1] == 0)"
     clone3 = f"pid = call('clone3', buffer(struct.pack('<8Q', {NEW['user']}, 0, 0, 0, 17, 0, 0, 0)), 64)"
     attacks = {f"unshare {name}": f"print(call('unshare', {flag}) == 0)" for name, flag in NEW.items() if name != "uts"}
@@ -96,9 +99,9 @@ def _namespaces() -> dict[str, Attack]:
 def _process_1() -> dict[str, Attack]:
     sources = {
         "prlimit of process 1": "print(call('prlimit64', 1, 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
-        "prlimit, upper half set": "print(call('prlimit64', 1 | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
+        "prlimit, upper half": "print(call('prlimit64', 1 | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
         "setpriority of process 1": PRIORITY.format("0, 1, 19"),
-        "setpriority, upper half set": PRIORITY.format("1 << 32, 1 | 1 << 32, 19"),
+        "setpriority, upper half": PRIORITY.format("1 << 32, 1 | 1 << 32, 19"),
         "setpriority of a group": PRIORITY.format("1, 0, 19"),
         "setpriority of a user": PRIORITY.format("2, 0, 19"),
         "sched_setscheduler": SCHEDULE.format("setscheduler", "1, 5 | 1 << 30, buffer(bytes(4))"),
@@ -115,11 +118,15 @@ def _process_1() -> dict[str, Attack]:
 
 
 def _others() -> dict[str, Attack]:
-    read = "there, here = buffer(b'secret'), buffer(bytes(6))\nfar, near = (buffer(struct.pack('QQ', ctypes.addressof(b), 6)) for b in (there, here))\n"
+    read = """
+there, here = buffer(b"secret"), buffer(bytes(6))
+far, near = (buffer(struct.pack("QQ", ctypes.addressof(one), 6)) for one in (there, here))
+print(call("process_vm_readv", child(), near, 1, far, 1, 0) == 6 and here.raw == b"secret")
+"""
     sources = {
         "ptrace attach": "print(call('ptrace', 16, child(), 0, 0) == 0)",
         "ptrace seize": "print(call('ptrace', 0x4206, child(), 0, 0) == 0)",
-        "process_vm_readv": read + "print(call('process_vm_readv', child(), near, 1, far, 1, 0) == 6 and here.raw == b'secret')",
+        "process_vm_readv": read,
         "pidfd_getfd": "print(call('pidfd_getfd', call('pidfd_open', child(), 0), 1, 0) > 0)",
         "kcmp": "print(call('kcmp', os.getpid(), child(), 0, 1, 1) >= 0)",
     }
@@ -144,7 +151,7 @@ def _kernel() -> dict[str, Attack]:
         ),
         "userfaultfd": Attack(family="userfaultfd", source="print(call('userfaultfd', 1 | os.O_CLOEXEC) > 0)", reaches=True),
         "personality": Attack(family="personality", source="print(call('personality', 1 << 22) >= 0)"),
-        "personality, upper half set": Attack(family="personality", source="print(call('personality', 1 << 22 | 1 << 32) >= 0)"),
+        "personality, upper half": Attack(family="personality", source="print(call('personality', 1 << 22 | 1 << 32) >= 0)"),
     }
 
 
@@ -152,7 +159,7 @@ def _sockets() -> dict[str, Attack]:
     def open_one(*arguments: int) -> str:
         return f"print(call('socket', {', '.join(map(str, arguments))}) > 0)"
 
-    own = {"family": "sockets"}
+    own: dict[str, Any] = {"family": "sockets"}
     return {
         "raw socket": Attack(source=open_one(2, 3, 1), steps=CAPABILITIES, **own),
         "raw socket, version 6": Attack(source=open_one(10, 3 | 0o2000000, 58), steps=CAPABILITIES, **own),
@@ -175,16 +182,15 @@ while b"\\n" not in said:
     said += os.read(terminal, 100)
 print(said.decode().split()[0])
 """
+    own: dict[str, Any] = {"family": "terminals"}
     push = "print(call('ioctl', 0, {}, b'x') == 0)"
     lease = "shutil.copy('/bin/true', 'program')\nfd = os.open('program', os.O_RDONLY)\nprint(call('fcntl', fd, {}, 1) == 0)"
     return {
-        "TIOCSTI": Attack(family="terminals", source=tried.format(call=f"sys.exit = os._exit; {push.format(0x5412)}"), reaches=True),
-        "TIOCSTI, upper half set": Attack(family="terminals", source=tried.format(call=push.format(0x5412 | 1 << 32)), reaches=True),
-        "line discipline": Attack(
-            family="terminals", source=tried.format(call="print(call('ioctl', 0, 0x5423, buffer(bytes(4))) == 0)")
-        ),
+        "TIOCSTI": Attack(source=tried.format(call=push.format(0x5412)), reaches=True, **own),
+        "TIOCSTI, upper half": Attack(source=tried.format(call=push.format(0x5412 | 1 << 32)), reaches=True, **own),
+        "line discipline": Attack(source=tried.format(call="print(call('ioctl', 0, 0x5423, buffer(bytes(4))) == 0)"), **own),
         "lease on a program": Attack(family="leases", source=lease.format(1024), refused="EINVAL"),
-        "lease, upper half set": Attack(family="leases", source=lease.format(1024 | 1 << 32), refused="EINVAL"),
+        "lease, upper half": Attack(family="leases", source=lease.format(1024 | 1 << 32), refused="EINVAL"),
     }
 
 

@@ -1,4 +1,4 @@
-"""Each attack on the kernel's calls, with its defence and without: red unless it fails the first time and succeeds the second."""
+"""Each attack on the kernel's calls, with its defence and without: red unless it fails and then succeeds."""
 
 from __future__ import annotations
 

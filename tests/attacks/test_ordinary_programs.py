@@ -74,7 +74,7 @@ assert os.system("true") == 0
 SHELL = {
     "gcc": "echo 'int main(){return 0;}' > a.c && gcc -fsanitize=address,undefined a.c -o a && ./a",
     "git": "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && git log --oneline",
-    "node": "node -e 'new Promise(r => setTimeout(r, 1)).then(() => new (require(\"worker_threads\").Worker)(\"1\", {eval: true}))'",
+    "node": 'node -e \'new (require("worker_threads").Worker)("setTimeout(() => {}, 1)", {eval: true})\'',
     "java": "java -version",
     "gdb": "gdb --batch -ex run -ex bt --args /bin/true 2>&1 | grep 'exited normally'",
     "strace": "strace -f sh -c 'true | true' 2>&1 | grep exit_group",

@@ -36,9 +36,9 @@ VARIANTS = {
 def test_the_order_that_safety_rests_on(name):
     operations = [step.operation for step in make_plan(VARIANTS[name])]
     order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "cover_read_only"]
-    order += ["leave_old_root", "last_user_namespace", "limits", "capabilities", "settle"]
+    order += ["leave_old_root", "last_user_namespace", "limits", "capabilities", "settle", "filter"]
     assert [operation for operation in operations if operation in order] == order
-    assert operations[-1] == "settle"
+    assert operations[-1] == "filter"
 
 
 @pytest.mark.parametrize("name", VARIANTS)

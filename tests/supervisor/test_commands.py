@@ -200,30 +200,3 @@ async def test_usage(box):
 async def test_the_memory_of_a_short_command(box):
     peaks = sorted([(await box.python("print(42)")).exit["max_rss_bytes"] for _ in range(5)])
     assert peaks[2] > 4 << 20
-
-
-async def test_a_lease_on_a_program_holds_nobody_up(box):
-    """Opening a file that someone holds a write lease on waits 45 s; exec opens the script, its interpreter and its loader."""
-    script = """
-import fcntl, os, shutil, sys, time
-shutil.copy("/bin/true", "program")
-open("script", "w").write("#!/workspace/program")
-os.chmod("script", 0o755)
-held = os.open("program", os.O_RDONLY)
-fcntl.fcntl(held, fcntl.F_SETSIG, 0)
-fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-import signal
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-print("leased", flush=True)
-time.sleep(60)
-"""
-    exec_id, subscription = box.start("python3", "-I", "-c", script)
-    while (await asyncio.wait_for(anext(subscription), 5)).payload != b"leased\n":
-        pass
-    for program in ("./program", "./script"):
-        begin = time.monotonic()
-        result = await box.run(program)
-        assert time.monotonic() - begin < 2
-        assert (result.returncode, result.stderr) == (126, f"{program}: another process holds a lease on it\n")
-    await box.link.cancel(exec_id)
-    assert (await box.run("./script")).returncode == 0

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.attacks.mutate import without
+
 pytestmark = pytest.mark.anyio
 
 HOSTILE = """
@@ -113,7 +115,16 @@ sys.stdin.read()
     assert (await box.run("true")).returncode == 0
 
 
-async def test_the_supervisor_without_descriptors(box):
+@pytest.fixture
+async def hobbled(backend, boxes):
+    """A sandbox in which commands can take limits from process 1: the filter forbids that, and this is the wall behind it."""
+    with without(backend, "process 1"):
+        async with boxes.make_box(backend) as made:
+            yield made
+
+
+async def test_the_supervisor_without_descriptors(hobbled):
+    box = hobbled
     assert (await box.run("prlimit", "--pid", "1", "--nofile=64:4096")).returncode == 0
     sleepers = [box.start("sleep", "60", stdin=True) for _ in range(12)]
     await box.link.ping()
@@ -124,7 +135,8 @@ async def test_the_supervisor_without_descriptors(box):
     assert (await box.run("true")).returncode == 0
 
 
-async def test_a_supervisor_robbed_of_its_descriptors_still_kills_and_ends(box):
+async def test_a_supervisor_robbed_of_its_descriptors_still_kills_and_ends(hobbled):
+    box = hobbled
     source = "import os, resource, time\nresource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))\nos.fork()\ntime.sleep(60)"
     result = await box.run("python3", "-c", source, timeout=0.5)
     assert result.returncode == 137

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import stat
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,12 +16,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED_DESCRIPTORS = 32
 """Kept free for the supervisor itself: commands get none of the last ones below its limit."""
 
-LARGEST_CHAIN = 6
-"""Scripts whose interpreters are scripts: the kernel follows five."""
 TERMINALS = "ptmx"
 """The device that gives new terminals."""
-LEASED = "another process holds a lease on it"
-PT_INTERP = 3
 
 _RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
@@ -126,9 +121,7 @@ def spawn(argv: list[str], environment: dict[str, str], connect: Connect) -> Spa
     if isinstance(program, Failure):
         return program
     opened: list[int] = []
-    held: list[int] = []
     try:
-        _hold(program, held)
         ends, moves = connect(opened)
         _check_room(opened)
         pid = os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
@@ -136,54 +129,12 @@ def spawn(argv: list[str], environment: dict[str, str], connect: Connect) -> Spa
         for fd in opened:
             os.close(fd)
         return _failure(argv[0], program, error)
-    finally:
-        for fd in held:
-            os.close(fd)
     for fd in opened:
         if fd in ends:
             os.set_blocking(fd, False)
         else:
             os.close(fd)
     return Spawned(pid, ends)
-
-
-def _hold(program: str, held: list[int]) -> None:
-    """Open what exec will open, for as long as that takes, where it is the sandbox's own.
-
-    Opening a file that another process holds a write lease on waits for that process, 45 s by default, and this one would wait
-    with it. Only a file's owner can take a lease, and nobody while it is open.
-
-    Raises:
-        BlockingIOError: there is such a lease.
-    """
-    for _ in range(LARGEST_CHAIN):
-        try:
-            if os.stat(program).st_uid != os.geteuid():
-                return
-            held.append(os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
-            following = _loader(held[-1])
-        except BlockingIOError:
-            raise BlockingIOError(errno.EWOULDBLOCK, LEASED) from None
-        except (OSError, ValueError, struct.error):
-            return
-        if not following:
-            return
-        program = os.fsdecode(following)
-
-
-def _loader(fd: int) -> bytes:
-    """The path of the interpreter that a script or an ELF file names, or nothing."""
-    head = os.pread(fd, 256, 0)
-    if head.startswith(b"#!"):
-        return (head[2:].split(b"\n")[0].split() or [b""])[0]
-    if head[:5] == b"\x7fELF\x02":
-        start, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
-        table = os.pread(fd, size * min(count, 64), start)
-        for offset in range(0, len(table), size or 1):
-            kind, _, begin, _, _, length = struct.unpack_from("<IIQQQQ", table, offset)
-            if kind == PT_INTERP:
-                return os.pread(fd, min(length, 4096), begin).rstrip(b"\0")
-    return b""
 
 
 def _check_room(opened: list[int]) -> None:
@@ -196,8 +147,6 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
     number = error.errno if isinstance(error, OSError) else errno.EINVAL
     if number == errno.ENOENT:
         return Failure(127, f"{name}: its interpreter is missing: {_interpreter(program)}")
-    if isinstance(error, BlockingIOError) and error.strerror == LEASED:
-        return Failure(126, f"{name}: {LEASED}")
     if isinstance(error, OSError) and error.filename == TERMINALS:
         in_use = number == errno.ENOSPC
         why = "all terminals of the sandbox are in use" if in_use else f"no terminal: {os.strerror(error.errno or 0)}"
