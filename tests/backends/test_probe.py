@@ -42,6 +42,7 @@ GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "proc"
         ({**GOOD, "id_map": bad(errno.EPERM, "map")}, around(apparmor_restricts=1), "user id map", probe.APPARMOR),
         ({**GOOD, "proc": bad(errno.EPERM)}, around(container="docker"), "own /proc", probe.DOCKER),
         ({**GOOD, "proc": bad(errno.EPERM)}, around(container="kubernetes"), "own /proc", probe.KUBERNETES),
+        ({**GOOD, "filters": bad(errno.EINVAL)}, around(), "seccomp", "use a kernel with CONFIG_SECCOMP_FILTER"),
         (GOOD, around(kernel=(4, 18)), "kernel", "use Linux 5.3 or newer"),
     ],
 )
