@@ -94,3 +94,11 @@ def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> Non
     assert figures["counting"] > 0
     assert len(figures["W&B"]["counted"]) == len(figures["W&B"]["bare"]) == 120
     assert len(figures["log_metrics"]) == 2
+
+
+@pytest.mark.timeout(120)
+def test_the_filter_s_cost_is_a_ratio(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "filter.py", "--rounds", "2", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads(result.read_text())["figures"]) == 3 and "with / without" in done.stdout
