@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 
 import pytest
@@ -169,3 +170,34 @@ async def test_a_lease_on_a_program_that_it_starts(backend, boxes):
             said, done, _, starting = await lease(box)
             assert (said, done) == (b"0\n", False)
             starting.cancel()
+
+
+ELSEWHERE = """
+def attempt(name, *arguments):
+    ctypes.set_errno(0)
+    libc.syscall(ctypes.c_long(NUMBERS[name]), *[ctypes.c_ulong(one) for one in arguments])
+    return errno.errorcode[ctypes.get_errno()]
+there = buffer(struct.pack("QQ", 4096, 16))
+for pid in map(int, sys.argv[1:]):
+    print(attempt("ptrace", 16, pid, 0, 0), attempt("process_vm_readv", pid, *[ctypes.addressof(there), 1] * 2, 0),
+          attempt("pidfd_open", pid, 0), attempt("prlimit64", pid, 7, ctypes.addressof(there), 0))
+"""
+
+
+async def test_processes_of_other_sandboxes_and_of_the_machine(backend, boxes):
+    """By the filter, and without it since they have no number there: those of the machine mean nothing in a sandbox."""
+    async with boxes.make_box(backend) as other:
+        sleeping = other.start("sleep", "60", stdin=True)
+        await other.link.ping()
+        supervisor = backend._held[other.id].pidfd
+        with open(f"/proc/self/fdinfo/{supervisor}") as file:
+            outside = next(line.split()[1] for line in file if line.startswith("Pid:"))
+        pids = [outside, str(os.getpid()), str(os.getppid())]
+        assert all(int(pid) > 100 for pid in pids)
+        for steps, refused in (((), "EPERM EPERM"), (FILTER, "ESRCH ESRCH")):
+            with without(backend, steps=steps):
+                async with boxes.make_box(backend) as box:
+                    result = await box.python(PRELUDE + ELSEWHERE, *pids)
+                    assert result.stdout.splitlines() == [f"{refused} ESRCH ESRCH"] * 3, result.stderr
+        await other.link.cancel(sleeping[0])
+        assert (await other.finish(*sleeping)).exit["cancelled"]
