@@ -11,6 +11,7 @@ import pytest
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local.control import TemplateControl
+from tests.attacks.mutate import FILTER, without
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +33,14 @@ print(json.dumps({
 """
 
 
-async def test_no_capability_and_no_way_to_one(box):
+async def test_no_capability_and_no_way_to_one(backend, boxes):
+    """The filter refuses most of these before; here is the wall behind it alone."""
+    with without(backend, steps=FILTER):
+        async with boxes.make_box(backend) as box:
+            await no_capability(box)
+
+
+async def no_capability(box):
     status = dict(line.split(":\t", 1) for line in (await box.run("cat", "/proc/self/status")).stdout.splitlines())
     for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
         assert int(status[name], 16) == 0
