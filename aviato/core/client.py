@@ -155,6 +155,10 @@ class Client:
 
         return await self.repeat(attempt, "stop sandbox")
 
+    async def cancel_all(self, sandbox_id: str) -> None:
+        """Kill all commands of a sandbox but the main one, and what they left behind; returns when they are dead."""
+        await self.call("end the commands", "POST", f"/v1/sandboxes/{sandbox_id}/execs/cancel")
+
     # -- leases and acknowledgements
 
     async def put_lease(self, lease_id: str) -> LeaseInfo:

@@ -71,6 +71,12 @@ async def cancel(call: Call) -> web.Response:
     return done()
 
 
+async def cancel_all(call: Call) -> web.Response:
+    """Kill all commands."""
+    await call.service.execs.cancel_all(call.path("sandbox_id"))
+    return done()
+
+
 async def acknowledge(call: Call) -> web.Response:
     """Take what a client has received."""
     call.service.execs.acknowledge(call.body)
@@ -133,6 +139,14 @@ ROUTES = (
         summary="Kill a command's whole tree; answers when it is dead",
         answers={204: None},
         errors=(404, 409),
+    ),
+    Route(
+        method="POST",
+        path="/v1/sandboxes/{sandbox_id}/execs/cancel",
+        handler=cancel_all,
+        summary="Kill all commands but the main one, and what they left behind; answers when they are dead",
+        answers={204: None},
+        errors=(404, 409, 422),
     ),
     Route(
         method="POST",

@@ -161,6 +161,16 @@ class Execs:
         if state.feed is None and state.kept is None:
             self._discard(box, state)
 
+    async def cancel_all(self, sandbox_id: str) -> None:
+        """Kill all commands of a running sandbox but the main one, and what they left behind; returns when all are dead."""
+        box = self._registry.find(sandbox_id)
+        with self._registry.call(box):
+            link = await running(box)
+            try:
+                await link.cancel_all()
+            except SandboxGone as gone:
+                raise await error_of_gone(box, gone, started=None) from None
+
     def acknowledge(self, request: Acknowledgements) -> None:
         """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored."""
         freed = False

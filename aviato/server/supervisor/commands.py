@@ -120,6 +120,16 @@ class Commands:
         if command is not None and command.running:
             command.cancelled = True
 
+    def kill_but_main(self) -> Iterator[float]:
+        """A job that gives all commands up but the main one, and kills all that is none of its descendants."""
+        for command in self:
+            if not command.main:
+                self.cancelled(command.exec_id)
+        marks = [command.mark for command in self if command.main and command.running]
+        yield from tree.kill_others(self._proc, marks[0] if marks else None)
+        while self.reap():
+            yield True
+
     def used_until(self, now: float, result_seconds: float) -> float:
         """When a command ran last: `now` if one runs, and up to `result_seconds` later where a result was not taken yet."""
         if any(command.running for command in self._by_id.values()):

@@ -215,6 +215,16 @@ class SupervisorLink(asyncio.Protocol):
         """Kill the command's whole tree, children it left behind included; returns when it is dead."""
         await self._call({"op": "cancel", "exec_id": exec_id})
 
+    async def cancel_all(self) -> None:
+        """Kill everything but the main command and its descendants; returns when it is dead.
+
+        Raises:
+            AviatoValidationError: this needs a newer supervisor.
+        """
+        if "cancel_all" not in self.hello["features"]:
+            raise AviatoValidationError(f"{self.sandbox_id} was made by a version without cancel_all; make a new sandbox")
+        await self._call({"op": "cancel_all"})
+
     async def stop(self, grace_seconds: float) -> Ended:
         """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
         if self.ended() is None and self._transport is not None and not self._detached:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROTOCOL = 1
-FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input"]
+FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all"]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
@@ -79,6 +79,7 @@ class Supervisor:
             "signal": self._signal,
             "resize": self._resize,
             "cancel": self._cancel,
+            "cancel_all": self._cancel_all,
             "stop": self._stop,
             "ping": self._ping,
             "stat": self._stat,
@@ -287,6 +288,9 @@ class Supervisor:
     def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._commands.cancelled(request["exec_id"])
         self._work(connection, channel, self._commands.kill(request["exec_id"]), reply=True)
+
+    def _cancel_all(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        self._work(connection, channel, self._commands.kill_but_main(), reply=True)
 
     # -- files ----------------------------------------------------------------------------------------------------------
 

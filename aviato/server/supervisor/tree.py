@@ -76,6 +76,24 @@ def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[flo
             yield PAUSE_SECONDS
 
 
+def kill_others(proc: int, mark: int | None) -> Iterator[float]:
+    """A job that kills everything but this process and what carries the mark (None: nothing does); it ends when all are gone.
+
+    One round is enough, since nobody can fork meanwhile; a command that begins later is none of those meant.
+    """
+    try:
+        before = pids(proc)
+        if mark is None:
+            signal_all(signal.SIGKILL)
+            killed = set(before)
+        else:
+            killed = _kill_frozen(proc, mark, before, others=True)
+        while killed & set(pids(proc)):
+            yield PAUSE_SECONDS
+    except OSError:
+        signal_all(signal.SIGKILL)  # as in kill_marked
+
+
 def signal_all(number: int) -> bool:
     """Signal everything else in this process namespace (0: only look); True if there is anything, the unreaped included."""
     try:
@@ -85,14 +103,14 @@ def signal_all(number: int) -> bool:
     return True
 
 
-def _kill_round(proc: int, mark: int, candidates: list[str]) -> set[str]:
-    """Kill what carries the mark; returns their numbers."""
-    hits = {pid for pid in candidates if _carries(proc, pid, mark)}
+def _kill_round(proc: int, mark: int, candidates: list[str], others: bool = False) -> set[str]:
+    """Kill what carries the mark, or with `others` what does not; returns their numbers."""
+    hits = {pid for pid in candidates if _carries(proc, pid, mark, others)}
     _signal_each(hits, signal.SIGKILL)
     return hits
 
 
-def _kill_frozen(proc: int, mark: int, before: list[str]) -> set[str]:
+def _kill_frozen(proc: int, mark: int, before: list[str], others: bool = False) -> set[str]:
     """A round in which nobody can fork.
 
     A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So
@@ -101,14 +119,14 @@ def _kill_frozen(proc: int, mark: int, before: list[str]) -> set[str]:
     """
     stopped = {pid for pid in before if _is_stopped(proc, pid)} if len(before) <= MANY else set()
     signal_all(signal.SIGSTOP)
-    others = set(before)
+    spared = set(before)
     try:
         everyone = pids(proc)
-        hits = _kill_round(proc, mark, everyone)
-        others.update(everyone)
-        others -= hits
+        hits = _kill_round(proc, mark, everyone, others)
+        spared.update(everyone)
+        spared -= hits
     finally:
-        _signal_each(sorted(others - stopped, key=int, reverse=True), signal.SIGCONT)
+        _signal_each(sorted(spared - stopped, key=int, reverse=True), signal.SIGCONT)
     return hits
 
 
@@ -133,9 +151,10 @@ def _is_stopped(proc: int, pid: str) -> bool:
         os.close(stat)
 
 
-def _carries(proc: int, pid: str, mark: int) -> bool:
+def _carries(proc: int, pid: str, mark: int, others: bool) -> bool:
+    """Whether a process carries the mark, or with `others` another one."""
     try:
-        return os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino == mark
+        return (os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino == mark) is not others
     except OSError as error:
         # A program that its own user may not read hides its namespaces even from process 1. Only hostile code has a reason to
         # run one, so it dies with the first tree that is killed. Zombies and the dead are ENOENT or ESRCH.
