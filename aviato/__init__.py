@@ -23,6 +23,8 @@ __all__ = [
     "FileInfo",
     "FunctionError",
     "FunctionSerializationError",
+    "GradeCase",
+    "GradeResult",
     "NetworkOptions",
     "OperationCancelledError",
     "OperationRef",
@@ -66,6 +68,8 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "async_client",
     "FileInfo": "results",
+    "GradeCase": "results",
+    "GradeResult": "results",
     "NetworkOptions": "options",
     "OperationRef": "bridge.operation",
     "Process": "process",
@@ -127,6 +131,8 @@ if TYPE_CHECKING:
     from aviato.options import Serialization as Serialization
     from aviato.process import Process as Process
     from aviato.results import FileInfo as FileInfo
+    from aviato.results import GradeCase as GradeCase
+    from aviato.results import GradeResult as GradeResult
     from aviato.results import ProcessResult as ProcessResult
     from aviato.results import ResourceUsage as ResourceUsage
     from aviato.results import TerminalResult as TerminalResult

@@ -32,7 +32,7 @@ from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterable, AsyncIterator, Generator, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Generator, Mapping, Sequence
     from types import TracebackType
     from typing import Literal, Unpack
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
-    from aviato.results import FileInfo, ProcessResult
+    from aviato.results import FileInfo, GradeResult, ProcessResult
     from aviato.sandbox_config import Connection, SandboxOptions
     from aviato.wire.sandboxes import SandboxInfo
 
@@ -249,6 +249,35 @@ class AsyncSandbox:
     ) -> AsyncTerminal:
         """Begin a command on a terminal of its own. The arguments mean what those of `Sandbox.shell` mean."""
         return AsyncTerminal(self._handle, terminal_request(command, width, height, cwd=cwd, env=env))
+
+    async def grade(
+        self,
+        files: Mapping[str, bytes],
+        command: Sequence[str],
+        *,
+        result_paths: Sequence[str],
+        mode: Literal["separate", "in_process"] = "separate",
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int | None = None,
+        allow_startup_files: bool = False,
+    ) -> GradeResult:
+        """Grade what this sandbox holds, in new sandboxes of the same image; the arguments as those of `Sandbox.grade`."""
+        from aviato.grading.arguments import grade_request
+        from aviato.grading.run import grade
+
+        request = grade_request(
+            files,
+            command,
+            result_paths,
+            mode,
+            timeout_seconds,
+            env,
+            max_output_bytes,
+            allow_startup_files,
+            self._exec_timeout_seconds,
+        )
+        return await grade(self._handle, self._handle.create_fields, request)
 
     async def read_file(self, path: str) -> bytes:
         """A whole file of up to 256 MiB."""

@@ -112,6 +112,43 @@ class FileInfo:
     link_target: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class GradeCase:
+    """One test of a grade.
+
+    Attributes:
+        name: as its framework names it.
+        passed: it ran and passed.
+        message: why not.
+        duration_seconds: of this test.
+    """
+
+    name: str
+    passed: bool
+    message: str = ""
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeResult:
+    """What a grade came to.
+
+    Attributes:
+        passed: the verdict.
+        cases: the tests of pytest, unittest or an in-process script; empty for any other command.
+        exec_result: how the grader's command ended; with `timed_out` or `oom_killed` the verdict is not passed.
+        mode: `separate`: no process of the grader ran code of the policy. `in_process`: the tests share their process with it,
+            and code that is out to deceive them can.
+        message: one line on why it did not pass.
+    """
+
+    passed: bool
+    cases: list[GradeCase]
+    exec_result: ProcessResult = field(repr=False)
+    mode: str
+    message: str = ""
+
+
 def _text(data: bytes, total: int, head: int | None) -> str:
     left_out = total - len(data)
     if left_out <= 0 or head is None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.sandbox_state import begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from typing import Literal
 
+    from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
     from aviato.core.lifecycle import SandboxHandle
     from aviato.process import Process
+    from aviato.results import GradeResult
     from aviato.sandbox_state import SandboxState
     from aviato.terminal import TerminalSession
 
@@ -126,6 +130,66 @@ class SandboxCommands:
 
         request = terminal_request(command, width, height, cwd=cwd, env=env)
         return TerminalSession(self._state_in_use(), request)
+
+    def grade(
+        self,
+        files: Mapping[str, bytes],
+        command: Sequence[str],
+        *,
+        result_paths: Sequence[str],
+        mode: Literal["separate", "in_process"] = "separate",
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int | None = None,
+        allow_startup_files: bool = False,
+    ) -> OperationRef[GradeResult]:
+        """Grade what this sandbox holds, in new sandboxes of the same image that the policy never was in.
+
+        All commands of this sandbox but the main one are killed first, with what they left behind. Then the results are copied
+        out, and the grader's command runs beside the grader's files. A command of the form `pytest …`, `python -m pytest …` or
+        `python -m unittest …` has a case for each test.
+
+        Args:
+            files: of the grader, path → content: this sandbox never sees them.
+            command: of the grader, as a list of strings.
+            result_paths: regular files to copy, up to 256 MiB together. The paths mean the same in the new sandboxes.
+            mode: `"separate"`: the policy's code stays in a sandbox of its own. What the grader imports from `.py` files
+                are names whose calls run there; arguments and values cross as data (None, bool, numbers, str, bytes, list,
+                tuple, set, frozenset, dict). Results that are data lie in the grader's sandbox, and cannot be executed.
+                `from aviato_solution import run` gives it `run(command, stdin="", timeout_seconds=None)`, which runs a program
+                beside the results: `(returncode, stdout, stderr)`. The policy passes only with right answers.
+                `"in_process"`: all lies in one sandbox, and the tests share their process with the policy's code; an early
+                end, a missing record or fewer tests is a failure, and no more is promised.
+            timeout_seconds: of the command; None is `exec_timeout_seconds` of this sandbox.
+            env: variables of the command. Of this sandbox's own, `PATH`, `PYTHON*` and `LD_*` are not taken over.
+            max_output_bytes: how much of each output stream is kept; at most 2 MiB where tests are told apart.
+            allow_startup_files: take results that a grader's tools load by themselves: `conftest.py`, `sitecustomize.py`,
+                `*.pth`, `pytest.ini`, `pyproject.toml`, names of the standard library and the like. Refused otherwise.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+
+        Raises (from the handle):
+            SandboxFileError: a result is missing, too large, a link or a directory; a matter of the task.
+            AviatoError: the infrastructure failed, as `is_infrastructure` says: no verdict.
+        """
+        from aviato.grading.arguments import grade_request
+        from aviato.grading.run import grade
+
+        config = self._state.config
+        request = grade_request(
+            files,
+            command,
+            result_paths,
+            mode,
+            timeout_seconds,
+            env,
+            max_output_bytes,
+            allow_startup_files,
+            config.exec_timeout_seconds,
+        )
+        work = self._state_in_use().do(lambda handle: grade(handle, config.create, request))
+        return begin(work, f"grade {self._state.sandbox_id}")
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""

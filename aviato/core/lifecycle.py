@@ -119,6 +119,11 @@ class SandboxHandle:
         """Whether it ends with this process, which made it."""
         return self._create is not None and not self._create.get("detached")
 
+    @property
+    def create_fields(self) -> dict[str, Any] | None:
+        """How it was made; None of one that this process did not make."""
+        return self._create
+
     async def until_accepted(self) -> None:
         """Wait for a start under way, stopped meanwhile or not."""
         if not self.accepted and self._start is not None:

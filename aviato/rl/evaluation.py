@@ -12,6 +12,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.infrastructure import retried
 from aviato.rl.grading import grade_command, grade_in_process
 from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.rl.separation import grade_separate
 from aviato.session import Session
 from aviato.waiting import as_completed
 
@@ -93,6 +94,9 @@ def evaluate(
         if not isinstance(task, Task):
             raise TypeError(f"item {index} must be a Task, not {type(task).__name__}")
     check_limits(timeout_seconds, retry_budget_seconds, max_concurrency)
+    limit = None if session is None or session._turns is None else session._turns.limit
+    if limit == 1 and any(task.grading == "separate" for task in found):
+        raise AviatoValidationError("grading='separate' needs two sandboxes at a time; the session has max_concurrency=1")
     run = _Run(
         session or Session(),
         session is None,
@@ -188,6 +192,8 @@ class _Run:
             return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
 
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
+        if task.grading == "separate":
+            return await self._attempt_separately(task, attempts)
         sandbox = self._session.sandbox(**self._options)
         try:
             for path, content in task.files.items():
@@ -197,6 +203,14 @@ class _Run:
             return await grade(sandbox, task, limit, attempts)
         finally:
             let_go(self._session, sandbox)
+
+    async def _attempt_separately(self, task: Task, attempts: int) -> Outcome:
+        grader, solution = (self._session.sandbox(start=False, **self._options) for _ in range(2))
+        try:
+            return await grade_separate(grader, solution, task, task.timeout_seconds or self._timeout_seconds, attempts)
+        finally:
+            let_go(self._session, grader)
+            let_go(self._session, solution)
 
 
 def let_go(session: Session, sandbox: Sandbox) -> None:

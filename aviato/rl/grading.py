@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
-import marshal
-import secrets
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
+from aviato.grading import driver
 from aviato.rl.outcome import CaseOutcome, Outcome, Task, TestCase, Verdict
 
 if TYPE_CHECKING:
     from aviato.results import ProcessResult
     from aviato.sandbox import Sandbox
-
-NONCE_BYTES = 32
-LOADER = """
-import os, _frozen_importlib_external as importer
-def take(count):
-    data = os.read(0, count)
-    while len(data) < count:
-        more = os.read(0, count - len(data))
-        if not more: os._exit(3)
-        data += more
-    return data
-magic, sizes = take(4), [int(take(8)) for _ in range(3)]
-program, source = take(sizes[0]), take(sizes[1])
-names = {"__name__": "aviato_cases", "__builtins__": __builtins__}
-if magic == importer.MAGIC_NUMBER:
-    import marshal
-    exec(marshal.loads(program), names)
-else:
-    exec(compile(source, "aviato_cases", "exec"), names)
-names["main"](take, sizes[2])
-os._exit(0)
-"""
-"""Compiling the program inside would take 5 ms, so it comes as bytecode where the versions agree."""
-MAX_OUTPUT_BYTES = 64 << 20
-"""Of the records; each case keeps at most 64 KiB of each stream."""
 
 
 async def grade_command(sandbox: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
@@ -70,11 +40,11 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
         "cases": [{**source, "name": name} for source, name in zip(sources, names, strict=True)],
         "case_timeout_seconds": task.case_timeout_seconds,
     }
-    nonces = [secrets.token_hex(NONCE_BYTES // 2).encode() for _ in range(len(cases or names) + 1)]
-    given = _given(ascii(payload).encode(), nonces)
-    command = ["python3", "-I", "-c", LOADER]
+    nonces = driver.new_nonces(len(names))
+    given = driver.given(ascii(payload).encode(), nonces)
+    most = driver.MAX_OUTPUT_BYTES
     try:
-        result = await sandbox.exec(command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=MAX_OUTPUT_BYTES)
+        result = await sandbox.exec(driver.command(), stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most)
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None
         found, _ = _records(error.exec_result, nonces, names)
@@ -88,39 +58,10 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
     return _outcome(verdict, message, done, result, "in_process", attempts)
 
 
-def _given(payload: bytes, nonces: list[bytes]) -> bytes:
-    """What the loader reads: the program in both forms, then what the program reads."""
-    program, source = _driver()
-    sizes = b"%8d%8d%8d" % (len(program), len(source), len(payload))
-    return b"".join((importlib.util.MAGIC_NUMBER, sizes, program, source, payload, *nonces))
-
-
-@functools.cache
-def _driver() -> tuple[bytes, bytes]:
-    """The program that runs inside, compiled for Pythons of this version, and its source for others."""
-    source = resources.files("aviato.rl").joinpath("inside.py").read_bytes()
-    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=0)), source
-
-
 def _records(result: ProcessResult, nonces: list[bytes], names: list[str]) -> tuple[list[CaseOutcome], bool]:
-    """The outcomes that the keeper wrote, and whether it wrote its last line after exactly as many as there are cases.
-
-    The n-th record begins with the n-th nonce, which the keeper had only once the n-th case was over.
-    """
-    found: list[CaseOutcome] = []
-    for line in result.stdout_bytes.split(b"\n"):
-        if not line.startswith(nonces[len(found)] + b" "):
-            continue
-        try:
-            record: dict[str, Any] = ast.literal_eval(line[NONCE_BYTES + 1 :].decode("ascii"))
-        except (ValueError, SyntaxError):
-            continue
-        if "cases" in record:
-            return found, record["cases"] == len(names) == len(found)
-        if len(found) == len(names):
-            return found, False
-        found.append(_case(names[len(found)], record))
-    return found, False
+    """The outcomes of the cases that have a record, and whether the last line came after all of them."""
+    found, whole = driver.records(result.stdout_bytes, nonces)
+    return [_case(name, record) for name, record in zip(names, found, strict=False)], whole
 
 
 def _case(name: str, record: dict[str, Any]) -> CaseOutcome:

@@ -57,6 +57,9 @@ class Task:
         files: path → content, written before.
         timeout_seconds: of the whole item, counted from its start inside; None is that of `evaluate`.
         case_timeout_seconds: of each case.
+        grading: `"in_process"`: the tests run in the process of the code, after it. `"separate"`: they run in a sandbox of
+            their own, where the code's names stand for calls into the code's sandbox; arguments and values cross as data.
+        code_names: for `"separate"`: what the tests use and the code defines. It need not be stated where that is one name.
     """
 
     code: str | None = None
@@ -66,6 +69,8 @@ class Task:
     files: Mapping[str, bytes] = field(default_factory=dict)
     timeout_seconds: float | None = None
     case_timeout_seconds: float | None = None
+    grading: str = "in_process"
+    code_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.command is not None:
@@ -81,6 +86,18 @@ class Task:
         for name in ("timeout_seconds", "case_timeout_seconds"):
             if (value := getattr(self, name)) is not None:
                 checks.seconds(name, value)
+        object.__setattr__(self, "code_names", checks.texts("code_names", self.code_names))
+        if self.grading not in ("in_process", "separate"):
+            raise _wrong("grading", f"grading must be 'in_process' or 'separate', got {self.grading!r}")
+        if self.grading == "separate":
+            self._check_separable()
+
+    def _check_separable(self) -> None:
+        from aviato.rl.separation import code_names
+
+        if self.command is not None:
+            raise _wrong("grading", "grading='separate' is for code with tests; a command decides by its returncode")
+        code_names(self)
 
     @property
     def is_empty(self) -> bool:
@@ -122,8 +139,8 @@ class Outcome:
         cases: one for each test case, in their order.
         result: of the command that ran inside; None where none came to an end.
         duration_seconds: of that command.
-        grading_mode: `in_process` (cases share a process with the code: an early end or a missing record fails, more is not
-            promised), `command` (the returncode), or None where nothing ran.
+        grading_mode: `separate` (no process of the tests ran the code), `in_process` (cases share a process with the code: an
+            early end or a missing record fails, more is not promised), `command` (the returncode), or None where nothing ran.
         error: what went wrong with the infrastructure.
         attempts: sandboxes used, the failed ones included.
     """

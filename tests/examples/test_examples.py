@@ -38,6 +38,10 @@ OUTPUTS = {
     ),
     "clean_up_by_tag": "3 of experiment-a ended\n2 of experiment-b live on\n2 of experiment-b ended\n",
     "old_sandboxes": "ended the one made for Monday\nthe young one is running\n",
+    "hidden_grading": (
+        "right, separate: passed\nright, in_process: passed\nwrong, separate: failed\nwrong, in_process: failed\n"
+        "cheats, separate: failed\ncheats, in_process: passed\n"
+    ),
     "errors": (
         "passed\nfailed with returncode 3\ntimed out, and had printed 'begun\\n'\n"
         "/missing: no_such_file, infrastructure: False\nno server: infrastructure: True\n"

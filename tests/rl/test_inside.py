@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from aviato.rl import grading
+from aviato.grading import driver
 
-NONCES = [bytes([65 + number]) * grading.NONCE_BYTES for number in range(4)]
+NONCES = [bytes([65 + number]) * driver.NONCE_BYTES for number in range(4)]
 CASES = ["assert f() == 1", "assert f() == 1", "import sys; print('out'); print('err', file=sys.stderr); assert f() == 1"]
 
 
@@ -23,8 +23,8 @@ def records(begin: str = "", magic: bytes = importlib.util.MAGIC_NUMBER) -> list
         "cases": [{"source": source, "name": f"test_{number}"} for number, source in enumerate(CASES, 1)],
         "case_timeout_seconds": 20,
     }
-    given = magic + grading._given(ascii(payload).encode(), NONCES)[len(magic) :]
-    done = subprocess.run([sys.executable, "-I", "-c", begin + grading.LOADER], input=given, capture_output=True, timeout=50)
+    given = magic + driver.given(ascii(payload).encode(), NONCES)[len(magic) :]
+    done = subprocess.run([sys.executable, "-I", "-c", begin + driver.LOADER], input=given, capture_output=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.splitlines()
     assert len(lines) == len(NONCES)
@@ -49,7 +49,7 @@ def test_wherever_it_runs(begin: str, magic: bytes) -> None:
 
 
 def test_bytecode_is_used_where_the_versions_agree() -> None:
-    program, source = grading._driver()
-    given = grading._given(b"", [])
+    program, source = driver.cases_program()
+    given = driver.given(b"", [])
     assert given.startswith(importlib.util.MAGIC_NUMBER) and program in given and source in given
     assert len(given) < 1 << 15  # It is to fit the request of its command with room for the cases.

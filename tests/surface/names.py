@@ -54,7 +54,7 @@ NAMES: set[str] = {
     *_of("ProcessResult", "stdout_truncated", "stderr_truncated", "usage"),
     *_of("ResourceUsage", "cpu_seconds", "max_rss_bytes", "memory_peak_bytes", "processes_peak"),
     *_of("FileInfo", "path", "size_bytes", "mode", "mtime", "type", "link_target"),
-    *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
+    *_of("GradeResult", "passed", "cases", "exec_result", "mode", "message"),
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
     *_of("ResourceOptions", "requests", "limits"),
@@ -98,9 +98,7 @@ ASYNC_TOO: set[str] = {
 
 LATER: set[str] = {
     # Isolation
-    *("Sandbox.grade", "Sandbox(secrets=)"),
-    *_of("GradeResult", "passed", "cases", "exec_result", "mode"),
-    *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
+    "Sandbox(secrets=)",
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }

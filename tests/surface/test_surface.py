@@ -21,6 +21,7 @@ from tests.surface import (
     async_facade_checks,
     error_checks,
     function_checks,
+    grade_checks,
     harness,
     limit_checks,
     names,
@@ -32,7 +33,7 @@ from tests.surface import (
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((limit_checks, port_checks, session_checks, terminal_checks))
+assert all((grade_checks, limit_checks, port_checks, session_checks, terminal_checks))
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)

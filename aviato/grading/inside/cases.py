@@ -75,6 +75,7 @@ def run_child(payload: dict[str, Any], cases: list[dict[str, Any]]) -> Iterator[
     go_read, go_write = os.pipe()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
+    reports = os.pipe() if payload.get("reports") else ()
     token = os.urandom(16)
     begin = time.monotonic()
     pid = os.fork()
@@ -83,12 +84,12 @@ def run_child(payload: dict[str, Any], cases: list[dict[str, Any]]) -> Iterator[
         null = os.open(os.devnull, os.O_RDWR)
         for fd, copy in ((null, 0), (out_write, 1), (err_write, 2)):
             os.dup2(fd, copy)
-        for fd in (null, record_read, go_write, out_read, out_write, err_read, err_write):
+        for fd in (null, record_read, go_write, out_read, out_write, err_read, err_write, *reports[:1]):
             os.close(fd)
-        in_child(payload["code"], cases, record_write, go_read, token)
-    for fd in (record_write, go_read, out_write, err_write):
+        in_child(payload["code"], cases, record_write, go_read, token, *reports[1:])
+    for fd in (record_write, go_read, out_write, err_write, *reports[1:]):
         os.close(fd)
-    child = Child(pid, record_read, out_read, err_read)
+    child = Child(pid, payload.get("output_bytes", OUTPUT_BYTES), record_read, out_read, err_read, *reports[:1])
     try:
         for number, case in enumerate(cases, 1):
             limit = case.get("timeout_seconds") or payload.get("case_timeout_seconds")
@@ -111,16 +112,17 @@ def run_child(payload: dict[str, Any], cases: list[dict[str, Any]]) -> Iterator[
 class Child:
     """A process that runs cases, and what comes of it."""
 
-    def __init__(self, pid: int, record: int, out: int, err: int) -> None:
+    def __init__(self, pid: int, most_bytes: int, *fds: int) -> None:
         self.pid = pid
-        self.fds = (record, out, err)
+        self.fds = fds  # the record, stdout, stderr, and reports where they were asked for
+        self.most_bytes = most_bytes
         self.status: int | None = None
         self.timed_out = False
         try:
             self.gone = os.pidfd_open(pid)
         except (AttributeError, OSError):
             self.gone = -1
-        self.watched = {record, out, err}
+        self.watched = set(fds)
         self.forget()
 
     def forget(self) -> None:
@@ -158,8 +160,8 @@ class Child:
                 chunk = os.read(fd, 65536)
                 if not chunk:
                     self.watched.discard(fd)
-                elif len(self.texts[fd]) < OUTPUT_BYTES:
-                    self.texts[fd] += chunk[: OUTPUT_BYTES - len(self.texts[fd])]
+                elif len(self.texts[fd]) < self.most_bytes:
+                    self.texts[fd] += chunk[: self.most_bytes - len(self.texts[fd])]
 
     def end(self) -> None:
         """Kill it and what is left of its group."""
@@ -180,7 +182,7 @@ class Child:
 
     def verdict(self, passed: bool, token: bytes, seconds: float) -> dict[str, Any]:
         """What became of its current case."""
-        record, out, err = (self.texts[fd] for fd in self.fds)
+        record, out, err, *reports = (self.texts[fd] for fd in self.fds)
         verdict: dict[str, Any] = {
             "passed": passed,
             "reason": "passed" if passed else "ended_early",
@@ -189,6 +191,8 @@ class Child:
             "stdout": out.decode("utf-8", "replace"),
             "stderr": err.decode("utf-8", "replace"),
         }
+        if reports:
+            verdict["reports"] = reports[0].decode("utf-8", "replace")
         if passed:
             return verdict
         status = self.status or 0
@@ -204,7 +208,7 @@ class Child:
         return verdict
 
 
-def in_child(code: str, cases: list[dict[str, Any]], record_write: int, go_read: int, token: bytes) -> None:
+def in_child(code: str, cases: list[dict[str, Any]], record_write: int, go_read: int, token: bytes, *report: int) -> None:
     # Taken before anything foreign runs: what it does to these names later changes nothing here.
     write, read, leave = os.write, os.read, os._exit
     flush = (sys.stdout.flush, sys.stderr.flush)
@@ -212,6 +216,8 @@ def in_child(code: str, cases: list[dict[str, Any]], record_write: int, go_read:
     sources = [(case["source"], case.get("name") or "test") for case in cases]
     main_module = "__main__" if cases[0].get("as_main") else "solution"
     namespace: dict[str, Any] = {"__name__": main_module, "__builtins__": __builtins__}
+    if report:
+        namespace["__aviato_report__"] = lambda made: write(report[0], (ascii(made) + "\n").encode("ascii"))
     sys.argv = ["solution.py"]
     passed = token + PASSED
     record = ["ended_early", "", ""]

@@ -1,0 +1,189 @@
+"""What stands for the solution in the grader's process: names whose calls run elsewhere. Follows `crossing.py`.
+
+Only data comes back. A name can be called; nothing else of it can be used, since whatever else it answered would be an answer
+of the solution's own making that no test can check.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from _thread import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aviato.grading.inside.crossing import dumps, from_json, loads, to_json
+
+SOCKET_PATH = "/.aviato-grading/solution.sock"
+CONNECT_SECONDS = 30.0
+TEXT_BYTES = 2000
+SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
+"""Not raised as what they are: the two last would end the test's own loop, as if all of it had passed."""
+
+
+class NotSeparable(BaseException):
+    """The test asks for what cannot cross between two processes: a matter of the test, whatever the solution is."""
+
+
+class SolutionError(Exception):
+    """The solution gave no data, or is gone."""
+
+
+class Remote:
+    """A name of the solution, or an object of one of its classes that the test made itself."""
+
+    __slots__ = ("_aviato",)
+
+    def __init__(self, module: str, name: str, handle: Any = None, kept: bool = False) -> None:
+        object.__setattr__(self, "_aviato", (module, name, handle, kept))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module, name, handle, kept = object.__getattribute__(self, "_aviato")
+        if kept:
+            raise TypeError("an object of %s is called; its methods can be" % name)
+        # By the way it is written in the test it may be a class; of any other name the solution can only give data.
+        wants = handle is None and name[:1].isupper()
+        return ask(
+            {"op": "call", "module": module, "name": name, "handle": handle, "keep": wants}, {"args": args, "kwargs": kwargs}
+        )
+
+    def __getattr__(self, attribute: str) -> Any:
+        module, name, handle, kept = object.__getattribute__(self, "_aviato")
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)  # what test frameworks look for in whatever they meet
+        if kept:
+            return Remote(module, attribute, handle)
+        raise NotSeparable(
+            "the test uses %s.%s; of the solution only functions, and methods of objects that the test made, can be called. "
+            "What the test itself needs, the test must import" % (name, attribute)
+        )
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        _, name, _, kept = object.__getattribute__(self, "_aviato")
+        if kept:
+            raise TypeError("%s gave an object that is no data; only its methods can be used" % name)
+        raise NotSeparable("the test uses %s of the solution other than by calling it" % name)
+
+    __setattr__ = __delattr__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _refuse
+    __getitem__ = __setitem__ = __delitem__ = __enter__ = __exit__ = __next__ = __int__ = __float__ = __index__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __mro_entries__ = _refuse
+    __str__ = __format__ = __instancecheck__ = __subclasscheck__ = _refuse
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return "<%s of the solution>" % object.__getattribute__(self, "_aviato")[1]
+
+
+def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
+    """Run a program beside the solution's files: `(returncode, stdout, stderr)`, as text."""
+    request = {"op": "run", "command": [str(part) for part in command]}
+    answer = ask(request, {"stdin": stdin, "timeout_seconds": timeout_seconds})
+    if type(answer) is tuple and [type(item) for item in answer] == [int, str, str]:
+        return answer
+    raise SolutionError("the solution's side did not say how the program ended")
+
+
+def ask(request: Any, values: Any) -> Any:
+    """Have something done by the solution, and take the data that comes of it."""
+    request["values"] = dumps(values, refer).decode("ascii")
+    answer = read(connection().exchange(to_json(request).encode("ascii")))
+    error = answer.get("error")
+    if error is not None:
+        raise error_of(error)
+    if request.get("keep") and type(answer.get("handle")) is int:
+        return Remote(request["module"], request["name"], answer["handle"], True)
+    try:
+        return loads(answer["value"].encode("ascii"), unknown)
+    except Exception as error:
+        raise SolutionError("what came from the solution is no data: %s" % shown(str(error))) from None
+
+
+def refer(value: Any) -> Any:
+    if type(value) is Remote:
+        module, name, handle, kept = object.__getattribute__(value, "_aviato")
+        if kept:
+            return ["h", handle]
+        if handle is None:
+            return ["n", module, name]
+    raise NotSeparable("a value of type %s cannot be given to the solution: only data can" % type(value).__name__)
+
+
+def unknown(form: Any) -> Any:
+    raise ValueError("an unknown form")
+
+
+def error_of(error: Any) -> Exception:
+    """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
+    import builtins
+
+    names, message = error
+    for name in list(names)[:20]:
+        found = vars(builtins).get(name) if type(name) is str else None
+        if name in SILENT or not isinstance(found, type) or not issubclass(found, Exception):
+            continue
+        try:
+            return found(shown(str(message)))
+        except Exception:
+            continue
+    return SolutionError(shown(str(message)))
+
+
+def shown(text: str) -> str:
+    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 1] + "…"
+
+
+class Connection:
+    """To the solution's process that belongs to this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.socket = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                self.socket.connect(SOCKET_PATH)
+                break
+            except FileNotFoundError:
+                if time.monotonic() > deadline:
+                    raise SolutionError("the solution's side did not come up") from None
+                time.sleep(0.002)
+            except OSError:
+                raise SolutionError("the solution's process is gone") from None
+        self.file = self.socket.makefile("rb")
+        self.lock = allocate_lock()
+
+    def exchange(self, request: bytes) -> bytes:
+        with self.lock:
+            try:
+                self.socket.sendall(b"%d\n" % len(request) + request)
+                head = self.file.readline(32)
+                answer = self.file.read(int(head)) if head.strip().isdigit() else b""
+            except OSError:
+                answer = b""
+        if not answer:
+            raise SolutionError("the solution's process is gone")
+        return answer
+
+
+CONNECTIONS: list[Connection] = []
+
+
+def connection() -> Connection:
+    if not CONNECTIONS or CONNECTIONS[0].pid != os.getpid():
+        CONNECTIONS[:] = [Connection()]
+    return CONNECTIONS[0]
+
+
+def read(text: bytes) -> Any:
+    try:
+        found = from_json(text.decode("ascii"))
+    except (ValueError, RecursionError):
+        found = None
+    if type(found) is not dict:
+        raise SolutionError("what came from the solution cannot be read")
+    return found

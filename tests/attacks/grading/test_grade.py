@@ -1,0 +1,382 @@
+"""`grade` itself: what it ends, what it copies, what it refuses, and whose fault what is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.rl import Task, evaluate
+from tests.attacks.grading.hacks import ASSERTS, PLAIN, RIGHT, UNITTEST, WRONG
+from tests.rl.machine import supervisors
+
+pytestmark = pytest.mark.attack
+
+FILES = {"check.py": PLAIN.encode()}
+CHECK = ["python3", "check.py"]
+
+
+@pytest.fixture
+def session(server: Any) -> Iterator[aviato.Session]:
+    with aviato.Session(aviato.SandboxDefaults(base_url=server.url)) as made:
+        yield made
+
+
+@pytest.fixture
+def sandbox(session: aviato.Session) -> aviato.Sandbox:
+    made = session.sandbox()
+    made.write_file("solution.py", RIGHT.encode()).result()
+    return made
+
+
+def grade(sandbox: aviato.Sandbox, test: str, *, results: tuple[str, ...] = ("solution.py",), **options: Any) -> Any:
+    return sandbox.grade({"check.py": test.encode()}, CHECK, result_paths=results, timeout_seconds=20, **options).result(50)
+
+
+def processes(sandbox: aviato.Sandbox) -> set[str]:
+    found = sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'"]).result().stdout
+    return {word for word in found.split() if word in ("1234", "4321")}
+
+
+def test_the_sandbox_keeps_nothing_but_its_main_command(server: Any) -> None:
+    with aviato.Sandbox(base_url=server.url, command="sleep", args=["1234"]) as sandbox:
+        sandbox.write_file("solution.py", RIGHT.encode()).result()
+        daemon = "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: os.execvp('sleep', ['sleep', '4321'])"
+        assert sandbox.exec(["python3", "-c", daemon]).result().returncode == 0
+        command, detached = sandbox.exec(["sleep", "4321"]), sandbox.exec(["sleep", "4321"], detach=True)
+        deadline = time.monotonic() + 20
+        while processes(sandbox) != {"1234", "4321"}:
+            assert time.monotonic() < deadline
+        assert grade(sandbox, PLAIN).passed
+        assert processes(sandbox) == {"1234"}
+        for ended in (command, detached):
+            with pytest.raises(aviato.OperationCancelledError):
+                ended.result(20)
+        assert sandbox.get_status() == "running"
+
+
+def test_a_fork_bomb_does_not_outlast_it(sandbox: aviato.Sandbox) -> None:
+    bomb = (
+        "import os\nfor _ in range(3): os.fork()\nwhile True:\n"
+        "  try:\n    if os.fork() == 0: os.setsid()\n    else: os._exit(0)\n  except OSError: pass"
+    )
+    sandbox.exec(["python3", "-c", bomb], detach=True)
+    sandbox.exec(["true"]).result(20)
+    assert grade(sandbox, PLAIN).passed
+    assert len(sandbox.exec(["sh", "-c", "echo /proc/[0-9]*"]).result().stdout.split()) <= 3
+
+
+def test_only_the_named_results_reach_the_graders(sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("notes/data.json", b"[1, 2]", mode=0o755).result()
+    sandbox.write_file("other.txt", b"not named").result()
+    sandbox.write_file("/root/.bashrc", b"exit 0").result()
+    test = (
+        "import json, os\nassert sorted(os.listdir('.')) == ['aviato_solution.py', 'check.py', 'notes', 'solution.py']\n"
+        "assert json.load(open('notes/data.json')) == [1, 2] and not os.access('notes/data.json', os.X_OK)\n"
+        "assert 'n * n' not in open('solution.py').read() and '2 * n' not in open('solution.py').read()\n"
+        "from aviato_solution import run\n"
+        "assert run(['sh', '-c', 'cat; ls; exit 3'], stdin='in ') == (3, 'in notes\\nsolution.py\\n', '')\n"
+    )
+    graded = grade(sandbox, test, results=("solution.py", "notes/data.json"))
+    assert graded.passed, graded.exec_result.stderr
+    assert sandbox.exec(["ls"]).result().stdout.split() == ["notes", "other.txt", "solution.py"]
+
+
+def test_code_of_the_policy_is_not_run_by_the_grader(sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("run.sh", b"exit 0").result()
+    sandbox.write_file("answer", b"#!/bin/sh\nexit 0", mode=0o755).result()
+    results = ["solution.py", "run.sh", "answer"]
+    for command in (["python3", "solution.py"], ["sh", "run.sh"], ["sh", "-c", "./answer"], ["python3", "-m", "solution"]):
+        graded = sandbox.grade({}, command, result_paths=results, timeout_seconds=20).result(50)
+        assert not graded.passed and graded.exec_result.returncode != 0, command
+    test = "from aviato_solution import run\nassert run(['sh', 'run.sh'])[0] == 0 and run(['./answer'])[0] == 0"
+    assert grade(sandbox, test, results=tuple(results)).passed
+
+
+def test_what_steers_programs_is_not_taken_over(server: Any) -> None:
+    steering = {
+        "PYTHONSTARTUP": "x",
+        "PYTHONPATH": "/root",
+        "LD_LIBRARY_PATH": "/root",
+        "PATH": "/root:/usr/bin",
+        "KEPT": "yes",
+    }
+    with aviato.Sandbox(base_url=server.url, environment_variables=steering) as sandbox:
+        sandbox.write_file("solution.py", RIGHT.encode()).result()
+        test = (
+            "import os\nassert not [name for name in os.environ if name.startswith(('PYTHON', 'LD_'))], os.environ\n"
+            "assert os.environ['KEPT'] == 'yes' and '/root:' not in os.environ['PATH'] and os.environ['GIVEN'] == 'too'"
+        )
+        for mode in ("separate", "in_process"):
+            graded = grade(sandbox, test, mode=mode, env={"GIVEN": "too"})
+            assert graded.passed, graded.exec_result.stderr
+
+
+def test_data_crosses_as_it_is_and_nothing_else_does(sandbox: aviato.Sandbox) -> None:
+    code = (
+        "import collections, enum\nPoint = collections.namedtuple('Point', 'x y')\n"
+        "def same(value, *more, **named): return value\n"
+        "def odd(): return [Point(1, 2), collections.Counter('aab'), enum.IntEnum('Kind', 'A B').B]\n"
+        "def fails(): raise KeyError('gone')\ndef leaves(): raise SystemExit(0)\ndef function(): return same\n"
+        "class Stack(list):\n    def put(self, x): self.append(x); return len(self)\n"
+        "class Other:\n    def __init__(self): self.n = 0\n    def more(self, n=1): self.n += n; return self.n\n"
+        "def uses(other): return other.more(5)\n"
+    )
+    test = (
+        "from solution import same, odd, fails, leaves, function, Other, uses\n"
+        "for value in (None, True, 1, -(10**6000), 1.5, 1e400, 'ä\\ud800\\0', b'\\xff', bytearray(b'x'), 1j, [], [1, [2]],\n"
+        "              (1, (2,)), {1, 2}, frozenset({(1,)}), {1: {'a': (None,)}, (1, 2): [3]}, {}):\n"
+        "    found = same(value, 1, named=2)\n    assert found == value and type(found) is type(value), (found, value)\n"
+        "assert odd() == [(1, 2), {'a': 2, 'b': 1}, 2] and [type(item) for item in odd()] == [tuple, dict, int]\n"
+        "other = Other(); assert other.more() == 1 and other.more(n=2) == 3 and uses(other) == 8\n"
+        "wrongs = (fails, KeyError), (leaves, Exception), (function, TypeError), (lambda: other == other, TypeError)\n"
+        "for wrong, kind in wrongs:\n"
+        "    try: wrong()\n    except kind: continue\n    raise AssertionError(wrong)\n"
+        "import aviato_solution\n"
+        "for wrong in (lambda: same == 1, lambda: same.x, lambda: bool(same), lambda: same(lambda: 1), lambda: len(same)):\n"
+        "    try: wrong()\n    except aviato_solution.NotSeparable: continue\n    raise AssertionError('separable')\n"
+    )
+    sandbox.write_file("solution.py", code.encode()).result()
+    graded = grade(sandbox, test)
+    assert graded.passed, graded.exec_result.stderr
+
+
+def test_packages_and_siblings(sandbox: aviato.Sandbox) -> None:
+    for path, text in (
+        ("pkg/__init__.py", ""),
+        ("pkg/inner.py", "from pkg.more import n\ndef f(): return n"),
+        ("pkg/more.py", "n = 7"),
+    ):
+        sandbox.write_file(path, text.encode()).result()
+    results = ("pkg/__init__.py", "pkg/inner.py", "pkg/more.py")
+    for test in ("from pkg.inner import f; assert f() == 7", "from pkg import inner; assert inner.f() == 7"):
+        for mode in ("separate", "in_process"):
+            graded = grade(sandbox, test, results=results, mode=mode)
+            assert graded.passed, graded.exec_result.stderr
+
+
+def test_each_test_is_a_case(sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("solution.py", WRONG.encode()).result()
+    for mode in ("separate", "in_process"):
+        graded = sandbox.grade(
+            {"test_double.py": UNITTEST.encode()},
+            ["python3", "-m", "unittest"],
+            result_paths=["solution.py"],
+            mode=mode,  # type: ignore[arg-type]
+        ).result(50)
+        assert not graded.passed and graded.message == "test_double.TestDouble.test_three: AssertionError: 9 != 6"
+        assert {case.name.rsplit(".")[-1]: case.passed for case in graded.cases} == {"test_two": True, "test_three": False}
+        assert all(case.duration_seconds > 0 for case in graded.cases)
+        assert graded.exec_result.command == ("python3", "-m", "unittest") and "FAILED" in graded.exec_result.stderr
+
+
+def test_a_solution_that_never_answers_runs_out_of_time(sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("solution.py", b"def double(n):\n    while True: pass").result()
+    for mode in ("separate", "in_process"):
+        graded = sandbox.grade(FILES, CHECK, result_paths=["solution.py"], mode=mode, timeout_seconds=0.7).result(50)  # type: ignore[arg-type]
+        assert not graded.passed and graded.exec_result.timed_out and "time limit" in graded.message
+
+
+def test_results_that_are_none(sandbox: aviato.Sandbox) -> None:
+    sandbox.exec(["sh", "-c", "ln -s /etc/passwd link; mkfifo fifo; mkdir folder; truncate -s 300M large"], check=True).result()
+    reasons = {"missing": "no_such_file", "large": "too_large"}
+    for path in ("missing", "link", "fifo", "folder", "large"):
+        with pytest.raises(aviato.SandboxFileError) as caught:
+            sandbox.grade(FILES, CHECK, result_paths=[path]).result(20)
+        error = caught.value
+        assert (error.filepath, error.reason) == (path, reasons.get(path, "not_a_regular_file"))
+        assert not error.is_infrastructure and path in str(error)
+
+
+REFUSED = {
+    "conftest.py": "allow_startup_files",
+    "tests/conftest.py": "allow_startup_files",
+    "sitecustomize.py": "allow_startup_files",
+    "x/usercustomize.py": "allow_startup_files",
+    "x.pth": "allow_startup_files",
+    "/opt/lib/site-packages/x.py": "allow_startup_files",
+    "pytest.ini": "allow_startup_files",
+    "pyproject.toml": "allow_startup_files",
+    "json.py": "allow_startup_files",
+    "pytest/__init__.py": "allow_startup_files",
+    "test_notes.txt": "allow_startup_files",
+    "/etc/ld.so.preload": "system",
+    "/proc/self/environ": "system",
+    "/usr/bin/../bin/python3": "system",
+    "solution.so": "separate",
+    "../x": "not the path",
+    ".": "not the path",
+    "check.py": "twice",
+}
+
+
+def test_results_that_would_get_into_the_grader_are_refused_at_once() -> None:
+    sandbox = aviato.Sandbox()
+    for path, why in REFUSED.items():
+        with pytest.raises(aviato.AviatoValidationError, match=why):
+            sandbox.grade(FILES, CHECK, result_paths=[path])
+    for wrong in ({"mode": "both"}, {"timeout_seconds": 0}, {"max_output_bytes": 0}):
+        with pytest.raises(aviato.AviatoValidationError):
+            sandbox.grade(FILES, CHECK, result_paths=[], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(aviato.AviatoValidationError, match="python FILE"):
+        sandbox.grade(FILES, ["make", "test"], result_paths=[], mode="in_process")
+    for arguments in (({"x": "text"}, CHECK), (FILES, "python3 check.py"), ([], CHECK)):
+        with pytest.raises(TypeError):
+            sandbox.grade(*arguments, result_paths=[])  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        sandbox.grade(FILES, CHECK, result_paths="solution.py")
+
+
+def test_a_startup_file_that_is_asked_for(sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("pyproject.toml", b"[project]").result()
+    test = "assert open('pyproject.toml').read() == '[project]'"
+    assert grade(sandbox, test, results=("pyproject.toml",), allow_startup_files=True).passed
+
+
+def roots_of_checks() -> set[int]:
+    """The ancestors of every process that runs a grader's script."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and b"check.py" in (entry / "cmdline").read_bytes():
+                pid = int(entry.name)
+                while pid > 1:
+                    found.add(pid)
+                    pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            pass
+    return found
+
+
+def test_a_lost_grading_sandbox_is_nobodys_fault_inside(server: Any, sandbox: aviato.Sandbox) -> None:
+    before = supervisors(server.pid)
+    slow = b"from solution import double\nwhile True: double(2)\n"
+    for of_the_grader in (True, False):
+        grading = sandbox.grade({"check.py": slow}, CHECK, result_paths=["solution.py"], timeout_seconds=30)
+        deadline = time.monotonic() + 20
+        while not (found := supervisors(server.pid) - before) & (checks := roots_of_checks()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(min(found & checks if of_the_grader else found - checks), signal.SIGKILL)
+        with pytest.raises(aviato.AviatoError) as caught:
+            grading.result(50)
+        assert caught.value.is_infrastructure
+        while supervisors(server.pid) - before:
+            assert time.monotonic() < deadline + 20
+            time.sleep(0.01)
+    assert grade(sandbox, PLAIN).passed
+
+
+def test_a_lost_half_is_made_again(server: Any, session: aviato.Session) -> None:
+    before = supervisors(server.pid)
+    code = f"{RIGHT}\nimport time\ntime.sleep(1)\n"
+    evaluation = evaluate([Task(code=code, tests=ASSERTS, grading="separate")], session=session)
+    deadline = time.monotonic() + 20
+    while len(found := sorted(supervisors(server.pid) - before)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(found[1], signal.SIGKILL)
+    outcome = evaluation.result(50)[0]
+    assert (outcome.passed, outcome.attempts, outcome.grading_mode) == (True, 2, "separate")
+
+
+def test_a_cancelled_grade_leaves_nothing(server: Any, sandbox: aviato.Sandbox) -> None:
+    before = supervisors(server.pid)
+    grading = sandbox.grade({"check.py": b"import time; time.sleep(60)"}, CHECK, result_paths=["solution.py"])
+    deadline = time.monotonic() + 20
+    while len(supervisors(server.pid) - before) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    grading.cancel()
+    with pytest.raises(aviato.OperationCancelledError):
+        grading.result(20)
+    while supervisors(server.pid) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_many_at_once_on_a_small_server(make_server: Any) -> None:
+    """Two sandboxes each, and never one half that waits for the other for ever."""
+    small = make_server(max_sandboxes=3)
+    tasks = [Task(code=RIGHT, tests=ASSERTS, grading="separate")] * 6
+    assert [outcome.passed for outcome in evaluate(tasks, base_url=small.url).result(50)] == [True] * 6
+    with pytest.raises(aviato.AviatoValidationError, match="two sandboxes"), aviato.Session(max_concurrency=1) as one:
+        evaluate(tasks, session=one)
+
+
+@pytest.mark.anyio
+async def test_async_and_by_id(server: Any) -> None:
+    async with aviato.AsyncClient(base_url=server.url) as client:
+        sandbox = await client.sandbox()
+        await sandbox.write_file("solution.py", WRONG.encode())
+        found = await client.from_id(sandbox.sandbox_id)
+        for one in (sandbox, found):
+            for mode in ("separate", "in_process"):
+                graded = await one.grade(FILES, CHECK, result_paths=["solution.py"], mode=mode)  # type: ignore[arg-type]
+                assert (graded.passed, graded.mode) == (False, mode)
+        await sandbox.write_file("solution.py", RIGHT.encode())
+        assert (await found.grade(FILES, CHECK, result_paths=["solution.py"])).passed
+        with pytest.raises(aviato.SandboxFileError):
+            await sandbox.grade(FILES, CHECK, result_paths=["missing"])
+        await sandbox.stop()
+        with pytest.raises(aviato.SandboxNotRunningError):
+            await sandbox.grade(FILES, CHECK, result_paths=["solution.py"])
+
+
+SEPARABLE = {
+    "assert sum(1, 2) == 3": "no name of the code",
+    "assert f(2) == isclose(2, 2)": "code_names",
+    "assert f(2) == sys.getsizeof(2)": "code_names",
+    "from math import *\nassert f(2) == 2": "imports",
+    "assert f(lambda n: n) == 2": "function",
+    "assert f.name == 2": "f.name",
+    "assert f(2 == 2": "no Python",
+}
+
+
+def test_tests_that_cannot_be_separated_are_refused_early() -> None:
+    for test, why in SEPARABLE.items():
+        with pytest.raises(aviato.AviatoValidationError, match=why):
+            Task(code=RIGHT, tests=[test], grading="separate")
+    for wrong in ({"code": RIGHT}, {"command": ["true"]}):
+        with pytest.raises(aviato.AviatoValidationError):
+            Task(**wrong, grading="separate")  # type: ignore[arg-type]
+    with pytest.raises(aviato.AviatoValidationError, match="grading must be"):
+        Task(code=RIGHT, tests=ASSERTS, grading="both")
+    Task(code=RIGHT, tests=["assert [f(n) for n in range(3)] == [n * 2 for n in range(3)]"], grading="separate")
+
+
+def test_tests_that_can(session: aviato.Session) -> None:
+    code = (
+        "def sum(a, b): return a - b\n"
+        "class Box:\n    def __init__(self, n): self.n = n\n    def get(self): return self.n\n"
+        "def opened(box): return box.get()"
+    )
+    tests = [
+        "import math\ndef near(a, b): return math.isclose(a, b)\nassert near(sum(3, 1), 2.0)",
+        "assert opened(Box((1, 2))) == (1, 2) and Box(3).get() == 3",
+        "for n in range(3): assert near(sum(n, 0), n)",
+    ]
+    names = ["sum", "Box", "opened"]
+    late = Task(
+        code=code,
+        tests=["assert sum(1, 0) == 1 and helper(sum) == 2\ndef helper(f): return f"],
+        code_names=["sum"],
+        grading="separate",
+    )
+    outcome, other = evaluate(
+        [Task(code=code, tests=tests, code_names=names, grading="separate"), late], session=session
+    ).result(50)
+    assert outcome.passed, outcome.cases
+    assert [case.reason for case in other.cases] == ["exception"]
+    given = Task(code=code, tests=["g = lambda n: n\nassert sum(g, 2) == 2"], code_names=["sum"], grading="separate")
+    with pytest.raises(aviato.AviatoValidationError, match="only data can"):
+        evaluate([given], session=session).result(50)
