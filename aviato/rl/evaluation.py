@@ -88,6 +88,10 @@ def evaluate(
 
     Raises:
         TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+
+    Raises (from the handle):
+        AviatoValidationError: a test of a task with `grading="separate"` gives the code what cannot cross. No code can bring
+            that about: it is the test's own text.
     """
     found = list(tasks)
     for index, task in enumerate(found):

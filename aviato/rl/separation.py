@@ -117,6 +117,11 @@ def _check_uses(label: str, tree: ast.Module, names: Iterable[str]) -> None:
             given = [*node.args, *[keyword.value for keyword in node.keywords]]
             if any(isinstance(value, ast.Lambda) for value in given):
                 raise _refused(label, f"it gives {node.func.id}() a function, and only data can cross")
+        dropped = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(dropped, ast.Call) and isinstance(dropped.func, ast.Name) and dropped.func.id in known:
+            name = dropped.func.id
+            if any(isinstance(value, ast.Name) for value in dropped.args):
+                raise _refused(label, f"it calls {name}() for what that does to an argument, and only a copy of it crosses")
 
 
 def _stand_ins(names: list[str]) -> str:

@@ -5,6 +5,7 @@ Nobody trusts what is here: the solution shares these processes, and may answer 
 
 from __future__ import annotations
 
+import builtins
 import os
 import select
 import signal
@@ -181,6 +182,8 @@ def text_of(error: BaseException) -> str:
 
 def perform(request: Any, kept: list[Any], modules: dict[str, Any], directory: str) -> Any:
     def resolve(form: Any) -> Any:
+        if form[0] == "y":
+            return getattr(builtins, form[1])
         return kept[form[1]] if form[0] == "h" else named(form[1], form[2])
 
     def named(module: str, name: str) -> Any:

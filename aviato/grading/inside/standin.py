@@ -6,6 +6,7 @@ of the solution's own making that no test can check.
 
 from __future__ import annotations
 
+import builtins
 import os
 import socket
 import time
@@ -110,6 +111,9 @@ def refer(value: Any) -> Any:
             return ["h", handle]
         if handle is None:
             return ["n", module, name]
+    name = getattr(value, "__name__", None)
+    if type(name) is str and vars(builtins).get(name) is value:
+        return ["y", name]
     raise NotSeparable("a value of type %s cannot be given to the solution: only data can" % type(value).__name__)
 
 
@@ -119,8 +123,6 @@ def unknown(form: Any) -> Any:
 
 def error_of(error: Any) -> Exception:
     """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
-    import builtins
-
     names, message = error
     for name in list(names)[:20]:
         found = vars(builtins).get(name) if type(name) is str else None

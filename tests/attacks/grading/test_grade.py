@@ -122,6 +122,7 @@ def test_data_crosses_as_it_is_and_nothing_else_does(sandbox: aviato.Sandbox) ->
     code = (
         "import collections, enum\nPoint = collections.namedtuple('Point', 'x y')\n"
         "def same(value, *more, **named): return value\n"
+        "def takes(values, kind): return [value for value in values if type(value) is kind]\n"
         "def odd(): return [Point(1, 2), collections.Counter('aab'), enum.IntEnum('Kind', 'A B').B]\n"
         "def fails(): raise KeyError('gone')\ndef leaves(): raise SystemExit(0)\ndef function(): return same\n"
         "class Stack(list):\n    def put(self, x): self.append(x); return len(self)\n"
@@ -129,11 +130,12 @@ def test_data_crosses_as_it_is_and_nothing_else_does(sandbox: aviato.Sandbox) ->
         "def uses(other): return other.more(5)\n"
     )
     test = (
-        "from solution import same, odd, fails, leaves, function, Other, uses\n"
+        "from solution import same, takes, odd, fails, leaves, function, Other, uses\n"
         "for value in (None, True, 1, -(10**6000), 1.5, 1e400, 'ä\\ud800\\0', b'\\xff', bytearray(b'x'), 1j, [], [1, [2]],\n"
         "              (1, (2,)), {1, 2}, frozenset({(1,)}), {1: {'a': (None,)}, (1, 2): [3]}, {}):\n"
         "    found = same(value, 1, named=2)\n    assert found == value and type(found) is type(value), (found, value)\n"
         "assert odd() == [(1, 2), {'a': 2, 'b': 1}, 2] and [type(item) for item in odd()] == [tuple, dict, int]\n"
+        "assert takes([1, 'a'], str) == ['a']\n"
         "other = Other(); assert other.more() == 1 and other.more(n=2) == 3 and uses(other) == 8\n"
         "wrongs = (fails, KeyError), (leaves, Exception), (function, TypeError), (lambda: other == other, TypeError)\n"
         "for wrong, kind in wrongs:\n"
@@ -338,6 +340,7 @@ SEPARABLE = {
     "from math import *\nassert f(2) == 2": "imports",
     "assert f(lambda n: n) == 2": "function",
     "assert f.name == 2": "f.name",
+    "numbers = [2, 1]\nf(numbers)\nassert numbers == [1, 2]": "copy",
     "assert f(2 == 2": "no Python",
 }
 
