@@ -8,7 +8,7 @@ import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import SandboxResourceExhaustedError
+from aviato.exceptions import SandboxFileError, SandboxResourceExhaustedError
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -60,10 +60,15 @@ async def new_sandboxes(like: SandboxHandle, create: dict[str, Any], count: int)
 
 
 async def directory_of(handle: SandboxHandle) -> str:
-    """Where commands start."""
+    """Where commands start; it is made if it is not there, as in the sandbox that this one is like somebody had made it."""
     from aviato.core import files
 
-    return posixpath.normpath((await files.stat(handle, ".")).path)
+    try:
+        found = await files.stat(handle, ".")
+    except SandboxFileError:
+        await files.make_directory(handle, ".")
+        found = await files.stat(handle, ".")
+    return posixpath.normpath(found.path)
 
 
 _stopping: set[asyncio.Task[None]] = set()

@@ -73,13 +73,14 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
     )
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(new_sandboxes(handle, known, 2 if is_linked else 1))
-        grader, directory = places[0], ""
+        grader = places[0]
+        directory, *_ = await asyncio.gather(*map(directory_of, places))
         broken: asyncio.Future[AviatoError] | None = None
         if is_linked:
             solution = places[1]
-            _, directory = await asyncio.gather(_write(solution, results), directory_of(solution))
+            await _write(solution, results)
             broken = await stack.enter_async_context(linked(grader, solution, directory))
-        await _write(grader, _grader_files(request, results, directory))
+        await _write(grader, _grader_files(request, results, directory, is_linked))
         result, graded = await _run(grader, request)
         if broken is not None and broken.done():
             raise broken.result()
@@ -116,7 +117,7 @@ def _no_result(handle: SandboxHandle, path: str, message: str, reason: str) -> S
 
 
 def _grader_files(
-    request: GradeRequest, results: dict[str, tuple[bytes, int]], directory: str
+    request: GradeRequest, results: dict[str, tuple[bytes, int]], directory: str, is_linked: bool
 ) -> dict[str, tuple[bytes, int | None]]:
     """What lies in the grader's sandbox: in mode `separate`, of code only what stands for it."""
     found: dict[str, tuple[bytes, int | None]] = {}
@@ -127,7 +128,7 @@ def _grader_files(
             found[path] = (STAND_IN.format(link=f"{directory}/{LINK_MODULE}", path=path).encode(), 0o644)
         elif not is_code(path, content):
             found[path] = (content, 0o644)
-    if directory:
+    if is_linked:
         found[LINK_MODULE] = (program("crossing", "standin").encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found

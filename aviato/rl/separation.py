@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
 import symtable
 from dataclasses import replace
@@ -33,7 +34,8 @@ async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout
         await solution.write_file(path, content)
     await solution.write_file(CODE_PATH, code)
     grading, solving = grader._state.handle(), solution._state.handle()
-    async with linked(grading, solving, await directory_of(solving)) as broken:
+    directory, _ = await asyncio.gather(directory_of(solving), directory_of(grading))
+    async with linked(grading, solving, directory) as broken:
         outcome = await grade_in_process(
             grader, replace(task, code=_stand_ins(code_names(task)), grading="in_process"), timeout_seconds, attempts
         )

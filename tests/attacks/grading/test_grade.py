@@ -118,6 +118,21 @@ def test_what_steers_programs_is_not_taken_over(server: Any) -> None:
             assert graded.passed, graded.exec_result.stderr
 
 
+def test_it_is_the_same_kind_of_sandbox(server: Any) -> None:
+    options: Any = {"working_dir": "/opt/work", "mounted_files": [{"mount_path": "/data/x", "file_content": "mounted"}]}
+    with aviato.Sandbox(base_url=server.url, resources={"memory": "256Mi"}, **options) as sandbox:
+        code = "def look(): return open('/data/x').read()\ndef big(): return len(bytearray(1 << 30))"
+        sandbox.write_file("solution.py", code.encode()).result()
+        test = "import os\nfrom solution import look\nassert look() == 'mounted' and os.getcwd() == '/opt/work'"
+        for results in (("solution.py",), ("/opt/work/solution.py",)):
+            for mode in ("separate", "in_process"):
+                graded = grade(sandbox, test, results=results, mode=mode)
+                assert graded.passed, graded.exec_result.stderr
+        for mode in ("separate", "in_process"):
+            graded = grade(sandbox, "from solution import big\nbig()", mode=mode)
+            assert not graded.passed and graded.message
+
+
 def test_data_crosses_as_it_is_and_nothing_else_does(sandbox: aviato.Sandbox) -> None:
     code = (
         "import collections, enum\nPoint = collections.namedtuple('Point', 'x y')\n"
