@@ -62,6 +62,7 @@ class Command:
         self._peak: int | None = None
         self._pause = FIRST_SAMPLE_SECONDS
         self._looked = 0.0
+        self._ran: int | None = None
         self._usage: dict[str, Any] = {}
 
     @property
@@ -196,9 +197,12 @@ class Command:
 
     def _sample(self) -> None:
         """Look at its memory for as long as rusage might not tell."""
-        if not self.running:
+        if not self.running or self.pid is None:
             return
-        self._look()
+        ran = usage.ran_nanoseconds(self.pid)
+        if ran != self._ran:
+            self._ran = ran
+            self._look()
         if self._unsure:
             self._next_sample = self._loop.after(self._pause, self._sample)
             self._pause = min(2 * self._pause, LAST_SAMPLE_SECONDS)

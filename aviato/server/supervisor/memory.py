@@ -7,10 +7,9 @@ that reaches the limit are pages divided among those who share them, which takes
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
-from aviato.server.supervisor import tree
+from aviato.server.supervisor import tree, usage
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -19,8 +18,6 @@ PROCESSES_A_TURN = 64
 IN_MEMORY = ("/dev/shm", "/run", "/etc", "/.aviato")
 """Where the file systems in memory are."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-SCHEDULED = 2
-"""The kind of a process's clock that counts every nanosecond it ran."""
 
 
 class Processes:
@@ -47,10 +44,9 @@ class Processes:
         pids = [int(name) for name in tree.pids(self._proc)] if born else list(self._ran)
         ran: dict[int, int] = {}
         for pid in pids:
-            try:
-                ran[pid] = time.clock_gettime_ns(~pid << 3 | SCHEDULED)
-            except OSError:
-                pass  # Gone.
+            time = usage.ran_nanoseconds(pid)
+            if time is not None:
+                ran[pid] = time
         changed = born or ran != self._ran
         self._ran = ran
         return changed
