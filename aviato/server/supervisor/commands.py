@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.server.supervisor import spawn, terminal, tree, usage
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
 from aviato.server.supervisor.errors import Refused, unknown_exec
+from aviato.server.supervisor.spawner import directly
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class Commands:
         self.on_main_exit: Callable[[Command], None] = _ignore
         self.on_reaped: Callable[[], None] = _nothing
         self.on_started: Callable[[], None] = _nothing
+        self.on_exited: Callable[[Command, int], None] = _pass
+        self.place: Callable[[Callable[[], Any]], Any] = directly
+        """Runs what starts a command where its limits hold."""
         self.ending = False
         """No command starts any more, and one that a signal ends gets no result: the sandbox ended it."""
         self._loop = loop
@@ -195,6 +199,7 @@ class Commands:
                 continue
             command = self._by_pid.pop(pid, None)
             if command is not None:
+                self.on_exited(command, status)
                 command.silenced = self.ending and os.WIFSIGNALED(status)
                 command.reaped(status, used)
             self.on_reaped()
@@ -203,17 +208,11 @@ class Commands:
     def _start(self, spec: dict[str, Any]) -> Command:
         spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
         try:
-            spawned: spawn.Spawned | spawn.Failure
-            try:
-                mark = tree.new_mark(self._proc)
-            except OSError as error:
-                mark, spawned = -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
-            else:
-                spawned = self._spawn(spec)
-                if isinstance(spawned, spawn.Failure) and spawned.for_now:
-                    while self.reap():
-                        pass
-                    spawned = self._spawn(spec)
+            mark, spawned = self.place(lambda: self._begin(spec))
+            if isinstance(spawned, spawn.Failure) and spawned.for_now:
+                while self.reap():
+                    pass
+                mark, spawned = self.place(lambda: self._begin(spec))
         finally:
             os.chdir("/")
         command = Command(self._loop, self._proc, spec, mark, self._over)
@@ -232,6 +231,13 @@ class Commands:
             _lower(spawned.pid, self.nice)
         self.on_started()
         return command
+
+    def _begin(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
+        try:
+            mark = tree.new_mark(self._proc)
+        except OSError as error:
+            return -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
+        return mark, self._spawn(spec)
 
     def _spawn(self, spec: dict[str, Any]) -> spawn.Spawned | spawn.Failure:
         environment = {**self.environment, **spec["environment"]}
@@ -260,6 +266,10 @@ def _lower(pid: int, nice: int) -> None:
 
 
 def _ignore(_: object) -> None:
+    """Until someone cares."""
+
+
+def _pass(command: Command, status: int) -> None:
     """Until someone cares."""
 
 

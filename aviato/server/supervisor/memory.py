@@ -92,8 +92,7 @@ def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, 
             text = _read(proc, f"{pid}/status")
             total += (_kilobytes(text, b"\nVmRSS:") + _kilobytes(text, b"\nVmSwap:")) << 10
         else:
-            fields = _read(proc, f"{pid}/statm").split()
-            total += int(fields[1]) * PAGE_BYTES if fields else 0
+            total += resident_bytes(proc, pid)
         if count % PROCESSES_A_TURN == 0:
             yield True
     return total
@@ -131,9 +130,8 @@ def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Genera
         private = (_kilobytes(text, b"\nPss_Anon:") + _kilobytes(text, b"\nSwapPss:")) << 10
         shared = _kilobytes(text, b"\nPss_Shmem:") << 10
         if not text:
-            fields = _read(proc, f"{pid}/statm").split()
-            private = int(fields[1]) * PAGE_BYTES if fields else 0
-        mark = _mark(proc, pid)
+            private = resident_bytes(proc, pid)
+        mark = mark_of(proc, pid)
         shares.private_bytes += private
         shares.shared_bytes += shared
         shares.bytes[mark] = shares.bytes.get(mark, 0) + private + max(shared, nameless.get(pid, 0))
@@ -142,7 +140,14 @@ def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Genera
     return shares
 
 
-def _mark(proc: int, pid: int) -> int | None:
+def resident_bytes(proc: int, pid: int) -> int:
+    """What a process has in memory, shared or not; 0 of one that is gone."""
+    fields = _read(proc, f"{pid}/statm").split()
+    return int(fields[1]) * PAGE_BYTES if fields else 0
+
+
+def mark_of(proc: int, pid: int) -> int | None:
+    """The mark of its command; None of one that is gone or hides it."""
     try:
         return os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino
     except OSError:

@@ -24,6 +24,7 @@ from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.loop import READ, Loop
 from aviato.server.supervisor.ports import Ports
+from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer
 from aviato.server.supervisor.watch import Watch
 from aviato.wire.frames import Frame, FrameType
@@ -47,7 +48,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Supervisor:
     """The sandbox's one authority."""
 
-    def __init__(self, connection: int | None, listener: int, note: int, layer: int, ports: int | None) -> None:
+    def __init__(
+        self, connection: int | None, listener: int, note: int, layer: int, ports: int | None, groups: list[int]
+    ) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
@@ -55,6 +58,9 @@ class Supervisor:
         self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
         self._watch = Watch(self._loop, self._proc, layer, self._commands, self._trouble)
         self._commands.on_started = self._watch.begin
+        if groups:
+            self._watch.keep_in_group(groups[0])
+            self._commands.place = Spawner(groups[1:])
         self._connection: Connection | None = None
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
@@ -393,7 +399,9 @@ def _take_short_turns() -> None:
         _libc.syscall(number, 0, attributes, 0)
 
 
-def run(connection: int | None, listener: int, note: int, layer: int, ports: int | None = None) -> None:
+def run(
+    connection: int | None, listener: int, note: int, layer: int, ports: int | None = None, groups: tuple[int, ...] = ()
+) -> None:
     """Be process 1, with these descriptors and nothing else. Never returns.
 
     Args:
@@ -402,13 +410,14 @@ def run(connection: int | None, listener: int, note: int, layer: int, ports: int
         note: a file for last words.
         layer: the writable layer, as a mount of its own.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
+        groups: `memory.oom_control` and each `tasks` of the sandbox's control groups, if it has any.
     """
     if os.getpid() != 1:
         raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, layer, ports).run()
+    Supervisor(connection, listener, note, layer, ports, list(groups)).run()
 
 
 __all__ = ["PROTOCOL", "Supervisor", "run"]

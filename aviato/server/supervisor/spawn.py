@@ -152,8 +152,8 @@ def _failure(name: str, program: str, error: OSError | ValueError) -> Failure:
         why = "all terminals of the sandbox are in use" if in_use else f"no terminal: {os.strerror(error.errno or 0)}"
         return Failure(126, f"{name}: not started: {why}")
     if number == errno.EAGAIN:
-        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        return Failure(126, f"{name}: not started: the sandbox's limit of {limit - 1} processes is reached", for_now=True)
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0] - len(os.listdir("/proc/self/task"))
+        return Failure(126, f"{name}: not started: the sandbox's limit of {limit} processes is reached", for_now=True)
     if number in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return Failure(126, f"{name}: not started: the sandbox's limit of {limit} open files is reached")

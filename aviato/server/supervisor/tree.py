@@ -34,7 +34,7 @@ def new_mark(proc: int) -> int:
     if _libc.unshare(CLONE_NEWUTS):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return os.stat("self/ns/uts", dir_fd=proc).st_ino
+    return os.stat("thread-self/ns/uts", dir_fd=proc).st_ino
 
 
 def pids(proc: int) -> list[str]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import memory
 from aviato.server.supervisor.disk import Disk
+from aviato.server.supervisor.group import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from aviato.server.supervisor.command import Command
     from aviato.server.supervisor.commands import Commands
     from aviato.server.supervisor.loop import Job, Loop
 
@@ -48,6 +50,7 @@ class Watch:
         self._processes = memory.Processes(proc)
         self.disk = Disk(loop, proc, layer, self._processes, self._disk_full)
         self._memory: int | None = None
+        self._group: Group | None = None
         self._swap = False
         self._stores: memory.Stores | None = None
         self._job: Job | None = None
@@ -57,6 +60,11 @@ class Watch:
         """The rough measure is beyond the limit, and it was not time for the exact one."""
         self._exact: tuple[float, int, int] | None = None
 
+    def keep_in_group(self, control: int) -> None:
+        """The kernel keeps the limit of memory; `control` is a descriptor of the control group's `memory.oom_control`."""
+        self._group = Group(self._proc, control)
+        self._commands.on_exited = self.exited
+
     def limit(self, limits: dict[str, Any]) -> None:
         """Keep these: `memory`, `disk` and `inodes`, each None for none; `swap` and `layer_in_memory` say how things are."""
         self._memory = limits.get("memory")
@@ -64,11 +72,14 @@ class Watch:
         self._stores = memory.Stores()
         if limits.get("layer_in_memory"):
             self._stores.add(self._layer)
+        if self._group is not None:
+            self._group.limit = limits.get("group_memory", 0)
         self.disk.limit(limits.get("disk"), limits.get("inodes"))
 
     def begin(self) -> None:
         """A command has started."""
-        if (self._job is None or self._job.done) and (self._memory is not None or self.disk.limited):
+        watched = self._group is not None or self._memory is not None or self.disk.limited
+        if watched and (self._job is None or self._job.done):
             self._job = self._loop.start(self._looks())
 
     def _looks(self) -> Iterator[float]:
@@ -83,7 +94,11 @@ class Watch:
                     return
                 if changed:
                     self.disk.touched()
-                if self._memory is not None and (changed or self._unsure or self.disk.nameless != self._nameless):
+                if self._group is not None:
+                    if changed:
+                        yield from self._group.look(self._processes)
+                    self._blame(None)
+                elif self._memory is not None and (changed or self._unsure or self.disk.nameless != self._nameless):
                     pause = yield from self._look_at_memory(self._memory)
             except OSError as error:
                 if error.errno == errno.EMFILE:
@@ -94,6 +109,20 @@ class Watch:
             except Exception as error:
                 self._trouble(error)
             yield pause
+
+    def exited(self, command: Command, status: int) -> None:
+        """A command's own process has ended: because the kernel killed something at the limit of memory?"""
+        if self._group is not None:
+            self._blame(command if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else None)
+
+    def _blame(self, killed: Command | None) -> None:
+        """If the kernel has killed a process for its memory, the rest of its command goes the same way."""
+        assert self._group is not None
+        if self._group.has_killed():
+            running = [command for command in self._commands if command.running]
+            mark = killed.mark if killed is not None else self._group.suspect(running)
+            if mark is not None:
+                self._commands.out_of_memory(mark)
 
     def _look_at_memory(self, limit: int) -> Generator[float, None, float]:
         """Returns how long to wait before the next look."""

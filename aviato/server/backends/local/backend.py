@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, filters, plan, probe, rules, syscalls
+from aviato.server.backends.local import facts, filters, groups, plan, probe, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import limits_of, too_much
 from aviato.server.backends.local.places import Places
@@ -262,6 +262,7 @@ class LocalBackend(Backend):
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
             disk_bytes=int(limits["disk"].value or 0),
+            grouped=bool(self._facts.groups),
         )
 
     def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
@@ -281,6 +282,13 @@ class LocalBackend(Backend):
             "modern": self._modern,
             "ports": spec.exposes_ports,
             "filter": self._filter.hex(),
+            "groups": groups.settings(
+                spec.sandbox_id,
+                dict(self._facts.groups),
+                options.memory_bytes,
+                spec.limits.get("cpu"),
+                spec.requests.get("cpu"),
+            ),
         }
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
@@ -290,6 +298,7 @@ class LocalBackend(Backend):
             "nice": NICE,
             "limits": {
                 **{name: limit.value for name, limit in self.limits(spec).items() if limit.strength == "watched"},
+                "group_memory": self.limits(spec)["memory"].value,
                 "swap": self._facts.swap,
                 "layer_in_memory": spec.image.root is not None and self._upper_in_memory,
             },

@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 
+from aviato.server.backends.local import groups
 from aviato.server.backends.local.plan import ETC_SHARED, LIMIT_OPEN_FILES, HostFacts
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
@@ -37,6 +38,7 @@ def gather() -> HostFacts:
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
         swap=_meminfo("SwapTotal") > 0,
+        groups=groups.find(),
     )
 
 

@@ -31,11 +31,14 @@ def limits_of(
         return limits[name] if name in limits else max(usual, requests.get(name, 0))
 
     disk = plan.MEMORY_UPPER_BYTES if layer_in_memory else plan.LIMIT_DISK_BYTES
+    grouped = {name for name, _ in facts.groups}
+    memory: Strength = "hard" if "memory" in grouped else "watched"
+    cpu: Strength = "hard" if "cpu" in grouped and ("cpu" in limits or "cpu" in requests) else "none"
     processes: Strength = "hard" if facts.limit_processes else "none"
     asked = "processes" in limits or "processes" in requests
     held = {
-        "memory": Limit(value=value("memory", min(plan.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength="watched"),
-        "cpu": Limit(value=limits.get("cpu"), strength="none"),
+        "memory": Limit(value=value("memory", min(plan.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength=memory),
+        "cpu": Limit(value=limits.get("cpu"), strength=cpu),
         "processes": Limit(
             value=value("processes", plan.LIMIT_PROCESSES) if facts.limit_processes or asked else None, strength=processes
         ),

@@ -12,7 +12,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import syscalls
+from aviato.server.backends.local import groups, syscalls
 from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
@@ -125,6 +125,7 @@ class Places:
     def remove(self, sandbox_id: str) -> None:
         """Take the directory away; what resists goes to the trash."""
         name = os.path.basename(self.path(sandbox_id))
+        groups.remove(groups.recorded(self.path(sandbox_id)))
         parent = os.open(self.sandboxes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for _ in remove_tree(parent, name):

@@ -92,6 +92,7 @@ class HostFacts:
         memory_bytes: of the machine, or of the control group that the server is in, if that has less.
         processors: how many the server may run on.
         swap: whether pages can go where they are not resident.
+        groups: control groups that the server can make some below, by controller.
     """
 
     links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
@@ -104,6 +105,7 @@ class HostFacts:
     memory_bytes: int = 16 << 30
     processors: int = 1
     swap: bool = False
+    groups: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,7 @@ class PlanOptions:
         processes: how many may live at once, process 1 not counted.
         memory_bytes: of all commands together; shared memory can be half of it.
         disk_bytes: of the writable layer.
+        grouped: whether control groups limit it; process 1 then has a thread that starts commands in them.
     """
 
     sandbox_id: str
@@ -135,6 +138,7 @@ class PlanOptions:
     processes: int = LIMIT_PROCESSES
     memory_bytes: int = LIMIT_MEMORY_BYTES
     disk_bytes: int = LIMIT_DISK_BYTES
+    grouped: bool = False
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
@@ -341,7 +345,7 @@ def _mounted(options: PlanOptions) -> list[Step]:
 def _closing(options: PlanOptions) -> list[Step]:
     limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
     if options.facts.limit_processes:
-        limits["nproc"] = options.processes + 1
+        limits["nproc"] = options.processes + 1 + options.grouped
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("hostname", (options.sandbox_id,), "its own name"),

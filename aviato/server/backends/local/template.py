@@ -71,6 +71,40 @@ def bind_in(place: str, name: str, kind: int) -> int:
     return listener.detach()
 
 
+def make_groups(place: str, groups: list[dict[str, Any]]) -> list[int]:
+    """The control groups of a sandbox; returns `memory.oom_control` of the first and `tasks` of each."""
+    if not groups:
+        return []
+    with open(f"{place}/groups", "w") as record:
+        record.writelines(f"{group['path']}\n" for group in groups)
+    opened: list[int] = []
+    try:
+        for group in groups:
+            os.mkdir(group["path"])
+            for name, value, needed in group["files"]:
+                _set(f"{group['path']}/{name}", value, needed)
+        opened.append(os.open(f"{groups[0]['path']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC))
+        opened += [os.open(f"{group['path']}/tasks", os.O_WRONLY | os.O_CLOEXEC) for group in groups]
+    except OSError:
+        for fd in opened:
+            os.close(fd)
+        raise
+    return opened
+
+
+def _set(path: str, value: str, needed: bool) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if needed:
+            raise
+        return
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
 class Template:
     """One server's forker of sandboxes."""
 
@@ -151,6 +185,9 @@ class Template:
         if request["ports"]:
             fds.append(bind_in(request["place"], "p", socket.SOCK_SEQPACKET))
             kept.append(fds[-1])
+        groups = make_groups(request["place"], request["groups"])
+        kept += groups
+        fds += groups
         trees: dict[str, int] = {}
         for name, path, attributes in request["trees"]:
             tree = syscalls.open_tree(path)
@@ -220,7 +257,9 @@ class Template:
             confinement.execute(request["plan"])
             fds.insert(LAYER - CONNECTION, confinement.layer)
             _arrange(fds)
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, PORTS if request["ports"] else None)
+            ports = PORTS if request["ports"] else None
+            groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, ports, groups)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
