@@ -1,0 +1,106 @@
+"""Control groups of version 1, where this user can make some: what the kernel keeps, whom it kills, and that none is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aviato.server.backends.local import groups
+from aviato.server.backends.local.backend import LocalBackend
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not groups.find(), reason="this user can make no control groups here"),
+]
+
+MIB = 1 << 20
+BOMB = "import time; kept = bytearray(b'x') * (150 << 20); time.sleep(20)"
+BUSY = "import time\nuntil = time.monotonic() + 1\nwhile time.monotonic() < until: pass"
+
+
+def group(box, controller="memory"):
+    return Path(dict(box.backend._facts.groups)[controller]) / f"aviato-{box.id}"
+
+
+def number(path):
+    return int(path.read_text())
+
+
+async def test_the_kernel_lets_nothing_beyond(make_box):
+    async with make_box(limits={"memory": 60 * MIB}) as box:
+        result = await box.run("python3", "-c", BOMB)
+        assert (result.returncode, result.exit["oom_killed"]) == (137, True)
+        assert 50 * MIB < number(group(box) / "memory.max_usage_in_bytes") <= 60 * MIB
+
+
+async def test_the_supervisor_is_outside(make_box):
+    async with make_box() as box:
+        exec_id, running = box.start("sh", "-c", "sleep 20 & sleep 20")
+        await box.run("true")
+        inside = (group(box) / "tasks").read_text().split()
+        names = {Path(f"/proc/{task}/comm").read_text().strip() for task in inside}
+        assert names == {"aviato-supervis", "sh", "sleep"}
+        leader = next(
+            status for task in inside for status in [Path(f"/proc/{task}/status").read_text()] if "supervis" in status
+        )
+        assert leader.split("Tgid:")[1].split()[0] not in inside
+        await box.link.signal(exec_id, 9)
+        await box.finish(exec_id, running)
+
+
+@pytest.mark.parametrize("shell", ["python3 -c '{}'; echo outlived; sleep 20", "(python3 -c '{}'); exit 3"])
+async def test_the_whole_command_dies_with_the_process_that_the_kernel_chose(make_box, shell):
+    async with make_box(limits={"memory": 100 * MIB}) as box:
+        innocent, beside = box.start("python3", "-c", "kept = bytearray(b'x') * (15 << 20); print(input())", stdin=True)
+        result = await box.sh(shell.format(BOMB.replace("'", '"')))
+        assert (result.returncode, result.exit["oom_killed"]) == (137, True)
+        await box.link.write_stdin(innocent, b"alive\n", 0, True)
+        assert (await box.finish(innocent, beside)).stdout == "alive\n"
+        killed = await box.sh("kill -9 $$")
+        assert (killed.returncode, killed.exit["oom_killed"]) == (137, False)
+
+
+async def test_a_share_of_the_processor(make_box):
+    async with make_box(limits={"cpu": 0.2}) as box, make_box(limits={"cpu": 4}) as neighbour:
+        assert (await box.python(BUSY)).exit["cpu_seconds"] < 0.4
+        await neighbour.python(BUSY)
+        throttled = [int((group(one, "cpu") / "cpu.stat").read_text().split()[3]) for one in (box, neighbour)]
+        assert throttled[0] > 3 and throttled[1] == 0
+
+
+async def test_no_group_is_left(make_box, tmp_path, boxes):
+    async with make_box(limits={"cpu": 1}) as box:
+        left = [group(box), group(box, "cpu")]
+        box.start("sleep", "60")
+        assert all(path.is_dir() for path in left)
+    assert not any(path.exists() for path in left)
+
+
+async def test_another_server_takes_away_what_the_first_one_left(boxes, tmp_path):
+    first = LocalBackend(tmp_path / "state")
+    await first.open()
+    made = boxes.make_box(first, limits={"cpu": 1})
+    box = await made.__aenter__()
+    left = [group(box), group(box, "cpu")]
+    await first.close()
+    second = LocalBackend(tmp_path / "state")
+    await second.open()
+    for sandbox_id in await second.place_ids():
+        await second.destroy(sandbox_id)
+    assert not any(path.exists() for path in left)
+    await second.close()
+
+
+def test_without_them_limits_are_watched():
+    """Where /sys/fs/cgroup is hidden or read only, nothing is found."""
+    find = [sys.executable, "-c", "from aviato.server.backends.local import groups; print(groups.find())"]
+    for commands in ("mount -t tmpfs none /sys/fs/cgroup", "for p in /sys/fs/cgroup/*; do mount -o remount,bind,ro $p; done"):
+        if commands.startswith("for"):
+            commands = f"for p in /sys/fs/cgroup/*; do mount --bind $p $p; done; {commands}"
+        argv = ["unshare", "-m", "sh", "-ec", f'{commands}; exec "$@"', "sh", *find]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, env=dict(os.environ))
+        assert (done.stdout, done.returncode) == ("()\n", 0), done.stderr
