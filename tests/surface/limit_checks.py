@@ -37,6 +37,10 @@ def resource_options(place: Place) -> None:
 def strict_limits(place: Place) -> None:
     with aviato.Sandbox(resources={"cpu": 1}) as box:
         enforced = box.wait().limits["cpu"].strength != "none"
-    if not enforced:
+    strict = aviato.Sandbox(resources={"cpu": 1}, strict_limits=True)
+    if enforced:
+        with strict:
+            assert strict.wait().limits["cpu"].strength == "hard"
+    else:
         with pytest.raises(aviato.AviatoValidationError, match="cpu"):
-            aviato.Sandbox(resources={"cpu": 1}, strict_limits=True).start().result()
+            strict.start().result()
