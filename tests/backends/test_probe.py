@@ -57,7 +57,7 @@ def test_a_good_machine():
     hold = {check.name: check.detail for check in checks}
     assert "processes 512, open_files" in hold["limits: hard"]
     assert "memory 2Gi, disk 4Gi, inodes 262144 (" in hold["limits: watched"]
-    assert hold["limits: none"].startswith("cpu;")
+    assert hold["limits: none"].startswith("cpu (")
     grouped = HostFacts(groups=(("memory", "/sys/fs/cgroup/memory"), ("cpu", "/sys/fs/cgroup/cpu")))
     hold = {check.name: check.detail for check in explain(GOOD, around(facts=grouped), [PYTHON])}
     assert hold["limits: hard"].startswith("memory 2Gi, processes 512")

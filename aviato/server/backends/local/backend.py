@@ -110,6 +110,7 @@ class LocalBackend(Backend):
         self._places.make()
         self._places.empty_trash()
         self._facts = facts.gather()
+        self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
         interpreters = find_interpreters()
         self._images = LocalImages(interpreters, self._registered, self._allow_any_directory)
         choices = self._uid_choices()

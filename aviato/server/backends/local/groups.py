@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 CONTROLLERS = ("memory", "cpu")
 PERIOD_MICROSECONDS = 100_000
@@ -20,8 +21,6 @@ LONG_PERIOD_MICROSECONDS = 1_000_000
 SHORTEST_QUOTA_MICROSECONDS = 1_000
 SHARES_A_PROCESSOR = 1024
 REMOVE_SECONDS = 2.0
-RECORD = "groups"
-"""A file in a sandbox's place that names its groups, so that any later server finds them."""
 
 
 def find() -> tuple[tuple[str, str], ...]:
@@ -85,17 +84,21 @@ def settings(
     return made
 
 
-def remove(paths: Iterable[str]) -> None:
-    """Take groups away whose processes have been killed. Blocking.
+def remove(sandbox_id: str, directories: Iterable[str]) -> None:
+    """Take a sandbox's groups away once its processes have been killed. Blocking.
+
+    Args:
+        sandbox_id: whose.
+        directories: where they may lie.
 
     Raises:
         OSError: one of them resists.
     """
     deadline = time.monotonic() + REMOVE_SECONDS
-    for path in paths:
+    for directory in directories:
         while True:
             try:
-                os.rmdir(path)
+                os.rmdir(f"{directory}/aviato-{sandbox_id}")
             except FileNotFoundError:
                 break
             except OSError:
@@ -106,13 +109,20 @@ def remove(paths: Iterable[str]) -> None:
                 break
 
 
-def recorded(place: str) -> list[str]:
-    """The groups of the sandbox that this place is."""
-    try:
-        with open(f"{place}/{RECORD}") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+def remember(record: Path, groups: Mapping[str, str]) -> list[str]:
+    """Where groups of this server's sandboxes may lie: here, and wherever an earlier server of the same folder was.
+
+    Args:
+        record: the file that keeps it.
+        groups: controllers, with the directories that new ones lie in.
+    """
+    known = record.read_text().splitlines() if record.exists() else []
+    missing = [directory for directory in groups.values() if directory not in known]
+    if missing:
+        written = record.with_suffix(".new")
+        written.write_text("".join(f"{directory}\n" for directory in [*known, *missing]))
+        written.replace(record)
+    return [*known, *missing]
 
 
 def _usable(directory: str, name: str) -> bool:

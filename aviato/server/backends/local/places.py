@@ -29,6 +29,9 @@ class Places:
     def __init__(self, directory: Path) -> None:
         self.sandboxes = directory / "sandboxes"
         self.trash = directory / "trash"
+        self.groups = directory / "groups"
+        self.group_directories: list[str] = []
+        """Where control groups of the sandboxes may lie."""
 
     def make(self) -> None:
         """Make both; sandboxes' own ids pass through."""
@@ -125,7 +128,7 @@ class Places:
     def remove(self, sandbox_id: str) -> None:
         """Take the directory away; what resists goes to the trash."""
         name = os.path.basename(self.path(sandbox_id))
-        groups.remove(groups.recorded(self.path(sandbox_id)))
+        groups.remove(name, self.group_directories)
         parent = os.open(self.sandboxes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for _ in remove_tree(parent, name):

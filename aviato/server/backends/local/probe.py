@@ -225,34 +225,27 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 
 
 def _limit_checks(around: Surroundings) -> list[Check]:
-    usual = limits_of({}, {}, around.facts)
     grouped = [name for name, _ in around.facts.groups]
     used = f"used for {' and '.join(grouped)}" if grouped else "not used"
     checks = [Check(name="control groups", ok=True, detail=f"{around.cgroups}; {used}", required=False)]
-    for strength, how in _HOW.items():
-        names = [_shown(name, limit, "cpu" in grouped) for name, limit in usual.items() if limit.strength == strength]
+    asked = "where it is asked for a control group keeps it" if "cpu" in grouped else "refused with strict_limits=True"
+    how: dict[Strength, str] = {
+        "hard": "by the kernel",
+        "watched": "looked at every 100 ms; what goes beyond is killed",
+        "none": f"not kept; {asked}",
+    }
+    usual = limits_of({}, {}, around.facts)
+    for strength, why in how.items():
+        names = [_shown(name, limit) for name, limit in usual.items() if limit.strength == strength]
         if names:
-            detail = f"{', '.join(names)} ({how})"
+            detail = f"{', '.join(names)} ({why})"
             checks.append(Check(name=f"limits: {strength}", ok=strength != "none", detail=detail, required=False))
     return checks
 
 
-_HOW: dict[Strength, str] = {
-    "hard": "by the kernel",
-    "watched": "looked at every 100 ms; what goes beyond is killed",
-    "none": "not kept",
-}
-
-
-def _shown(name: str, limit: Limit, grouped: bool) -> str:
+def _shown(name: str, limit: Limit) -> str:
     if limit.strength == "none" and name == "processes":
         return "processes: needs Linux 5.14"
-    if name == "cpu":
-        return (
-            "cpu: kept by a control group if asked for"
-            if grouped
-            else "cpu: asked for, it is accepted unless strict_limits=True"
-        )
     if limit.value is None:
         return name
     value = format_bytes(limit.value) if name in ("memory", "disk", "file_size") else f"{limit.value:.0f}"

@@ -71,12 +71,10 @@ def bind_in(place: str, name: str, kind: int) -> int:
     return listener.detach()
 
 
-def make_groups(place: str, groups: list[dict[str, Any]]) -> list[int]:
+def make_groups(groups: list[dict[str, Any]]) -> list[int]:
     """The control groups of a sandbox; returns `memory.oom_control` of the first and `tasks` of each."""
     if not groups:
         return []
-    with open(f"{place}/groups", "w") as record:
-        record.writelines(f"{group['path']}\n" for group in groups)
     opened: list[int] = []
     try:
         for group in groups:
@@ -185,7 +183,7 @@ class Template:
         if request["ports"]:
             fds.append(bind_in(request["place"], "p", socket.SOCK_SEQPACKET))
             kept.append(fds[-1])
-        groups = make_groups(request["place"], request["groups"])
+        groups = make_groups(request["groups"])
         kept += groups
         fds += groups
         trees: dict[str, int] = {}
