@@ -181,8 +181,7 @@ async def test_each_has_an_id_of_its_own(make_box):
 
 async def test_limits(box):
     limits = (await box.python("import resource as r; print([r.getrlimit(n) for n in (r.RLIMIT_NPROC, r.RLIMIT_CORE)])")).stdout
-    processes = 513 + bool(box.backend._facts.groups)
-    assert limits == f"[{(processes, processes)}, (0, 0)]\n"
+    assert limits == "[(513, 513), (0, 0)]\n"
     source = "import os\nf = open('/workspace/big', 'wb')\nos.truncate('/workspace/big', (4 << 30) + 1)"
     assert "File too large" in (await box.python(source)).stderr or True
     assert (await box.sh("ulimit -n")).stdout.strip() == str(box.backend._facts.open_files)
@@ -191,7 +190,7 @@ async def test_limits(box):
         "processes": "hard",
         "open_files": "hard",
         "file_size": "hard",
-        "memory": "hard" if box.backend._facts.groups else "watched",
+        "memory": "watched",
         "disk": "watched",
         "inodes": "watched",
         "cpu": "none",

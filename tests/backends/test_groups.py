@@ -49,8 +49,15 @@ async def test_the_kernel_lets_nothing_beyond(make_box):
         assert 50 * MIB < number(group(box) / "memory.max_usage_in_bytes") <= 60 * MIB
 
 
+async def test_only_who_names_memory_or_processors_has_one(make_box):
+    async with make_box(limits={"processes": 64}) as box:
+        assert not group(box).exists() and not group(box, "cpu").exists()
+    async with make_box(requests={"memory": 64 * MIB}) as box:
+        assert group(box).exists() and not group(box, "cpu").exists()
+
+
 async def test_the_supervisor_is_outside(make_box):
-    async with make_box() as box:
+    async with make_box(limits={"memory": 512 * MIB}) as box:
         exec_id, running = box.start("sh", "-c", "sleep 20 & sleep 20")
         deadline = time.monotonic() + 10
         while sorted((found := members(box)).values()) != ["aviato-supervis", "sh", "sleep", "sleep"]:

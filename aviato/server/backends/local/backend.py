@@ -16,7 +16,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, filters, groups, plan, probe, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
-from aviato.server.backends.local.limits import limits_of, too_much
+from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
@@ -263,7 +263,7 @@ class LocalBackend(Backend):
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
             disk_bytes=int(limits["disk"].value or 0),
-            grouped=bool(self._facts.groups),
+            grouped=bool(groups_of(spec.requests, spec.limits, self._facts)),
         )
 
     def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class LocalBackend(Backend):
             "filter": self._filter.hex(),
             "groups": groups.settings(
                 spec.sandbox_id,
-                dict(self._facts.groups),
+                groups_of(spec.requests, spec.limits, self._facts),
                 options.memory_bytes,
                 spec.limits.get("cpu"),
                 spec.requests.get("cpu"),

@@ -31,7 +31,7 @@ def limits_of(
         return limits[name] if name in limits else max(usual, requests.get(name, 0))
 
     disk = plan.MEMORY_UPPER_BYTES if layer_in_memory else plan.LIMIT_DISK_BYTES
-    grouped = {name for name, _ in facts.groups}
+    grouped = groups_of(requests, limits, facts)
     memory: Strength = "hard" if "memory" in grouped else "watched"
     cpu: Strength = "hard" if "cpu" in grouped and ("cpu" in limits or "cpu" in requests) else "none"
     processes: Strength = "hard" if facts.limit_processes else "none"
@@ -50,6 +50,15 @@ def limits_of(
     if "gpu" in limits or "gpu" in requests:
         held["gpu"] = Limit(value=value("gpu", 0), strength="none")
     return held
+
+
+def groups_of(requests: Mapping[str, float], limits: Mapping[str, float], facts: HostFacts) -> dict[str, str]:
+    """The control groups that a sandbox gets, and where they lie.
+
+    They cost a millisecond of its start, so only who names memory or processors gets them; the others' memory is watched.
+    """
+    named = {*requests, *limits}
+    return dict(facts.groups) if not named.isdisjoint(("memory", "cpu")) else {}
 
 
 def too_much(requests: Mapping[str, float], facts: HostFacts) -> str | None:

@@ -226,12 +226,13 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 
 def _limit_checks(around: Surroundings) -> list[Check]:
     grouped = [name for name, _ in around.facts.groups]
-    used = f"used for {' and '.join(grouped)}" if grouped else "not used"
+    used = f"used for {' and '.join(grouped)} of sandboxes that name either" if grouped else "not used"
     checks = [Check(name="control groups", ok=True, detail=f"{around.cgroups}; {used}", required=False)]
-    asked = "where it is asked for a control group keeps it" if "cpu" in grouped else "refused with strict_limits=True"
+    asked = "hard where it is named" if "cpu" in grouped else "refused with strict_limits=True"
+    hard = "; memory is hard where it is named" if "memory" in grouped else ""
     how: dict[Strength, str] = {
         "hard": "by the kernel",
-        "watched": "looked at every 100 ms; what goes beyond is killed",
+        "watched": f"looked at every 100 ms, what goes beyond is killed{hard}",
         "none": f"not kept; {asked}",
     }
     usual = limits_of({}, {}, around.facts)
