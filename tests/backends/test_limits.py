@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,11 @@ async def refusal(call):
     return caught.value
 
 
+async def nobody(box):
+    """Whether the last of a command that was killed is gone."""
+    return (await box.sh("pgrep -c python3")).stdout == "0\n"
+
+
 async def until(condition, seconds=10):
     deadline = time.monotonic() + seconds
     while not await condition():
@@ -97,9 +103,16 @@ async def test_a_memory_bomb_ends_its_command_and_nothing_else(kept, make_box, b
         assert (result.stdout, result.stderr) == ("", "")
         await box.link.write_stdin(exec_id, b"alive\n", 0, True)
         assert (await box.finish(exec_id, beside)).stdout == "alive\n"
-        assert (await box.sh("rm -f /dev/shm/bomb; pgrep -c python3")).stdout == "0\n"
+        await until(lambda: nobody(box))
         spared = await control
         assert (spared.returncode, spared.exit["oom_killed"], spared.stdout) == (0, False, "whole\n")
+
+
+async def test_the_machine_out_of_memory_takes_commands_first(box):
+    script = (
+        "cd /proc; until [ $(cat self/oom_score_adj) -gt $(cat 1/oom_score_adj) ]; do sleep 0.01; done; cat 1/oom_score_adj"
+    )
+    assert (await box.sh(script, timeout=10)).stdout == Path("/proc/self/oom_score_adj").read_text()
 
 
 async def test_what_processes_share_counts_once(kept, make_box):
@@ -120,11 +133,7 @@ async def test_what_a_command_left_behind_is_killed_too(kept, make_box):
         bomb = GROW.replace("WAIT", "20")
         started = await box.sh(f"setsid python3 -c '{bomb}' >/dev/null 2>&1 </dev/null & echo started")
         assert started.stdout == "started\n" and not started.exit["oom_killed"]
-
-        async def gone():
-            return (await box.sh("pgrep -c python3")).stdout == "0\n"
-
-        await until(gone)
+        await until(lambda: nobody(box))
         assert (await box.sh("echo on")).stdout == "on\n"
 
 

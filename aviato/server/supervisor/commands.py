@@ -24,6 +24,8 @@ REMEMBERED = 16384
 """Ids of finished and acknowledged commands that are still refused a second run, the newest of them."""
 REAP_A_TURN = 256
 HELLO_EXECS = 4096
+BADNESS = 500
+"""Added to a command's for the kernel's choice of whom to kill, in thousandths of the machine's memory."""
 
 
 class Commands:
@@ -44,6 +46,7 @@ class Commands:
         self._loop = loop
         self._proc = proc
         self._null = null
+        self._badness = _badness(proc)
         self._terminals = terminal.open_directory()
         self._by_id: dict[str, Command] = {}
         self._by_pid: dict[int, Command] = {}
@@ -229,8 +232,22 @@ class Commands:
         command.limit(spec["timeout_seconds"], self._too_late)
         if self.nice:
             _lower(spawned.pid, self.nice)
+        self._offer(spawned.pid)
         self.on_started()
         return command
+
+    def _offer(self, pid: int) -> None:
+        """Where the machine itself runs out of memory, commands go before supervisors, servers and trainers."""
+        try:
+            fd = os.open(f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return
+        try:
+            os.write(fd, self._badness)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
 
     def _begin(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
         try:
@@ -256,6 +273,18 @@ class Commands:
         self._last_end = self._loop.now()
         if command.main:
             self.on_main_exit(command)
+
+
+def _badness(proc: int) -> bytes:
+    """What commands have where this process has what it has."""
+    try:
+        fd = os.open("self/oom_score_adj", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return str(BADNESS).encode()
+    try:
+        return str(min(1000, int(os.read(fd, 32)) + BADNESS)).encode()
+    finally:
+        os.close(fd)
 
 
 def _lower(pid: int, nice: int) -> None:
