@@ -44,6 +44,8 @@ class Command:
         """Ended by the sandbox's own end: it gets no result."""
         self.timed_out = False
         self.cancelled = False
+        self.attended = False
+        """Whether `look_again` will be called from time to time."""
         self.oom_killed = False
         self.last_words: str | None = None
         """Of one that was killed with all others: a line for its stderr, or its terminal."""
@@ -195,15 +197,19 @@ class Command:
         message = line.encode(errors="surrogateescape")
         self.outputs[0 if self.terminal else 1].put(message + (b"\r\n" if self.terminal else b"\n"))
 
-    def _sample(self) -> None:
-        """Look at its memory for as long as rusage might not tell."""
-        if not self.running or self.pid is None:
+    def look_again(self) -> None:
+        """Look at its memory, if it has run since the last time and rusage might not tell."""
+        if not self.running or self.pid is None or not self._unsure:
             return
         ran = usage.ran_nanoseconds(self.pid)
         if ran != self._ran:
             self._ran = ran
             self._look()
-        if self._unsure:
+
+    def _sample(self) -> None:
+        """Look at its memory at growing intervals, until those of the sandbox's own looks are as short."""
+        self.look_again()
+        if self.running and self._unsure and not (self.attended and self._pause >= LAST_SAMPLE_SECONDS):
             self._next_sample = self._loop.after(self._pause, self._sample)
             self._pause = min(2 * self._pause, LAST_SAMPLE_SECONDS)
 

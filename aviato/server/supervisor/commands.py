@@ -41,6 +41,8 @@ class Commands:
         self.on_exited: Callable[[Command, int], None] = _pass
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
+        self.attended = False
+        """Whether commands are looked at from time to time as long as any process lives."""
         self.ending = False
         """No command starts any more, and one that a signal ends gets no result: the sandbox ended it."""
         self._loop = loop
@@ -226,6 +228,7 @@ class Commands:
         # A number comes back only when its namespace is gone: whoever had it before has no process left.
         self._by_mark[mark] = command.exec_id
         self._by_pid[spawned.pid] = command
+        command.attended = self.attended
         command.started(spawned, self._drains, usage.own_peak_bytes())
         if (given := spec.get("input")) is not None:
             command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)

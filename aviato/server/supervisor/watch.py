@@ -75,12 +75,16 @@ class Watch:
         if self._group is not None:
             self._group.limit = limits.get("group_memory", 0)
         self.disk.limit(limits.get("disk"), limits.get("inodes"))
+        self._commands.attended = self._watches
 
     def begin(self) -> None:
         """A command has started."""
-        watched = self._group is not None or self._memory is not None or self.disk.limited
-        if watched and (self._job is None or self._job.done):
+        if self._watches and (self._job is None or self._job.done):
             self._job = self._loop.start(self._looks())
+
+    @property
+    def _watches(self) -> bool:
+        return self._group is not None or self._memory is not None or self.disk.limited
 
     def _looks(self) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
@@ -94,6 +98,8 @@ class Watch:
                     return
                 if changed:
                     self.disk.touched()
+                    for command in self._commands:
+                        command.look_again()
                 if self._group is not None:
                     if changed:
                         yield from self._group.look(self._processes)
