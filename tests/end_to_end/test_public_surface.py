@@ -17,6 +17,8 @@ NAMES = [
     "AsyncClient",
     "AsyncUsageWarning",
     "FileInfo",
+    "GradeCase",
+    "GradeResult",
     "NetworkOptions",
     "ResourceOptions",
     "OperationRef",
@@ -39,11 +41,7 @@ NAMES = [
     "wait",
     "__version__",
 ]
-LATER = [
-    "GradeCase",
-    "GradeResult",
-    "Secret",
-]
+LATER = ["Secret"]
 FRAMEWORKS = {"inspect_ai", "verifiers", "harbor", "openenv"}
 HEAVY = [
     "aviato.functions",
