@@ -10,6 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from aviato.server.supervisor import tree
 from aviato.server.supervisor.errors import file_error
 
 if TYPE_CHECKING:
@@ -228,7 +229,9 @@ class _Folder:
         self.entries.close()
         if self._mode is not None:
             try:
-                os.fchmod(self.fd, self._mode)
+                # Unless somebody has given it another one meanwhile.
+                if stat.S_IMODE(os.fstat(self.fd).st_mode) == self._mode | 0o500:
+                    os.fchmod(self.fd, self._mode)
             except OSError:
                 pass
         os.close(self.fd)
@@ -298,12 +301,11 @@ def _nameless(proc: int, pids: list[int], where: tuple[frozenset[int], int], cou
     on_disk, in_memory = where
     seen: set[tuple[int, int]] = set()
     for pid in pids:
-        try:
-            folder = os.open(f"{pid}/fd", DIRECTORY, dir_fd=proc)
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        folder, names = _descriptors(proc, pid)
+        if folder is None:
             continue
         try:
-            for number, name in enumerate(os.listdir(folder), 1):
+            for number, name in enumerate(names, 1):
                 if number % ENTRIES_A_TURN == 0:
                     yield True
                 try:
@@ -324,6 +326,25 @@ def _nameless(proc: int, pids: list[int], where: tuple[frozenset[int], int], cou
         finally:
             os.close(folder)
         yield True
+
+
+def _descriptors(proc: int, pid: int) -> tuple[int | None, list[str]]:
+    """The directory of a process's descriptors, open, and what is in it."""
+    for place in tree.places(proc, pid):
+        try:
+            folder = os.open(f"{place}/fd", DIRECTORY, dir_fd=proc)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        try:
+            if names := os.listdir(folder):
+                return folder, names
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+        except BaseException:
+            os.close(folder)
+            raise
+        os.close(folder)
+    return None, []
 
 
 def _free(layer: int) -> tuple[int, int]:

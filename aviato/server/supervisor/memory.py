@@ -90,9 +90,8 @@ def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, 
     for count, pid in enumerate(pids, 1):
         if swap:
             text = _read(proc, f"{pid}/status")
-            total += (_kilobytes(text, b"\nVmRSS:") + _kilobytes(text, b"\nVmSwap:")) << 10
-        else:
-            total += resident_bytes(proc, pid)
+            total += _kilobytes(text, b"\nVmSwap:") << 10
+        total += resident_bytes(proc, pid)
         if count % PROCESSES_A_TURN == 0:
             yield True
     return total
@@ -129,7 +128,7 @@ def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Genera
         text = _read(proc, f"{pid}/smaps_rollup")
         private = (_kilobytes(text, b"\nPss_Anon:") + _kilobytes(text, b"\nSwapPss:")) << 10
         shared = _kilobytes(text, b"\nPss_Shmem:") << 10
-        if not text:
+        if not private + shared:
             private = resident_bytes(proc, pid)
         mark = mark_of(proc, pid)
         shares.private_bytes += private
@@ -142,15 +141,18 @@ def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Genera
 
 def resident_bytes(proc: int, pid: int) -> int:
     """What a process has in memory, shared or not; 0 of one that is gone."""
-    fields = _read(proc, f"{pid}/statm").split()
-    return int(fields[1]) * PAGE_BYTES if fields else 0
+    for place in tree.places(proc, pid):
+        fields = _read(proc, f"{place}/statm").split()
+        if fields and (pages := int(fields[1])):
+            return pages * PAGE_BYTES
+    return 0
 
 
 def mark_of(proc: int, pid: int) -> int | None:
     """The mark of its command; None of one that is gone or hides it."""
     try:
-        return os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino
-    except OSError:
+        return tree.mark_of(proc, pid)
+    except PermissionError:
         return None
 
 

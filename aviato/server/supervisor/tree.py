@@ -7,7 +7,6 @@ Process 1 enters a fresh UTS namespace before each command, so that every descen
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -151,11 +150,38 @@ def _is_stopped(proc: int, pid: str) -> bool:
         os.close(stat)
 
 
-def _carries(proc: int, pid: str, mark: int, others: bool) -> bool:
-    """Whether a process carries the mark, or with `others` another one."""
+def mark_of(proc: int, pid: str | int) -> int | None:
+    """The mark that a process carries; None of one that is dead.
+
+    Raises:
+        PermissionError: it hides that. A program that its own user may not read hides its namespaces even from process 1.
+    """
+    for place in places(proc, pid):
+        try:
+            return os.stat(f"{place}/ns/uts", dir_fd=proc).st_ino
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return None
+
+
+def places(proc: int, pid: str | int) -> Iterator[str]:
+    """Where /proc tells of a process: once its first thread has ended, only its others show what it has."""
+    yield str(pid)
     try:
-        return (os.stat(f"{pid}/ns/uts", dir_fd=proc).st_ino == mark) is not others
-    except OSError as error:
-        # A program that its own user may not read hides its namespaces even from process 1. Only hostile code has a reason to
-        # run one, so it dies with the first tree that is killed. Zombies and the dead are ENOENT or ESRCH.
-        return error.errno in (errno.EACCES, errno.EPERM)
+        folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+        try:
+            names = os.listdir(folder)
+        finally:
+            os.close(folder)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return
+    yield from (f"{pid}/task/{name}" for name in names if name != str(pid))
+
+
+def _carries(proc: int, pid: str, mark: int, others: bool) -> bool:
+    """Whether a living process carries the mark, or with `others` another one."""
+    try:
+        found = mark_of(proc, pid)
+    except PermissionError:
+        return True  # Only hostile code has a reason to hide, so it dies with the first tree that is killed.
+    return found is not None and (found == mark) is not others
