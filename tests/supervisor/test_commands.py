@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 
@@ -200,3 +202,12 @@ async def test_usage(box):
 async def test_the_memory_of_a_short_command(box):
     peaks = sorted([(await box.python("print(42)")).exit["max_rss_bytes"] for _ in range(5)])
     assert peaks[2] > 4 << 20
+
+
+async def test_input_for_a_supervisor_that_does_not_take_it_with_the_command(boxes, box):
+    """One that an earlier server made: it gets what it knows."""
+    box.link.hello["features"].remove("input")
+    for given in (b"", b"in", b"x" * 65536):
+        spec = replace(boxes.make_spec("wc", "-c", stdin=True), input=b64encode(given).decode())
+        result = await box.finish(spec.exec_id, box.link.subscribe(spec, spec.exec_id))
+        assert result.stdout.strip() == str(len(given)), result

@@ -7,12 +7,13 @@ Errors of the sandbox's files and commands arrive as the exceptions of `aviato.e
 from __future__ import annotations
 
 import asyncio
+import binascii
 import json
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode, head
@@ -86,6 +87,7 @@ class SupervisorLink(asyncio.Protocol):
         self._last_channel = 0
         self._subscriptions: dict[str, tuple[int, Subscription]] = {}
         self._active: set[str] = set()
+        self._feeding: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -147,6 +149,9 @@ class SupervisorLink(asyncio.Protocol):
             SandboxGone: it has ended.
             AviatoValidationError: the request is too large for one frame, or needs a newer supervisor.
         """
+        late_input: str | None = None
+        if spec is not None and spec.input is not None and "input" not in self.hello["features"]:
+            late_input, spec = spec.input, replace(spec, input=None)
         for name in LATER_FIELDS:
             if spec is not None and getattr(spec, name) is not None and name not in self.hello["features"]:
                 raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
@@ -168,7 +173,16 @@ class SupervisorLink(asyncio.Protocol):
         if spec is not None:
             self._active.add(exec_id)
         self._send(FrameType.REQUEST, payload, channel=channel)
+        if late_input is not None:
+            task = self._loop.create_task(self._feed(exec_id, binascii.a2b_base64(late_input)))
+            self._feeding.add(task)
+            task.add_done_callback(self._feeding.discard)
         return subscription
+
+    async def _feed(self, exec_id: str, data: bytes) -> None:
+        # A command need not read what it is given.
+        with suppress(AviatoError, SandboxGone):
+            await self.write_stdin(exec_id, data, 0, True)
 
     def acknowledge(self, exec_id: str, stdout: int, stderr: int, done: bool) -> None:
         """Say what has been received: windows move on, and at `done` the result is forgotten. Fire and forget."""
