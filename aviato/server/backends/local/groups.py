@@ -7,6 +7,7 @@ thread by thread costs microseconds, where moving a process waits for every proc
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,8 @@ def settings(
             period = PERIOD_MICROSECONDS if short else LONG_PERIOD_MICROSECONDS
             files += [
                 ("cpu.cfs_period_us", str(period), True),
-                ("cpu.cfs_quota_us", str(max(SHORTEST_QUOTA_MICROSECONDS, round(cpu * period))), True),
+                # Refused where more is allowed than the server itself may use, which is then the limit.
+                ("cpu.cfs_quota_us", str(max(SHORTEST_QUOTA_MICROSECONDS, round(cpu * period))), False),
             ]
         made.append({"path": f"{groups['cpu']}/aviato-{sandbox_id}", "files": files})
     return made
@@ -99,9 +101,10 @@ def remove(sandbox_id: str, directories: Iterable[str]) -> None:
         while True:
             try:
                 os.rmdir(f"{directory}/aviato-{sandbox_id}")
-            except FileNotFoundError:
-                break
-            except OSError:
+            except OSError as error:
+                # Only the last of its processes are waited for. What cannot be removed for another reason never will be.
+                if error.errno != errno.EBUSY:
+                    break
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)

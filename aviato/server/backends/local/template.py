@@ -99,6 +99,9 @@ def _set(path: str, value: str, needed: bool) -> None:
         return
     try:
         os.write(fd, value.encode())
+    except OSError as error:
+        if needed or error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(fd)
 
