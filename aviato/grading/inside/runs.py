@@ -95,7 +95,9 @@ def unittest(arguments: list[str], strict: bool, report: Callable[[dict[str, Any
 def close(
     cases: dict[str, dict[str, Any]], collected: list[str], strict: bool, code: int, report: Callable[[dict[str, Any]], None]
 ) -> None:
-    found = [cases.get(name, {"name": name, "passed": False, "message": "not run"}) for name in collected]
+    # Where pytest-xdist has the tests run by others, nothing is collected here.
+    names = collected or list(cases)
+    found = [cases.get(name, {"name": name, "passed": False, "message": "not run"}) for name in names]
     for case in found:
         case["message"] = case["message"][:MESSAGE_CHARACTERS]
         report(case)
