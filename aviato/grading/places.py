@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
 
 PATIENCE_SECONDS = 120.0
-"""How long sandboxes of a grade wait for capacity that others hold."""
+"""How long the rest of a grade's sandboxes wait for capacity that others hold, once the first has come."""
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
@@ -35,13 +35,19 @@ async def together(starts: Sequence[Callable[[], Awaitable[Any]]]) -> None:
     if turn is None:
         turn = _turns[loop] = asyncio.Lock()
     async with turn:
-        starting = asyncio.gather(*(start() for start in starts))
+        starting = [asyncio.ensure_future(start()) for start in starts]
         try:
+            # Whoever has none holds nothing that others wait for, and may wait for its turn like any other.
+            await asyncio.wait(starting, return_when=asyncio.FIRST_COMPLETED)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await starting
+                await asyncio.gather(*starting)
         except TimeoutError:
             message = f"no room for the {len(starts)} sandboxes of a grade within {PATIENCE_SECONDS:g} s; grade fewer at a time"
             raise SandboxResourceExhaustedError(message, reason="no_room_to_grade", is_infrastructure=True) from None
+        finally:
+            for one in starting:
+                one.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
 
 
 @asynccontextmanager
