@@ -86,6 +86,8 @@ class Disk:
         self._used = self._coming = self._seen_coming = 0
         self._inodes = 0
         self._free = (0, 0)
+        self._dying: set[int] = set()
+        """Who was killed for the last excess, and may still finish a write."""
         self._ended = self._took = 0.0
         self._counting = False
         self._again = False
@@ -167,6 +169,7 @@ class Disk:
     def _count(self) -> Iterator[float]:
         began = self._loop.now()
         self._again = False
+        settled = not self._dying.intersection(self._pids)
         self._seen_coming = self._coming
         self._free = _free(self._layer)
         count: Count | None = Count(self._ceiling)
@@ -182,25 +185,32 @@ class Disk:
             self._ended = self._loop.now()
             self._took = self._ended - began
         if count is not None:
-            self._counted(count)
+            self._counted(count, settled)
         if self._again:
             self.touched()
 
-    def _counted(self, count: Count) -> None:
+    def _counted(self, count: Count, settled: bool) -> None:
         self._coming -= self._seen_coming
         self._used, self._inodes, self.nameless = count.bytes, count.inodes, count.nameless
         if count.over:
             by_bytes = count.bytes > self._ceiling[0]
             self.full = _words("disk", self._bytes_limit) if by_bytes else _words("inodes", self._inodes_limit)
-            # What there is now may stay: a command that removes some of it must live to do so. Only more is too much.
-            self._ceiling = (float("inf"), float("inf"))
+            # What there is once the killed are gone may stay: a command that removes some of it must live to do so. Only more
+            # is too much.
+            self._ceiling = (count.bytes + self._bytes_limit, count.inodes + self._inodes_limit)
+            self._dying = set(self._pids)
             self._again = True
             self._ended = 0.0
             self._on_full(self.full)
             return
-        self._ceiling = (max(self._bytes_limit, count.bytes), max(self._inodes_limit, count.inodes))
-        if self._ceiling == (self._bytes_limit, self._inodes_limit):
+        ceiling = (max(self._bytes_limit, count.bytes), max(self._inodes_limit, count.inodes))
+        if ceiling == (self._bytes_limit, self._inodes_limit):
             self.full = None
+        elif not settled:
+            self._again = True
+            return
+        self._dying = set()
+        self._ceiling = ceiling
 
     def _where(self) -> tuple[frozenset[int], int]:
         """The devices of the layer's files, seen from inside and from beside, and that of files that never had a name."""
