@@ -45,7 +45,11 @@ def runs(box: Sandbox, word: str) -> bool:
 
 
 def kept(server: Any, box: Sandbox) -> list[Path]:
-    return list(Path(server.state_dir).glob(f"*/log/execs/{box.sandbox_id}/*/*"))
+    while True:
+        try:
+            return list(Path(server.state_dir).glob(f"*/log/execs/{box.sandbox_id}/*/*"))
+        except FileNotFoundError:
+            pass  # It is being removed.
 
 
 def in_another_process(script: Any, box: Sandbox, expression: str) -> str:
