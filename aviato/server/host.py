@@ -12,9 +12,9 @@ def room(live: int) -> HostRoom:
     """What admission needs to know; for a worker thread, or before the loop runs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HostRoom(
-        memory_available_bytes=_memory_available(),
+        memory_available_bytes=meminfo_bytes("MemAvailable"),
         live=live,
-        processes_max=_processes_max(),
+        processes_max=group_limit("pids", "pids.max", "pids.max"),
         open_files_max=None if soft == resource.RLIM_INFINITY else soft,
     )
 
@@ -26,24 +26,31 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _memory_available() -> int | None:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+def meminfo_bytes(name: str) -> int | None:
+    """A field of /proc/meminfo."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     return int(found[1]) << 10 if found else None
 
 
-def _processes_max() -> int | None:
-    """The smallest `pids.max` above this process, in whichever hierarchy has one."""
+def group_limit(controller: str, unified: str, own: str) -> int | None:
+    """The smallest limit of the control groups above this process, in whichever hierarchy has one.
+
+    Args:
+        controller: such as `memory`.
+        unified: the file that has the limit in version 2.
+        own: the same in version 1, where each controller may have a hierarchy of its own.
+    """
     limits: list[int] = []
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-        elif "pids" in controllers.split(","):
-            roots = ["/sys/fs/cgroup/pids"]
+            roots, file = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], unified
+        elif controller in controllers.split(","):
+            roots, file = [f"/sys/fs/cgroup/{controller}"], own
         else:
             continue
         while True:
-            limits += [int(text) for root in roots if (text := _read(f"{root}{path}/pids.max").strip()).isdigit()]
+            limits += [int(text) for root in roots if (text := _read(f"{root}{path}/{file}").strip()).isdigit()]
             if path in ("", "/"):
                 break
             path = path.rpartition("/")[0]

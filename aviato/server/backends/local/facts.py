@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 
+from aviato.server import host
 from aviato.server.backends.local import groups
 from aviato.server.backends.local.plan import ETC_SHARED, LIMIT_OPEN_FILES, HostFacts
 
@@ -37,48 +38,16 @@ def gather() -> HostFacts:
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
-        swap=_meminfo("SwapTotal") > 0,
+        swap=bool(host.meminfo_bytes("SwapTotal")),
         groups=groups.find(),
     )
 
 
 def memory_bytes() -> int:
     """Of the machine, or of the smallest control group around this process if one has less."""
-    found = [_meminfo("MemTotal")]
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        lines = []
-    for _, controllers, path in lines:
-        if controllers == "":
-            files = ["/sys/fs/cgroup{}/memory.max", "/sys/fs/cgroup/unified{}/memory.max"]
-        elif "memory" in controllers.split(","):
-            files = ["/sys/fs/cgroup/memory{}/memory.limit_in_bytes"]
-        else:
-            continue
-        while True:
-            found += [value for name in files if (value := _number(name.format(path.rstrip("/")))) is not None]
-            if path in ("", "/"):
-                break
-            path = path.rpartition("/")[0]
-    return min(found)
-
-
-def _meminfo(name: str) -> int:
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) << 10
-    return 0
-
-
-def _number(path: str) -> int | None:
-    try:
-        with open(path) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
+    total = host.meminfo_bytes("MemTotal") or 0
+    limit = host.group_limit("memory", "memory.max", "memory.limit_in_bytes")
+    return total if limit is None else min(total, limit)
 
 
 def file_system(path: str) -> str:
