@@ -104,7 +104,7 @@ class Workplace:
         try:
             subscription = self._link.subscribe(spec, exec_id)
             if stdin is not None:
-                feeding = asyncio.create_task(self._feed(exec_id, stdin))
+                feeding = asyncio.create_task(self._link.feed(exec_id, stdin))
             try:
                 async with asyncio.timeout(timeout_seconds + SILENCE_SECONDS):
                     return await self._collect(subscription, exec_id, max_output_bytes)
@@ -117,11 +117,6 @@ class Workplace:
         finally:
             if feeding is not None:
                 feeding.cancel()
-
-    async def _feed(self, exec_id: str, data: bytes) -> None:
-        # A program need not read what it is given.
-        with suppress(AviatoError, SandboxGone):
-            await self._link.write_stdin(exec_id, data, 0, True)
 
     async def _collect(self, subscription: Subscription, exec_id: str, limit: int) -> Ran:
         kept = {int(StreamId.STDOUT): bytearray(), int(StreamId.STDERR): bytearray()}

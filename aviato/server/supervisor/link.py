@@ -174,15 +174,10 @@ class SupervisorLink(asyncio.Protocol):
             self._active.add(exec_id)
         self._send(FrameType.REQUEST, payload, channel=channel)
         if late_input is not None:
-            task = self._loop.create_task(self._feed(exec_id, binascii.a2b_base64(late_input)))
+            task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
             self._feeding.add(task)
             task.add_done_callback(self._feeding.discard)
         return subscription
-
-    async def _feed(self, exec_id: str, data: bytes) -> None:
-        # A command need not read what it is given.
-        with suppress(AviatoError, SandboxGone):
-            await self.write_stdin(exec_id, data, 0, True)
 
     def acknowledge(self, exec_id: str, stdout: int, stderr: int, done: bool) -> None:
         """Say what has been received: windows move on, and at `done` the result is forgotten. Fire and forget."""
@@ -207,6 +202,11 @@ class SupervisorLink(asyncio.Protocol):
             position += len(piece)
             if last:
                 return
+
+    async def feed(self, exec_id: str, data: bytes) -> None:
+        """Give a command all of its input, and the end of it. One that does not read it all has not failed."""
+        with suppress(AviatoError, SandboxGone):
+            await self.write_stdin(exec_id, data, 0, True)
 
     async def signal(self, exec_id: str, signal: int) -> None:
         """Send a signal to the command's process group; nothing happens if it has ended.
