@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.core import files
 from aviato.exceptions import AviatoValidationError, SandboxFileError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.trees.unpack import OutsideLinks
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 logger = logging.getLogger("aviato")
