@@ -1,10 +1,18 @@
-"""Takes defences away, for the control of each attack: it must succeed then. No flag of the product does this."""
+"""Takes defences away, for the control of each attack: it must succeed then. No flag of the product does this.
+
+`python -m tests.attacks.mutate` makes every attack of the registry with its defences and without, and prints a table: what must
+fail failed, and what must succeed succeeded, or it ends with 1. Words of its command line go to pytest (`-k memory`).
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aviato.server.backends.local import filters, plan, rules
 
@@ -26,3 +34,35 @@ def without(backend: Any, *families: str, steps: tuple[str, ...] = ()) -> Iterat
         yield
     finally:
         backend._filter, plan.make_plan = compiled, make_plan
+
+
+class Table:
+    """A plug-in of pytest that prints what became of each pair."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called by pytest."""
+        for name, value in report.user_properties:
+            if name == "pair" and report.when == "call":
+                area, attack, walls, said = value
+                self._lines.append(
+                    f"{area:10} {attack:60} {said['all of them']:6} {said['none']:9} without {' + '.join(walls)}"
+                )
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Called by pytest."""
+        if self._lines:
+            terminalreporter.section("attacks, with their defences and without")
+            terminalreporter.write_line("\n".join(self._lines))
+
+
+def main() -> int:
+    """Run every pair."""
+    pairs = str(Path(__file__).with_name("test_pairs.py"))
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", pairs, *sys.argv[1:]], [Table()]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -62,7 +62,7 @@ class Attack:
         family: the rules that refuse it; None: the filter as a whole, which knows one way of calling only.
         source: the program; it ends with a line as described above.
         refused: what it prints where the filter stands.
-        steps: other walls in front of it. It must fail with them and without them, and succeed without both.
+        steps: another wall in front of it. Each must be enough, and without both it must succeed.
         reaches: the machine may lack the feature, or keep it for its own root: without the filter any other answer will do.
     """
 
@@ -112,8 +112,9 @@ def _process_1() -> dict[str, Attack]:
         "ioprio_set of a group": "print(call('ioprio_set', 2, 0, 2 << 13 | 7) == 0)",
         "ioprio_set of a user": "print(call('ioprio_set', 3, 0, 2 << 13 | 7) == 0)",
     }
-    # Capabilities that commands lack stand before all but the limits.
-    walls = {name: () if name.startswith("prlimit") else CAPABILITIES for name in sources}
+    # Capabilities that commands lack stand before all but the limits and a command's own group.
+    bare = ("prlimit", "setpriority of a group", "ioprio_set of a group")
+    walls = {name: () if name.startswith(bare) else CAPABILITIES for name in sources}
     return {name: Attack(family="process 1", source=source, steps=walls[name]) for name, source in sources.items()}
 
 

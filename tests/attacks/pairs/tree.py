@@ -1,0 +1,244 @@
+"""What of the machine can be seen and changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from aviato.server.backends.base import MountedFile
+from aviato.server.backends.local.plan import Step
+from tests.attacks.registry import Area, Arena, Patch, Steps, root_only
+
+area = Area(__name__)
+CONFINE = "server/backends/local/confine.py"
+
+
+def with_arguments(operation: str, change: Callable[..., tuple[object, ...]]) -> Callable[[Steps], Steps]:
+    """The plan with other arguments of one kind of step."""
+    return lambda steps: tuple(
+        step._replace(arguments=change(*step.arguments)) if step.operation == operation else step for step in steps
+    )
+
+
+def open_attributes(dropped: str) -> Callable[[Steps], Steps]:
+    """What is taken from the machine lacks an attribute."""
+    return with_arguments(
+        "take", lambda sources: (tuple((path, name, tuple(set(how) - {dropped})) for path, name, how in sources),)
+    )
+
+
+def shown(path: str) -> Callable[[Steps], Steps]:
+    """The machine's directory instead of the sandbox's own."""
+
+    def change(steps: Steps) -> Steps:
+        changed = []
+        for step in steps:
+            if step.operation == "take":
+                step = step._replace(arguments=((*step.arguments[0], (path, "shown", ())),))
+            changed.append(step)
+            if step.operation == "no_more_namespaces":
+                changed.append(Step("put", ((("shown", path, True),),), "a hole"))
+        return tuple(changed)
+
+    return change
+
+
+# In a root that is not the uppermost, nobody can make the last user namespace.
+OLD_ROOT = area.defence("the machine's root is let go", steps=("leave_old_root", "last_user_namespace"))
+RO = area.defence("what is shared is read only", change=open_attributes("rdonly"))
+OWN_TMP = area.defence("only what is listed of the machine is there", change=shown("/tmp"))
+OWN_SYS = area.defence("/sys is empty", change=shown("/sys"))
+SETTINGS = area.defence("kernel settings are read only", steps=("cover_read_only",))
+COVERED_FILES = area.defence("kernel files are covered", steps=("cover_file",))
+COVERED_DIRECTORIES = area.defence("kernel directories are covered", steps=("cover_directory",))
+READ_ONLY_DEV = area.defence(
+    "/dev is read only",
+    patches=(
+        Patch(
+            CONFINE,
+            '        sys.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)\n',
+            "",
+        ),
+    ),
+)
+OWN_PROC = area.defence(
+    "/proc is of the sandbox's own processes",
+    change=lambda steps: tuple(
+        Step("put", ((("machine's proc", "/proc", True),),), "a hole")
+        if step.operation == "proc"
+        else step._replace(arguments=((*step.arguments[0], ("/proc", "machine's proc", ())),))
+        if step.operation == "take"
+        else step
+        for step in steps
+        if not step.operation.startswith(("cover_", "no_more_namespaces"))
+    ),
+)
+
+FIND = """
+import glob, os, sys
+name = sys.argv[1]
+found = []
+for top in ("", "/..", "/../..", "/proc/self/root", "/proc/self/root/..", "/proc/1/root", "/proc/1/cwd", "/proc/self/cwd/..",
+            *glob.glob("/proc/[0-9]*/root"), *glob.glob("/proc/self/fd/*"), *glob.glob("/dev/fd/*")):
+    try:
+        with open(top + name) as file:
+            found.append(file.read() == "of the machine")
+    except OSError:
+        pass
+print(any(found))
+"""
+
+
+@contextmanager
+def of_the_machine() -> Iterator[str]:
+    """A file that everyone on the machine can read."""
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        directory.chmod(0o755)
+        (directory / "secret").write_text("of the machine")
+        yield str(directory / "secret")
+    finally:
+        shutil.rmtree(directory)
+
+
+@area.attack("read a file of the machine", OLD_ROOT)
+async def read(arena: Arena) -> bool:
+    with of_the_machine() as path:
+        return await arena.program(FIND, path)
+
+
+@area.attack("read the machine's /tmp", OWN_TMP)
+async def read_tmp(arena: Arena) -> bool:
+    with of_the_machine() as path:
+        return await arena.program(FIND, path)
+
+
+@area.attack("change what is shared", RO)
+async def change(arena: Arena) -> bool:
+    """A directory that the machine lets everyone write to is shared like those that programs of /usr need."""
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    directory.chmod(0o777)
+    facts = arena.backend._facts
+    arena.backend._facts = replace(facts, directories=(*facts.directories, str(directory)[1:]))
+    try:
+        source = "import sys\ntry: print(open(f'{sys.argv[1]}/x', 'w').write('x') == 1)\nexcept OSError: print('refused')"
+        return await arena.program(source, str(directory)) and (directory / "x").exists()
+    finally:
+        arena.backend._facts = facts
+        shutil.rmtree(directory)
+
+
+CHANGE = "try: {}; print(True)\nexcept OSError as error: print(error)"
+area.program("see the machine's hardware", "import os; print(bool(os.listdir('/sys')))", OWN_SYS)
+area.program(
+    "change a kernel setting",
+    CHANGE.format("file = open('/proc/sys/kernel/shmmni', 'w'); file.write('100'); file.flush()"),
+    SETTINGS,
+)
+area.program("put something into /dev", CHANGE.format("import os; os.mkdir('/dev/x')"), READ_ONLY_DEV)
+OF_PROC = "import os; print(os.stat('/proc/{}').st_dev == os.stat('/proc/version').st_dev)"
+area.program(
+    "open the kernel's list of keys",
+    OF_PROC.format("keys"),
+    COVERED_FILES,
+    impossible=lambda backend: None if "keys" in backend._facts.proc else "this kernel has none",
+)
+area.program(
+    "look at the hardware in /proc",
+    OF_PROC.format("acpi"),
+    COVERED_DIRECTORIES,
+    impossible=lambda backend: None if "acpi" in backend._facts.proc else "this machine has none",
+)
+area.program(
+    "see the machine's processes",
+    "import os; print(len([name for name in os.listdir('/proc') if name.isdecimal()]) > 4)",
+    OWN_PROC,
+)
+
+# -- set-uid programs and devices ------------------------------------------------------------------------------------------
+
+NOSUID = area.defence(
+    "no set-uid on what is the sandbox's own",
+    change=lambda steps: with_arguments("bind_self", lambda path, how: (path, tuple(set(how) - {"nosuid"})))(steps),
+)
+NODEV = area.defence(
+    "no devices on what is the sandbox's own",
+    change=lambda steps: with_arguments("bind_self", lambda path, how: (path, tuple(set(how) - {"nodev"})))(steps),
+)
+NO_NEW_PRIVILEGES = area.defence(
+    "no new privileges",
+    patches=(Patch(CONFINE, "        sys.prctl(sys.PR_SET_NO_NEW_PRIVS, 1)\n        os.umask", "        os.umask"),),
+    steps=("filter",),  # which the kernel takes from nobody else
+)
+ONE_ID = area.defence(
+    "one id in each namespace",
+    patches=(
+        Patch(
+            "server/backends/local/template.py",
+            '            ("uid_map", f"0 {request[\'uid\']} 1"),\n            ("gid_map", f"0 {request[\'gid\']} 1"),\n',
+            '            ("uid_map", f"0 {request[\'uid\']} 2"),\n            ("gid_map", f"0 {request[\'gid\']} 2"),\n',
+        ),
+    ),
+    steps=("last_user_namespace",),  # to which nobody inside could give more than one
+)
+
+
+@area.attack("run a set-uid program", NOSUID, NO_NEW_PRIVILEGES, ONE_ID, impossible=root_only)
+async def set_uid(arena: Arena) -> bool:
+    """Its owner is the neighbouring id, which only the machine's root can give it to."""
+    async with arena.box() as box:
+        program = f"{arena.backend._places.path(box.id)}/root/workspace/id"
+        shutil.copy("/usr/bin/id", program)
+        owner = os.stat(f"{arena.backend._places.path(box.id)}/root")
+        os.chown(program, owner.st_uid + 1, owner.st_gid)
+        os.chmod(program, 0o4755)
+        return bool((await box.run("/workspace/id", "-u")).stdout == "1\n")
+
+
+@area.attack("open a device", NODEV, impossible=root_only)
+async def device(arena: Arena) -> bool:
+    async with arena.box() as box:
+        path = f"{arena.backend._places.path(box.id)}/root/workspace/device"
+        os.mknod(path, 0o20666, os.makedev(1, 5))
+        os.chmod(path, 0o666)
+        return await arena.inside(box, CHANGE.format("open('/workspace/device', 'rb').read(1)"))
+
+
+# -- the caller's read-only files ------------------------------------------------------------------------------------------
+
+READ_ONLY_FILES = area.defence(
+    "mounted files are read only",
+    patches=(
+        Patch(
+            CONFINE,
+            '        attributes = ("rdonly", "nosuid", "nodev")\n        for path in mounted.write',
+            "        attributes = ()\n        for path in mounted.write",
+        ),
+    ),
+)
+ABOVE = area.defence(
+    "directories above mounted files are mounts",
+    patches=(Patch(CONFINE, "lambda path: self._attach(self._copy(path, ()), path, ())", "lambda path: None"),),
+)
+FILES = (MountedFile(path="/data/deep/tests.json", content=b"the truth"),)
+area.program(
+    "write into a read-only file",
+    "import os\npath = '/data/deep/tests.json'\n"
+    "try:\n    os.chmod(path, 0o666)\n    open(path, 'w').write('lies')\nexcept OSError: pass\n"
+    "print(open(path).read() == 'lies')",
+    READ_ONLY_FILES,
+    box={"mounted_files": FILES},
+)
+area.program(
+    "put another file under the path of a read-only one",
+    "import os\ntry:\n    os.rename('/data/deep', '/data/away')\n    os.mkdir('/data/deep')\n"
+    "    open('/data/deep/tests.json', 'w').write('lies')\nexcept OSError: pass\n"
+    "print(open('/data/deep/tests.json').read() == 'lies')",
+    ABOVE,
+    box={"mounted_files": FILES},
+)
