@@ -33,7 +33,7 @@ class SandboxDefaults:
         tags: tags of every sandbox; those of the call are added.
         environment_variables: of every command; those of the call win.
         runway_ids, tower_ids: where sandboxes may be placed; None is anywhere. The local backend has one of each, `local`.
-        network: exposes the same ports of every sandbox; see `NetworkOptions`.
+        network: of every sandbox that names none itself; see `NetworkOptions`.
         resources: limits of every sandbox, as `resources=` of a sandbox has them; what the call names wins.
     """
 
@@ -251,20 +251,17 @@ def ports(name: str, value: Any) -> list[int]:
 
 
 def network(value: Any) -> NetworkOptions | None:
-    """The network of a sandbox, as far as this version has one.
+    """The network of a sandbox.
 
     Raises:
         TypeError: no `NetworkOptions`.
-        AviatoValidationError: an egress mode that is not there yet, or ports that are none.
+        AviatoValidationError: ports that are none.
     """
     if value is None:
         return None
     if not isinstance(value, NetworkOptions):
         raise TypeError(f"network must be a NetworkOptions, not {value!r}")
     ports("network.exposed_ports", value.exposed_ports)
-    if value.egress_mode not in (None, "none"):
-        message = f'network= with egress_mode={value.egress_mode!r} is not available in this version of aviato; only "none" is'
-        raise AviatoValidationError(message, field_violations={"network": "egress is not available yet"})
     return value
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from aviato import quantities
+from aviato import hosts, quantities
 from aviato.exceptions import AviatoValidationError
 
 
@@ -63,7 +63,10 @@ class NetworkOptions:
     Attributes:
         ingress_mode: `none`, or `public`: anyone on the server's machine. None is what `exposed_ports` imply.
         exposed_ports: ports of programs inside, as `ports=` of a sandbox has them.
-        egress_mode: `none`, `internet`, or a list of host names; None is the server's default. Only `none` is available yet.
+        egress_mode: `none`, `internet`, or a list of hosts; None is the server's default, `none`. Programs inside then reach
+            these hosts by the server's proxy (HTTP and CONNECT, so HTTPS too), whose variables are set. An item is a name, a
+            wildcard for all names below one (`*.example.org`) or an address, at any port or with `:port` at that one.
+            Private and other special addresses are refused but for those of the server's `--egress-allow-cidr`.
     """
 
     ingress_mode: Literal["none", "public"] | None = None
@@ -82,6 +85,8 @@ class NetworkOptions:
             raise _wrong("exposed_ports", "must name the ports that ingress_mode 'public' opens")
         if isinstance(self.egress_mode, str) and self.egress_mode not in ("none", "internet"):
             raise _wrong("egress_mode", f"must be 'none', 'internet' or a list of host names, got {self.egress_mode!r}")
+        if self.egress_mode is not None and not isinstance(self.egress_mode, str):
+            object.__setattr__(self, "egress_mode", _hosts(self.egress_mode))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,25 @@ class ResourceOptions:
     def amounts(self) -> tuple[dict[str, float], dict[str, float]]:
         """Requests and limits as numbers, in cores, bytes or by count."""
         return _amounts("requests", self.requests), _amounts("limits", self.limits)
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    """The items of an allow-list in their one form, each once."""
+    if not isinstance(value, Sequence) or isinstance(value, bytes) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"egress_mode must be 'none', 'internet' or a list of host names, not {value!r}")
+    found: dict[str, None] = {}
+    for item in value:
+        try:
+            found[hosts.written(hosts.pattern(item))] = None
+        except ValueError as error:
+            raise _wrong(
+                "egress_mode", f"has {item!r}, which {error}; an item is example.org, *.example.org or host:port"
+            ) from None
+    if not found:
+        raise _wrong("egress_mode", "names no host; 'none' is the mode without any")
+    if len(found) > hosts.MAX_HOSTS:
+        raise _wrong("egress_mode", f"can have at most {hosts.MAX_HOSTS} hosts, got {len(found)}")
+    return tuple(found)
 
 
 def _amounts(table: str, values: object) -> dict[str, float]:

@@ -95,7 +95,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
                 `{"mount_path": "/absolute/path", "file_content": "text" or b"bytes"}`, up to 64 of 8 MiB together.
             detached: lives on when this process ends.
             ports: up to 64 ports of programs inside that anyone on the server's machine may connect to, at `service_urls`.
-            network: a `NetworkOptions`: the same ports, and no egress yet.
+            network: a `NetworkOptions`: the same ports, and what programs inside may connect to.
             resources: limits as Kubernetes quantities, `{"memory": "512Mi", "processes": 64, "disk": "1Gi", "cpu": 1}`, or
                 `ResourceOptions`. What is left out has the server's default. A limit that the server cannot keep is refused by
                 name, but for `cpu`, which `limits` then shows as not enforced.

@@ -124,6 +124,8 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         create["mounted_files"] = _mounted_files(files)
     if exposed := _ports(options.get("ports"), options.get("network"), chosen):
         create["ports"] = exposed
+    if (egress := _egress(options.get("network"), chosen)) is not None:
+        create["egress_mode"] = egress
     for name in ("runway_ids", "tower_ids"):
         placed: Any = options.get(name)
         placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
@@ -240,6 +242,13 @@ def _ports(given: Sequence[int] | None, network: Any, defaults: SandboxDefaults)
         raise AviatoValidationError(why, field_violations={"ports": "ingress_mode is none"})
     both = list(dict.fromkeys([*found, *network.exposed_ports]))
     return checks.ports("ports", both)
+
+
+def _egress(given: Any, defaults: SandboxDefaults) -> str | list[str] | None:
+    network = checks.network(defaults.network if given is None else given)
+    if network is None or network.egress_mode is None or isinstance(network.egress_mode, str):
+        return None if network is None else network.egress_mode
+    return list(network.egress_mode)
 
 
 def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:

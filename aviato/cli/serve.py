@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
-    "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N",
+    "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N", "egress_allow_cidr": "CIDR",
     "run_code_concurrency": "N",
 }  # fmt: skip
+
+
+_REPEATED = ("image", "egress_allow_cidr")
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -32,7 +35,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     for name, field in reversed(ServerSettings.model_fields.items()):
         help_text = f"{field.description} [AVIATO_{name.upper()}]"
         option = click.option(
-            f"--{name.replace('_', '-')}", name, metavar=_METAVARS.get(name, "S"), multiple=name == "image", help=help_text
+            f"--{name.replace('_', '-')}", name, metavar=_METAVARS.get(name, "S"), multiple=name in _REPEATED, help=help_text
         )
         function = option(function)
     return click.option("--settings-file", metavar="F", help="TOML file with the same names. [AVIATO_SETTINGS_FILE]")(function)

@@ -93,13 +93,18 @@ class Folder:
         return os.path.join(self.path, "log", "execs")
 
     @property
+    def egress(self) -> str:
+        """What sandboxes asked of the network."""
+        return os.path.join(self.path, "log", "egress")
+
+    @property
     def trash(self) -> str:
         """What could not be removed and is tried again."""
         return os.path.join(self.path, "trash")
 
     def make(self) -> None:
         """Make and check the folder and what belongs in it."""
-        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.trash):
+        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.egress, self.trash):
             make_directory(path)
 
 

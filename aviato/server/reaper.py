@@ -106,6 +106,7 @@ class Reaper:
         before = time.time() - self._service.settings.record_retention
         while ids := self._service.store.purge(before):
             await in_thread(self._service.logs.remove, ids)
+            await in_thread(self._service.egress.forget, ids)
 
 
 def empty_trash(trash: str) -> None:

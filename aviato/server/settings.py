@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.egress.policy import networks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,6 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 NOT_YET = {
     "secrets_dir": "secrets",
-    "egress_allow_cidr": "network egress",
     "tls_cert": "TLS",
     "tls_key": "TLS",
     "auth": "authentication by W&B keys",
@@ -68,7 +68,22 @@ class ServerSettings(BaseModel):
     socket_fd: Annotated[int, Field(ge=3)] | None = Field(
         None, description="Descriptor of a listening Unix socket to use, as systemd hands it over."
     )
+    egress_allow_cidr: tuple[str, ...] = Field(
+        (),
+        description="Network that sandboxes with egress may reach although it is private, such as 10.0.0.0/8; may be repeated.",
+    )
     record_retention: Seconds = Field(86_400.0, description="Seconds that ended sandboxes stay on record.")
+
+    @field_validator("egress_allow_cidr", mode="before")
+    @classmethod
+    def _list(cls, value: Any) -> Any:
+        """The variable has them with commas between."""
+        return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+
+    @field_validator("egress_allow_cidr")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str, networks(value)))
 
     @field_validator("image", mode="before")
     @classmethod

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
+from aviato import hosts
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.ids import ID_PATTERN
@@ -29,6 +30,18 @@ StatusReason = Literal[
     "stopped", "exited", "lease_expired", "lifetime", "idle", "shutdown", "orphaned", "released", "start_failed", "lost", "oom"
 ]
 """Why a sandbox ended: `exited` by its main command, `start_failed` and `lost` by infrastructure."""
+
+
+def _host(text: str) -> str:
+    try:
+        return hosts.written(hosts.pattern(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} {error}") from None
+
+
+Host = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_host)]
+"""A host of an allow-list: `example.org`, `*.example.org` or an address, each with `:port` or not."""
+MAX_HOSTS = hosts.MAX_HOSTS
 
 
 class MountedFile(RequestModel):
@@ -67,6 +80,8 @@ class CreateSandbox(RequestModel):
     """End it after so long without a command running or a call that reaches inside."""
     ports: Annotated[list[Port], Field(max_length=MAX_PORTS, json_schema_extra={"uniqueItems": True})] = []
     """Ports to expose, each once."""
+    egress_mode: Literal["none", "internet"] | Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)] | None = None
+    """What it may connect to, by the server's proxy; None is the server's default."""
     runway_ids: list[Text] = []
     """Where it may be placed; empty is anywhere."""
     tower_ids: list[Text] = []
@@ -125,7 +140,8 @@ class SandboxInfo(ResponseModel):
     tower_id: str | None = None
     tower_group_id: str | None = None
     ingress_mode: str = "none"
-    egress_mode: str = "none"
+    egress_mode: str | list[str] = "none"
+    """What it may connect to: `none`, `internet`, or the hosts of its allow-list."""
     exposed_ports: list[int] = []
     service_urls: dict[int, str] = {}
     """Where each exposed port is reached, from acceptance until the sandbox has ended."""

@@ -51,7 +51,9 @@ class SandboxSpec:
     orphan_timeout_seconds: float = 600.0
     mounted_files: tuple[MountedFile, ...] = ()
     exposes_ports: bool = False
-    """Whether `open_passage` will be called."""
+    """Whether connections will be made into it, by `open_passage`."""
+    egress_port: int | None = None
+    """Where inside a proxy will listen, by `open_passage`; its variables are set for every command."""
     requests: Mapping[str, float] = field(default_factory=dict)
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -87,6 +89,8 @@ class Backend(ABC):
     """The nodes that sandboxes can be placed on."""
     exposes_ports = False
     """Whether connections into a sandbox can be made."""
+    carries_egress = False
+    """Whether a listener inside a sandbox can be had, for its way to the network."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -133,7 +137,7 @@ class Backend(ABC):
         """Connect again to a sandbox that an earlier server made; None if its supervisor is gone."""
 
     async def open_passage(self, sandbox_id: str) -> Passage:
-        """A way for connections into a sandbox made with `exposes_ports`; a newer one replaces the older.
+        """A way for sockets of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
 
         Raises:
             OSError: there is none (any more).

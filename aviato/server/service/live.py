@@ -146,6 +146,7 @@ def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInf
         limits={name: LimitInfo.model_validate(limit) for name, limit in record.limits.items()},
         queue=queue,
         ingress_mode="public" if record.ports else "none",
+        egress_mode=record.egress,
         exposed_ports=list(record.ports),
         service_urls={port: service_url(address) for port, address in record.ports.items() if address is not None},
         runway_id="local",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
+from aviato.server.service.egress import port_of
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.server.backends.base import Backend
+    from aviato.server.service.egress import Egress
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.main_command import MainCommand
     from aviato.server.service.places import Places
@@ -46,16 +48,26 @@ class Lives:
         registry: where they are found.
         main: reads the output of main commands.
         ports: connects to those that are exposed.
+        egress: is the way to the network.
     """
 
     places: Places
 
-    def __init__(self, settings: ServerSettings, backend: Backend, registry: Registry, main: MainCommand, ports: Ports) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        backend: Backend,
+        registry: Registry,
+        main: MainCommand,
+        ports: Ports,
+        egress: Egress,
+    ) -> None:
         self._settings = settings
         self._backend = backend
         self._registry = registry
         self._main = main
         self._ports = ports
+        self._egress = egress
         self.on_gone: list[Callable[[LiveSandbox], None]] = []
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
@@ -125,6 +137,8 @@ class Lives:
         """Start its main command, if it has one, and say that it runs."""
         link = box.link
         assert link is not None
+        # In this order: the passage of the ports stays, and a newer one would replace it.
+        await self._egress.attach(box)
         await self._ports.attach(box)
         if box.request.command is not None:
             with suppress(SandboxGone):
@@ -163,6 +177,7 @@ class Lives:
                 MountedFile(path=file.mount_path, content=b64decode(file.file_content)) for file in box.request.mounted_files
             ),
             exposes_ports=bool(box.record.ports),
+            egress_port=port_of(box.request),
             requests=box.request.resources.requests.named(),
             limits=box.request.resources.limits.named(),
         )
@@ -203,6 +218,7 @@ class Lives:
     async def conclude(self, box: LiveSandbox) -> None:
         """Its end is known: take its place away and put the end on record."""
         self._ports.close(box.sandbox_id)
+        self._egress.close(box.sandbox_id)
         if box.record.begun:
             await self.destroy(box.sandbox_id)
         if box.link is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.service.registry import running
-from aviato.server.service.relay import refuse, relay
+from aviato.server.relay import refuse, relay
 from aviato.wire.sandboxes import PORT_HOST, PortInfo, service_url
 
 if TYPE_CHECKING:

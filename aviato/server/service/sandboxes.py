@@ -101,6 +101,7 @@ class Sandboxes:
             image_note=image.note,
             tags=tuple(dict.fromkeys(request.tags)),
             annotations=request.annotations,
+            egress=request.egress_mode or "none",
             body=request.model_dump_json(),
         )
         box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image)
@@ -222,6 +223,8 @@ class Sandboxes:
             violations["ports"] = f"each once, got {request.ports}"
         if request.ports and not self._backend.exposes_ports:
             violations["ports"] = f"the backend {self._backend.name!r} exposes none"
+        if request.egress_mode not in (None, "none") and not self._backend.carries_egress:
+            violations["egress_mode"] = f"the backend {self._backend.name!r} has no way to the network; it knows 'none' alone"
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)

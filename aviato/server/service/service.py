@@ -11,6 +11,7 @@ from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
 from aviato.server.host import room
 from aviato.server.service.batches import BatchRunner
+from aviato.server.service.egress import Egress
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
 from aviato.server.service.leases import Leases
@@ -60,7 +61,8 @@ class Service:
         self.polls = Polls()
         main = MainCommand(folder.output)
         self.ports = Ports(backend, self.registry, self.polls)
-        self.lives = Lives(settings, backend, self.registry, main, self.ports)
+        self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
+        self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(limit=limit, in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1))
         self.places = Places(admission, self.registry, self._release)
@@ -156,6 +158,7 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.execs.detached.close()
         await self.ports.shut()
+        await self.egress.shut()
         self.execs.flush()
         self.leases.shut()
         try:

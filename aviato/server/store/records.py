@@ -22,6 +22,7 @@ class SandboxRecord:
         begun: whether its start was begun, so that it cannot simply be queued again.
         let_go: whether its client has said that nobody can use it any more.
         ports: exposed port → port of this machine, as long as it has one; in the order of the create.
+        egress: what it may connect to: `none`, `internet`, or the hosts of its allow-list.
     """
 
     sandbox_id: str
@@ -46,6 +47,7 @@ class SandboxRecord:
     annotations: dict[str, str] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     ports: dict[int, int | None] = field(default_factory=dict)
+    egress: str | list[str] = "none"
     body: str | None = None
 
 
@@ -93,6 +95,7 @@ def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
         annotations=json.dumps(record.annotations),
         limits=json.dumps(record.limits),
         ports=json.dumps(record.ports),
+        egress=json.dumps(record.egress),
     )
     return row
 
@@ -110,5 +113,6 @@ def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
         annotations=json.loads(values["annotations"]),
         limits=json.loads(values["limits"]),
         ports={int(port): address for port, address in json.loads(values["ports"]).items()},
+        egress=json.loads(values["egress"]),
     )
     return SandboxRecord(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -28,6 +28,7 @@ CREATE TABLE sandboxes (
     annotations TEXT NOT NULL,
     limits TEXT NOT NULL,
     ports TEXT NOT NULL DEFAULT '{}',
+    egress TEXT NOT NULL DEFAULT '"none"',
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -68,5 +69,6 @@ CREATE TABLE api_keys (
 MIGRATIONS = {
     1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;",
     2: "ALTER TABLE sandboxes ADD COLUMN ports TEXT NOT NULL DEFAULT '{}';",
+    3: """ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '"none"';""",
 }
 """From each older version to the next."""

@@ -19,7 +19,7 @@ MAX_DESCRIPTORS = 128
 
 
 class Passage:
-    """Connections into a sandbox, and safekeeping for listening sockets.
+    """Connections into a sandbox, listening sockets of its inside, and safekeeping for those of the server.
 
     Args:
         sock: SOCK_SEQPACKET, connected; the passage owns it.
@@ -75,6 +75,17 @@ class Passage:
         """
         answer, socks = await self._ask({"op": "kept"})
         return dict(zip(answer["ports"], socks, strict=False))
+
+    async def listen(self, port: int) -> socket.socket:
+        """A listening socket at 127.0.0.1 inside: a new one, or the one that an earlier server asked for.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        _, socks = await self._ask({"op": "listen", "port": port})
+        if not socks:
+            raise OSError(errno.EMFILE, "the server has no room for another descriptor")
+        return socks[0]
 
     def close(self) -> None:
         """Let go of it; who waits for an answer gets a `ConnectionResetError`."""

@@ -1,4 +1,4 @@
-"""Ports: connections made inside for the server, and its listening sockets kept over its restarts. Standard library only.
+"""Ports: sockets of the inside for the server, and its own listening ones kept over its restarts. Standard library only.
 
 The server speaks over a SOCK_SEQPACKET connection of its own, since descriptors travel on it: a message is one request or one
 answer in JSON. What it gets is a connected socket, so no byte of a connection passes through this process.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.loop import Loop, Timer
 
 BACKLOG = 16
+LISTEN_BACKLOG = 128
 DIAL_SECONDS = 10.0
 """For a program that listens and never accepts: its queue is full, and the kernel drops what comes."""
 MAX_DIALS = 1024
@@ -41,7 +42,7 @@ class Ports:
     """What the server can ask for on its second connection, where a newer one replaces the older.
 
     `dial` makes a connection inside, and `release` says that one of them is over; `keep` leaves a listening socket here, and
-    `kept` gives those back.
+    `kept` gives those back; `listen` makes a listening socket inside, once, and gives it out each time.
 
     Args:
         loop: of the supervisor.
@@ -55,6 +56,7 @@ class Ports:
         self._loop = loop
         self._used = used
         self._kept: dict[int, int] = {}
+        self._listening: dict[int, int] = {}
         self._dials: set[_Dial] = set()
         self._answers: deque[_Answer] = deque()
         self._waiting = False
@@ -134,6 +136,8 @@ class Ports:
             self._keep(number, request["port"], fds)
         elif operation == "kept":
             self.answer(number, {"ports": list(self._kept)}, list(self._kept.values()), ours=True)
+        elif operation == "listen":
+            self._listen(number, int(request["port"]))
         elif operation == "release":
             self.connections -= 1
             self._used()
@@ -154,6 +158,24 @@ class Ports:
             os.close(older)
         self._kept[port] = fds[0]
         self.answer(number, {})
+
+    def _listen(self, number: int, port: int) -> None:
+        """At the loopback inside. No option lets a program of the inside have the port as well."""
+        if port not in self._listening:
+            try:
+                sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            except OSError as error:
+                self.answer(number, {"errno": error.errno or errno.EIO})
+                return
+            try:
+                sock.bind((LOOPBACK[0][1], port))
+                sock.listen(LISTEN_BACKLOG)
+            except OSError as error:
+                sock.close()
+                self.answer(number, {"errno": error.errno or errno.EIO})
+                return
+            self._listening[port] = sock.detach()
+        self.answer(number, {"ports": [port]}, [self._listening[port]], ours=True)
 
     def dialled(self, dial: _Dial, number: int, sock: socket.socket | None, error: int) -> None:
         """A connection came about, or did not."""

@@ -58,6 +58,7 @@ class LocalBackend(Backend):
 
     name = "local"
     exposes_ports = True
+    carries_egress = True
 
     def __init__(
         self,
@@ -281,7 +282,7 @@ class LocalBackend(Backend):
             "trees": trees,
             "lower": options.lower if self._root else None,
             "modern": self._modern,
-            "ports": spec.exposes_ports,
+            "ports": spec.exposes_ports or spec.egress_port is not None,
             "filter": self._filter.hex(),
             "groups": groups.settings(
                 spec.sandbox_id,
@@ -294,7 +295,11 @@ class LocalBackend(Backend):
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
         return {
-            "environment": {**plan.environment(spec.image.interpreter is not None), **spec.environment},
+            "environment": {
+                **plan.environment(spec.image.interpreter is not None),
+                **plan.proxy_environment(spec.egress_port),
+                **spec.environment,
+            },
             "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
             "nice": NICE,
             "limits": {

@@ -35,6 +35,9 @@ BASE_ENVIRONMENT = {
     "LSAN_OPTIONS": "detect_leaks=0",
 }
 
+NO_PROXY = "localhost,127.0.0.1,::1"
+"""What a sandbox reaches by itself."""
+
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 ETC_SHARED = (
     "alternatives",
@@ -183,6 +186,14 @@ def environment(interpreter: bool) -> dict[str, str]:
     """What every command finds set, before what the sandbox and the command add."""
     path = f"{LINKS_DIRECTORY}:{BASE_PATH}" if interpreter else BASE_PATH
     return {**BASE_ENVIRONMENT, "PATH": path}
+
+
+def proxy_environment(port: int | None) -> dict[str, str]:
+    """The variables by which programs find their way to the network, in both spellings: each tool reads its own."""
+    if port is None:
+        return {}
+    names = {**dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), f"http://127.0.0.1:{port}"), "no_proxy": NO_PROXY}
+    return {**names, **{name.upper(): value for name, value in names.items()}}
 
 
 def describe(steps: tuple[Step, ...]) -> list[str]:

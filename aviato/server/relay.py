@@ -16,19 +16,36 @@ _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"CONNECT ", b"OPT
 _RESET = struct.pack("ii", 1, 0)
 
 
-async def relay(outer: socket.socket, inner: socket.socket) -> None:
-    """Move bytes between two connected sockets until both are closed; cancelling closes both. Owns the sockets."""
+async def relay(
+    outer: socket.socket, inner: socket.socket, *, first: bytes = b"", idle_seconds: float | None = None
+) -> tuple[int, int]:
+    """Move bytes between two connected sockets until both are closed; cancelling closes both. Owns the sockets.
+
+    Args:
+        outer: one of them.
+        inner: the other.
+        first: what came from `outer` before.
+        idle_seconds: both are cut once no byte has moved for so long, or for up to twice as long; None: never.
+
+    Returns:
+        How many bytes came from `outer`, and from `inner`.
+    """
     loop = asyncio.get_running_loop()
     over = loop.create_future()
     ends = _End(outer, over), _End(inner, over)
     ends[0].other, ends[1].other = ends[1], ends[0]
+    if first:
+        ends[0].data_received(first)
     try:
         for end in ends:
             await loop.connect_accepted_socket(end.as_protocol, end.sock)
-        await over
+        moved = -1
+        while not over.done() and moved != (moved := ends[0].received + ends[1].received):
+            await asyncio.wait({over}, timeout=idle_seconds)
     finally:
         for end in ends:
             end.abort()
+    return ends[0].received, ends[1].received
 
 
 class _End(asyncio.Protocol):
@@ -39,6 +56,7 @@ class _End(asyncio.Protocol):
     def __init__(self, sock: socket.socket, over: asyncio.Future[None]) -> None:
         self.sock = sock
         self.lost = False
+        self.received = 0
         self._over = over
         self._transport: asyncio.Transport | None = None
         self._early: list[bytes] = []
@@ -61,6 +79,7 @@ class _End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass it on."""
+        self.received += len(data)
         self.other.send(data)
 
     def eof_received(self) -> bool:

@@ -1,0 +1,188 @@
+"""The way out of sandboxes: in each that has one, a listener of its own network, whose connections the server's proxy serves.
+
+The supervisor makes that listener inside and keeps it, so that connections wait while there is no server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.options import SandboxStatus
+from aviato.server.egress.journal import Journal
+from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
+from aviato.server.egress.policy import make_policy, networks
+from aviato.server.egress.proxy import Proxy
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Sequence
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.service.live import LiveSandbox
+    from aviato.wire.sandboxes import CreateSandbox
+
+log = logging.getLogger(__name__)
+
+FIRST_PORT = 3128
+CONNECTIONS_A_SANDBOX = 128
+ACCEPTS_A_TURN = 16
+FULL_SECONDS = 1.0
+WARNING_SECONDS = 30.0
+
+
+def port_of(request: CreateSandbox) -> int | None:
+    """Where inside the proxy listens; None where there is no way out. Ports that are exposed are left to their programs."""
+    if request.egress_mode in (None, "none"):
+        return None
+    return next(port for port in range(FIRST_PORT, FIRST_PORT + len(request.ports) + 1) if port not in request.ports)
+
+
+@dataclass(eq=False)
+class _Way:
+    """The way out of one sandbox."""
+
+    sandbox_id: str
+    listener: socket.socket
+    proxy: Proxy
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
+    accepting: bool = False
+    warned_at: float = float("-inf")
+
+
+class Egress:
+    """The ways out of all sandboxes.
+
+    Args:
+        backend: makes the listeners inside.
+        directory: where requests are logged.
+        allowed: networks that are reachable whatever kind of addresses they have.
+    """
+
+    def __init__(self, backend: Backend, directory: str, allowed: Sequence[str]) -> None:
+        self.lookup = Lookup()
+        self.journal = Journal(directory)
+        self._backend = backend
+        self._allowed = networks(allowed)
+        self._ways: dict[str, _Way] = {}
+        self._full: set[_Way] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files = 1 << 20 if files == resource.RLIM_INFINITY else files
+        # A connection takes two descriptors; what ports may use leaves half of all.
+        self.most_connections = files // 16
+
+    async def attach(self, box: LiveSandbox) -> None:
+        """Begin to serve, now that a sandbox has a supervisor and before anything runs in it; again after a restart.
+
+        Raises:
+            SandboxUnavailableError: a new sandbox does not get its way out. One that has run before lives on without.
+        """
+        mode, port = box.request.egress_mode, port_of(box.request)
+        if mode is None or mode == "none" or port is None:
+            return
+        try:
+            passage = await self._backend.open_passage(box.sandbox_id)
+            try:
+                listener = await passage.listen(port)
+            finally:
+                passage.close()
+        except OSError as error:
+            if box.record.status is SandboxStatus.PENDING:
+                message = f"sandbox {box.sandbox_id} cannot get its way to the network: {error}"
+                raise SandboxUnavailableError(message, sandbox_id=box.sandbox_id, reason="egress") from error
+            log.warning("sandbox %s has no way to the network any more: %s", box.sandbox_id, error)
+            return
+        sandbox_id = box.sandbox_id
+
+        def note(entry: dict[str, Any]) -> None:
+            self.journal.note(sandbox_id, entry)
+
+        asker = asyncio.Semaphore(LOOKUPS_A_SANDBOX)
+        proxy = Proxy(make_policy(mode, self._allowed), self.lookup, asker, note)
+        listener.setblocking(False)
+        way = self._ways[sandbox_id] = _Way(sandbox_id, listener, proxy)
+        self._accept_from(way)
+
+    def close(self, sandbox_id: str) -> None:
+        """A sandbox has ended, and its connections with it."""
+        way = self._ways.pop(sandbox_id, None)
+        if way is None:
+            return
+        self._accept_no_more(way)
+        way.listener.close()
+        for task in way.connections:
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def shut(self) -> None:
+        """The server goes: connections are cut, listeners stay with the supervisors."""
+        for sandbox_id in list(self._ways):
+            self.close(sandbox_id)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        self.lookup.close()
+        await self.journal.close()
+
+    def forget(self, sandbox_ids: Iterable[str]) -> None:
+        """Take away the logs of sandboxes that are no longer on record; for a worker thread."""
+        self.journal.remove(sandbox_ids)
+
+    # -- connections
+
+    def _accept_from(self, way: _Way) -> None:
+        self._full.discard(way)
+        if not way.accepting and way.listener.fileno() >= 0:
+            way.accepting = True
+            asyncio.get_running_loop().add_reader(way.listener.fileno(), self._accept, way)
+
+    def _accept_no_more(self, way: _Way) -> None:
+        self._full.discard(way)
+        if way.accepting:
+            way.accepting = False
+            asyncio.get_running_loop().remove_reader(way.listener.fileno())
+
+    def _accept(self, way: _Way) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            if len(way.connections) >= min(CONNECTIONS_A_SANDBOX, self.most_connections):
+                self._pause(way, f"has {len(way.connections)} connections to the network, the most that it may have")
+                return
+            if self._connections() >= self.most_connections:
+                self._pause(way, f"waits: the server has {self.most_connections} connections to the network, the most it may")
+                return
+            try:
+                sock, _ = way.listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(way, f"cannot connect to the network: {error}")
+                asyncio.get_running_loop().call_later(FULL_SECONDS, self._accept_from, way)
+                return
+            sock.setblocking(False)
+            task = asyncio.create_task(way.proxy.serve(sock), name=f"egress of {way.sandbox_id}")
+            way.connections.add(task)
+            task.add_done_callback(lambda task: self._ended(way, task))
+
+    def _pause(self, way: _Way, why: str) -> None:
+        """Let further connections wait in the kernel."""
+        self._accept_no_more(way)
+        self._full.add(way)
+        now = time.monotonic()
+        if now - way.warned_at >= WARNING_SECONDS:
+            way.warned_at = now
+            log.warning("sandbox %s %s; others wait", way.sandbox_id, why)
+
+    def _ended(self, way: _Way, task: asyncio.Task[None]) -> None:
+        way.connections.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection of sandbox %s to the network broke off", way.sandbox_id, exc_info=error)
+        for waiting in list(self._full):
+            self._accept_from(waiting)
+
+    def _connections(self) -> int:
+        return sum(len(way.connections) for way in self._ways.values())
