@@ -246,9 +246,8 @@ def _ports(given: Sequence[int] | None, network: Any, defaults: SandboxDefaults)
 
 def _egress(given: Any, defaults: SandboxDefaults) -> str | list[str] | None:
     network = checks.network(defaults.network if given is None else given)
-    if network is None or network.egress_mode is None or isinstance(network.egress_mode, str):
-        return None if network is None else network.egress_mode
-    return list(network.egress_mode)
+    mode = None if network is None else network.egress_mode
+    return mode if mode is None or isinstance(mode, str) else list(mode)
 
 
 def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:

@@ -51,9 +51,8 @@ class SandboxPorts:
     def applied_egress_mode(self) -> str | tuple[str, ...] | None:
         """What it may connect to: `none`, `internet`, or the hosts of its allow-list as `NetworkOptions` has them."""
         info = self._state.last_seen
-        if info is None or isinstance(info.egress_mode, str):
-            return None if info is None else info.egress_mode
-        return tuple(info.egress_mode)
+        mode = None if info is None else info.egress_mode
+        return mode if mode is None or isinstance(mode, str) else tuple(mode)
 
     def wait_for_port(self, port: int, timeout_seconds: float = 30.0) -> OperationRef[str]:
         """The URL of an exposed port once a program inside listens on it, at 127.0.0.1, ::1 or every address.

@@ -17,6 +17,7 @@ from aviato.exceptions import AviatoError
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend, Check
+    from aviato.server.settings import ServerSettings
 
 
 @click.command(name="doctor")
@@ -52,10 +53,31 @@ async def _look(plan: bool) -> tuple[list[Check], list[str]]:
     try:
         folder.make()
         backend = carrier(settings, folder, embedded=True)
-        checks = await backend.probe()
+        checks = [*await backend.probe(), _egress(backend, settings)]
         return checks, _steps(backend) if plan else []
     finally:
         shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _egress(backend: Backend, settings: ServerSettings) -> Check:
+    """The way to the network: who resolves names, and what is reachable beyond public addresses."""
+    from aviato.server.backends.base import Check
+
+    name = "network egress"
+    if not backend.carries_egress:
+        return Check(name=name, ok=False, detail=f"the backend {backend.name!r} has none", required=False)
+    detail = "none unless a sandbox asks for it, then HTTP and HTTPS by the server's proxy"
+    if settings.egress_allow_cidr:
+        detail += f", also to {', '.join(settings.egress_allow_cidr)}"
+    try:
+        with open("/etc/resolv.conf") as file:
+            servers = [line for line in file if line.startswith("nameserver")]
+    except OSError:
+        servers = []
+    if servers:
+        return Check(name=name, ok=True, detail=detail, required=False)
+    detail += "; /etc/resolv.conf names no server, so that only names of /etc/hosts have addresses"
+    return Check(name=name, ok=False, detail=detail, required=False)
 
 
 def _steps(backend: Backend) -> list[str]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.options import SandboxStatus
-from aviato.server.service.registry import running
 from aviato.server.relay import refuse, relay
+from aviato.server.service.registry import running
 from aviato.wire.sandboxes import PORT_HOST, PortInfo, service_url
 
 if TYPE_CHECKING:
