@@ -127,7 +127,7 @@ async def test_a_request_and_its_answer():
 async def test_one_request_a_connection():
     """A second one behind the first could ask the same machine for a host that is not allowed."""
     second = b"GET /secret HTTP/1.1\r\nHost: other.example\r\n\r\n"
-    async with Host() as host, Inside(names={"a.example": ["127.0.0.1"]}) as inside:
+    async with Host(answer=patient) as host, Inside(names={"a.example": ["127.0.0.1"]}) as inside:
         for first in (
             b"GET http://a.example:%d/ HTTP/1.1\r\n\r\n",
             b"POST http://a.example:%d/ HTTP/1.1\r\nContent-Length: 2\r\n\r\nab",
@@ -162,6 +162,17 @@ async def test_a_malformed_chunk_ends_both_sides():
     async with Host(answer=until_closed) as host, Inside() as inside:
         request = b"POST http://127.0.0.1:%d/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n"
         assert status(await inside.ask(request % host.port)) == 400
+
+
+async def patient(got, reader, writer):
+    """Answers once it has all of one request, and keeps listening."""
+    got += await reader.readuntil(b"\r\n\r\n")
+    if b"content-length: 2" in got:
+        got += await reader.readexactly(2)
+    elif b"transfer-encoding: chunked" in got:
+        got += await reader.readuntil(b"0\r\n\r\n")
+    writer.write(ANSWER)
+    await until_closed(got, reader, writer)
 
 
 async def until_closed(got, reader, writer):
@@ -292,8 +303,7 @@ async def pour(got, reader, writer):
 async def test_an_answer_that_nobody_reads_waits_and_is_cut(monkeypatch, request_line):
     monkeypatch.setattr(proxy_module, "IDLE_SECONDS", 0.5)
     async with Host(answer=pour) as host, Inside() as inside:
-        reader, writer = await inside.open()
-        reader._transport.pause_reading() if hasattr(reader, "_transport") else None
+        _, writer = await inside.open()
         writer.write(f"{request_line.format(host.port)} HTTP/1.1\r\n\r\n".encode())
         async with asyncio.timeout(10):
             await inside.tasks[0]
@@ -342,12 +352,11 @@ async def test_nobody_there():
 async def test_the_log_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "MAX_FILE_BYTES", 20_000)
     journal = Journal(str(tmp_path))
-    for _ in range(5):
+    for _ in range(3):
         for n in range(1500):
             journal.note("sb-a", {"host": "a.example", "n": n})
         journal.note("sb-b", {"host": "b.example"})
-        await asyncio.sleep(0.3)
-    await journal.close()
+        await journal.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sb-a.jsonl.1", "sb-b.jsonl"]
     lines = [json.loads(line) for line in (tmp_path / "sb-a.jsonl.1").read_text().splitlines()]
     assert lines[0] == {"host": "a.example", "n": 0} and lines[-1] == {"left_out": 500} and len(lines) == 1001

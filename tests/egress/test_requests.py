@@ -16,7 +16,8 @@ def head(*lines):
 def test_a_request_is_passed_on_to_the_host_that_it_names():
     request = parse_request(
         head(
-            "POST http://Example.ORG.:80/a?b=c#d HTTP/1.1", "Host: evil.example", "Accept: */*", "Connection: x-own, Keep-Alive, host",
+            "POST http://Example.ORG.:80/a?b=c#d HTTP/1.1", "Host: evil.example", "Accept: */*",
+            "Connection: x-own, Keep-Alive, host",
             "X-Own: 1", "Proxy-Authorization: Basic eA==", "Proxy-Connection: keep-alive", "Upgrade: h2c", "TE: trailers",
             "Content-Length: 5",
         )
@@ -48,17 +49,22 @@ def test_connect():
     "lines",
     [
         ["GET / HTTP/1.1", "Host: a.org"], ["GET http://a.org/ HTTP/2"], ["GET http://a.org/"], ["GET  http://a.org/ HTTP/1.1"],
-        ["G\tT http://a.org/ HTTP/1.1"], ["GET http://a.org/ x HTTP/1.1"], ["GET http://u:p@a.org/ HTTP/1.1"], ["GET http://é/ HTTP/1.1"],
-        ["GET https://a.org/ HTTP/1.1"], ["GET file:///etc/passwd HTTP/1.1"], ["GET http:/// HTTP/1.1"], ["GET http://a.org:0/ HTTP/1.1"],
+        ["G\tT http://a.org/ HTTP/1.1"], ["GET http://a.org/ x HTTP/1.1"], ["GET http://u:p@a.org/ HTTP/1.1"],
+        ["GET http://é/ HTTP/1.1"],
+        ["GET https://a.org/ HTTP/1.1"], ["GET file:///etc/passwd HTTP/1.1"], ["GET http:/// HTTP/1.1"],
+        ["GET http://a.org:0/ HTTP/1.1"],
         ["GET http://a.org\\@b.org/ HTTP/1.1"], ["GET http://a%2eorg/ HTTP/1.1"], ["GET http://2130706433/ HTTP/1.1"],
-        ["CONNECT a.org HTTP/1.1"], ["CONNECT http://a.org:443 HTTP/1.1"], ["CONNECT u@a.org:443 HTTP/1.1"], ["CONNECT a.org:443/ HTTP/1.1"],
+        ["CONNECT a.org HTTP/1.1"], ["CONNECT http://a.org:443 HTTP/1.1"], ["CONNECT u@a.org:443 HTTP/1.1"],
+        ["CONNECT a.org:443/ HTTP/1.1"],
         ["CONNECT 0x7f.1:443 HTTP/1.1"], ["CONNECT [fe80::1%25lo]:443 HTTP/1.1"],
         *(
             ["POST http://a.org/ HTTP/1.1", *fields]
             for fields in (
                 ["Host: a.org", "Host: a.org"], ["Content-Length: 1", "Content-Length: 1"], ["Content-Length: 1, 1"],
-                ["Content-Length: +1"], ["Content-Length: 0x1"], ["Content-Length:"], ["Content-Length: -1"], ["Content-Length: ¹"],
-                ["Content-Length: 1", "Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
+                ["Content-Length: +1"], ["Content-Length: 0x1"], ["Content-Length:"], ["Content-Length: -1"],
+                ["Content-Length: ¹"],
+                ["Content-Length: 1", "Transfer-Encoding: chunked"],
+                ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"],
                 ["Transfer-Encoding: gzip, chunked"], ["Transfer-Encoding: xchunked"], ["Transfer-Encoding : chunked"],
                 ["Transfer-Encoding:\x0bchunked"], [" Transfer-Encoding: chunked"], ["A: b", " c"], ["A"], [": b"], ["A b: c"],
                 ["A: b\rTransfer-Encoding: chunked"], ["A: b\nTransfer-Encoding: chunked"], ["A: b\0"],

@@ -229,7 +229,7 @@ class Proxy:
                 head = await host.head(IDLE_SECONDS)
                 if not head:
                     raise Malformed("there is none")
-                answer = parse_answer(head)
+                answer = parse_answer(head, visit.method or "")
             except Malformed as error:
                 raise Refused("502 Bad Gateway", f"the answer of {visit.host} cannot be read: {error}", "unreachable") from None
             visit.status = answer.status
@@ -238,8 +238,12 @@ class Proxy:
                 break
         else:
             raise ConnectionAbortedError(errno.ECONNABORTED, "the host never comes to its answer")
-        while data := await host.some():
-            await client.send(data)
+        left = answer.length
+        while left != 0 and (data := await host.some()):
+            await client.send(data[:left])
+            left = None if left is None else max(0, left - len(data))
+        if left:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the answer breaks off")
 
     async def _answer(self, client: Stream, visit: Visit, status: str, why: str) -> None:
         """Say why not. Tools show the phrase behind the number, and of a refused CONNECT little else."""

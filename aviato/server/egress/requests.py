@@ -19,7 +19,6 @@ _CONNECTION = frozenset({"connection", "proxy-connection", "keep-alive", "proxy-
 """Fields between a client and its proxy, which go no further."""
 
 Fields = list[tuple[str, str]]
-Body = int | Literal["chunked", "until the end"]
 
 
 class Malformed(Exception):
@@ -56,11 +55,13 @@ class Answer(NamedTuple):
         status: its number.
         head: to be sent to the client, which is told that the connection ends with this answer.
         interim: whether another one follows.
+        length: how many bytes follow; None: until the host closes the connection, or the client does.
     """
 
     status: int
     head: bytes
     interim: bool
+    length: int | None
 
 
 def parse_request(head: bytes) -> Request:
@@ -99,8 +100,12 @@ def parse_request(head: bytes) -> Request:
     return Request(method=method, host=authority.host, port=authority.port or 80, head=sent, body=body)
 
 
-def parse_answer(head: bytes) -> Answer:
+def parse_answer(head: bytes, method: str) -> Answer:
     """Read the head of an answer.
+
+    Args:
+        head: up to and with its empty line.
+        method: of the request.
 
     Raises:
         Malformed: it is none.
@@ -112,12 +117,16 @@ def parse_answer(head: bytes) -> Answer:
     status = int(found[2])
     if status == 101:
         raise Malformed("it changes to another protocol, which nobody asked for")
-    _length(fields)
-    interim = status < 200
+    length, interim = _length(fields), status < 200
+    if any(name == "transfer-encoding" for name, _ in fields):
+        if length is not None:
+            raise Malformed("there are a Content-Length and a Transfer-Encoding")
+    if interim or method == "HEAD" or status in (204, 304):
+        length = 0
     dropped = (_CONNECTION - {"trailer"}) | _named(fields) | {"proxy-authenticate"}
     kept = [(name, value) for name, value in fields if name not in dropped]
     kept += [] if interim else [("Connection", "close")]
-    return Answer(status, _join(f"HTTP/1.1 {status} {found[3] or ''}", kept), interim)
+    return Answer(status, _join(f"HTTP/1.1 {status} {found[3] or ''}", kept), interim, length)
 
 
 def _split(head: bytes) -> tuple[str, Fields]:
