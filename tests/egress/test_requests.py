@@ -80,20 +80,22 @@ def test_what_is_refused(lines):
 
 
 def test_an_answer_ends_its_connection():
-    answer = parse_answer(
-        head("HTTP/1.1 200 OK", "Connection: keep-alive, x-a", "X-A: 1", "Keep-Alive: 5", "Content-Length: 3")
-    )
-    assert answer == (200, head("HTTP/1.1 200 OK", "content-length: 3", "Connection: close"), False)
-    assert parse_answer(head("HTTP/1.0 404")).head == head("HTTP/1.1 404 ", "Connection: close")
-    assert parse_answer(head("HTTP/1.1 100 Continue")) == (100, head("HTTP/1.1 100 Continue"), True)
+    given_head = head("HTTP/1.1 200 OK", "Connection: keep-alive, x-a", "X-A: 1", "Keep-Alive: 5", "Content-Length: 3")
+    assert parse_answer(given_head, "GET") == (200, head("HTTP/1.1 200 OK", "content-length: 3", "Connection: close"), False, 3)
+    assert parse_answer(head("HTTP/1.0 404"), "GET") == (404, head("HTTP/1.1 404 ", "Connection: close"), False, None)
+    assert parse_answer(head("HTTP/1.1 100 Continue"), "PUT") == (100, head("HTTP/1.1 100 Continue"), True, 0)
+    assert parse_answer(given_head, "HEAD").length == 0
+    assert parse_answer(head("HTTP/1.1 304 x", "Content-Length: 3"), "GET").length == 0
+    with pytest.raises(Malformed):
+        parse_answer(head("HTTP/1.1 200 OK", "Content-Length: 3", "Transfer-Encoding: chunked"), "GET")
     for wrong in ("HTTP/1.1 101 Switching Protocols", "HTTP/2 200", "ICY 200 OK", "HTTP/1.1 999 x", "", "200 OK"):
         with pytest.raises(Malformed):
-            parse_answer(head(wrong))
+            parse_answer(head(wrong), "GET")
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"GET http://a.org/ HTTP/1.1\r\n", b"CONNECT ", b"HTTP/1.1 200 OK\r\n"]))
 def test_no_head_does_anything_but_be_read_or_refused(data, before):
-    for parse in (parse_request, parse_answer):
+    for parse in (parse_request, lambda head: parse_answer(head, "GET")):
         try:
             read = parse(before + data + b"\r\n\r\n")
         except Malformed:

@@ -118,9 +118,8 @@ def parse_answer(head: bytes, method: str) -> Answer:
     if status == 101:
         raise Malformed("it changes to another protocol, which nobody asked for")
     length, interim = _length(fields), status < 200
-    if any(name == "transfer-encoding" for name, _ in fields):
-        if length is not None:
-            raise Malformed("there are a Content-Length and a Transfer-Encoding")
+    if length is not None and any(name == "transfer-encoding" for name, _ in fields):
+        raise Malformed("there are a Content-Length and a Transfer-Encoding")
     if interim or method == "HEAD" or status in (204, 304):
         length = 0
     dropped = (_CONNECTION - {"trailer"}) | _named(fields) | {"proxy-authenticate"}
