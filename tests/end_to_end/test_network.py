@@ -1,4 +1,4 @@
-"""Programs inside that reach the network by the server's proxy: all of it, listed hosts, none. The internet is a stand-in here."""
+"""Programs inside that reach the network by the server's proxy. What stands for the internet is the machine's loopback."""
 
 from __future__ import annotations
 

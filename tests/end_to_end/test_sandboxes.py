@@ -207,7 +207,6 @@ def test_placement(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("network", NetworkOptions(egress_mode="internet")),
         ("secrets", ["a"]),
         ("runtime", "runsc"),
     ],

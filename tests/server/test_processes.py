@@ -178,7 +178,7 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--egress-allow-cidr", "10.0.0.0/8"], "--egress-allow-cidr is not available yet"),
+        (["--egress-allow-cidr", "10.0.0.1/8"], "egress_allow_cidr: Value error, '10.0.0.1/8' is no network"),
         (["--tls-cert", "x"], "--tls-cert is not available yet"),
         (["--auth", "wandb"], "--auth is not available yet"),
         (["--port", "99999"], "port"),

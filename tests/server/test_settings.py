@@ -24,6 +24,7 @@ EXAMPLES = {
     "idle_exit": ("30", 30.0),
     "sandbox_uid_base": ("1900000000", 1_900_000_000),
     "socket_fd": ("3", 3),
+    "egress_allow_cidr": ("10.0.0.0/8,fd00::/8", ("10.0.0.0/8", "fd00::/8")),
     "record_retention": ("5", 5.0),
 }
 
@@ -37,16 +38,16 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     given, value = EXAMPLES[name]
     default = getattr(ServerSettings(), name)
     file = tmp_path / "settings.toml"
-    literal = "{a = '/x', b = '/y'}" if name == "image" else repr(value).replace("'", '"')
+    literal = "{a = '/x', b = '/y'}" if name == "image" else repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
-    other = {"image": "z=/z"}.get(name, "7")
+    other = {"image": "z=/z", "egress_allow_cidr": "192.168.0.0/16"}.get(name, "7")
     assert getattr(load({}, {}), name) == default
     assert getattr(load({"settings_file": str(file)}, {}), name) == value
     assert getattr(load({}, {"AVIATO_SETTINGS_FILE": str(file)}), name) == value
     variables = {f"AVIATO_{name.upper()}": given}
     assert getattr(load({}, variables), name) == value
     assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
-    flag = ("a=/x", "b=/y") if name == "image" else given
+    flag = {"image": ("a=/x", "b=/y"), "egress_allow_cidr": value}.get(name, given)
     assert getattr(load({name: flag}, {f"AVIATO_{name.upper()}": other}), name) == value
 
 
@@ -63,7 +64,7 @@ def test_settings_of_later_features_are_refused_by_name(name):
     ("name", "value"),
     [
         ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
-        ("image", "noequals"), ("image", "a=relative"), ("socket_fd", "1"),
+        ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"), ("image", "a=relative"), ("socket_fd", "1"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_names_its_setting(name, value):

@@ -24,7 +24,14 @@ def record(name, **changes):
 
 
 def test_what_is_stored_comes_back(store):
-    first = record("a", tags=("x", "y"), annotations={"k": "v"}, limits={"cpu": {"value": None, "strength": "none"}}, body="{}")
+    first = record(
+        "a",
+        tags=("x", "y"),
+        annotations={"k": "v"},
+        limits={"cpu": {"value": None, "strength": "none"}},
+        egress=["a.org"],
+        body="{}",
+    )
     store.add_sandbox(first)
     assert store.sandbox("a") == first and store.sandbox("b") is None
     ended = replace(first, status=SandboxStatus.FAILED, ended_at=2.0, returncode=3, is_infrastructure=True, body=None)
@@ -61,7 +68,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     path = tmp_path / "store.db"
     Store(str(path)).close()
     db = sqlite3.connect(path)
-    for column in ("let_go", "ports")[version - 1 :]:
+    for column in ("let_go", "ports", "egress")[version - 1 :]:
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     db.execute(f"PRAGMA user_version = {version}")
     db.commit()
@@ -69,9 +76,10 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     for turn in range(2):
         store = Store(str(path))
         assert store.living() == []
-        assert {"let_go", "ports"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        assert {"let_go", "ports", "egress"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]
+        assert store.sandbox(f"a{turn}").egress == "none"
         store.close()
 
 
