@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import NetworkOptions, Sandbox, SandboxDefaults, SandboxStatus
+from aviato import Sandbox, SandboxDefaults, SandboxStatus
 
 
 def test_construction_is_free_and_the_id_is_known(served: Any) -> None:

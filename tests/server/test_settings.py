@@ -64,7 +64,8 @@ def test_settings_of_later_features_are_refused_by_name(name):
     ("name", "value"),
     [
         ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
-        ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"), ("image", "a=relative"), ("socket_fd", "1"),
+        ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"),
+        ("image", "a=relative"), ("socket_fd", "1"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_names_its_setting(name, value):
