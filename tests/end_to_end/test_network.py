@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
 import signal
+import socket
 import threading
+import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +54,7 @@ class Web:
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        self.files: dict[str, bytes] = {}
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,9 +63,10 @@ class Web:
             def answer(self) -> None:
                 data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 web.requests.append(f"{self.headers['Host']} {self.path}")
-                body = f"{self.command} {self.path} {len(data)}".encode()
+                body = web.files.get(self.path, f"{self.command} {self.path} {len(data)}".encode())
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -112,8 +118,6 @@ def run(sandbox: Any, source: str, *arguments: str) -> list[str]:
 
 def log_of(server: RunningServer, sandbox: Sandbox, number: int) -> list[dict[str, Any]]:
     """The requests of a sandbox on record, once there are so many."""
-    import time
-
     path = Path(server.state_dir) / "serve" / "log" / "egress" / f"{sandbox.sandbox_id}.jsonl"
     deadline = time.monotonic() + 10
     while True:
@@ -180,6 +184,60 @@ async def test_the_async_forms(network: RunningServer, web: Web) -> None:
         async with made:
             assert (await made.exec(["python3", "-c", FETCH, url])).stdout == "200 GET / 0\n"
             assert made.info is not None and made.info.egress_mode == "internet"
+
+
+def wheel() -> bytes:
+    """A package of one module."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr("tiny_from_a_mirror.py", "value = 42\n")
+        for name, text in {
+            "METADATA": "Metadata-Version: 2.1\nName: tiny-from-a-mirror\nVersion: 1.0\n",
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }.items():
+            file.writestr(f"tiny_from_a_mirror-1.0.dist-info/{name}", text)
+    return made.getvalue()
+
+
+def has_pip(sandbox: Sandbox) -> bool:
+    return bool(sandbox.exec(["python3", "-m", "pip", "--version"]).result().returncode == 0)
+
+
+def test_pip_installs_from_a_listed_mirror(network: RunningServer, web: Web) -> None:
+    name = "tiny_from_a_mirror-1.0-py3-none-any.whl"
+    web.files = {"/simple/tiny-from-a-mirror/": f'<a href="/{name}">{name}</a>'.encode(), f"/{name}": wheel()}
+    with Sandbox(network=NetworkOptions(egress_mode=["127.0.0.2"])) as sandbox:
+        if not has_pip(sandbox):
+            pytest.skip("the interpreter has no pip")
+        for host, status in (("127.0.0.3", 1), ("127.0.0.2", 0)):
+            options = ["--retries", "0", "--index-url", f"http://{host}:{web.port}/simple", "--trusted-host", host]
+            result = sandbox.exec(["python3", "-m", "pip", "install", *options, "tiny-from-a-mirror"]).result()
+            assert result.returncode == status, result.stdout + result.stderr
+        assert run(sandbox, "import tiny_from_a_mirror; print(tiny_from_a_mirror.value)") == ["42"]
+
+
+def test_pip_installs_from_the_registry(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one, where this machine reaches it; it may stand in a private network here."""
+    index = pytest.importorskip("pip._internal.models.index").PyPI
+    found: set[str] = set()
+    try:
+        for host in (index.netloc, index.file_storage_domain):
+            found |= {str(entry[4][0]) for entry in socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)}
+            socket.create_connection((host, 443), 3).close()
+    except OSError as error:
+        pytest.skip(f"the registry cannot be reached: {error}")
+    running = make_server(egress_allow_cidr=",".join(sorted(found)))
+    monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+    allowed = NetworkOptions(egress_mode=[f"{index.netloc}:443", f"{index.file_storage_domain}:443"])
+    certificates = {"PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}
+    with Sandbox(network=allowed, environment_variables=certificates) as sandbox:
+        if not has_pip(sandbox):
+            pytest.skip("the interpreter has no pip")
+        result = sandbox.exec(["python3", "-m", "pip", "install", "--no-deps", "--target", "/tmp/got", "tomli"]).result()
+        assert result.returncode == 0, result.stdout + result.stderr
+        verdicts = {(entry["host"], entry["verdict"]) for entry in log_of(running, sandbox, 2)}
+        assert verdicts == {(index.netloc, "passed"), (index.file_storage_domain, "passed")}
 
 
 def test_with_ports_and_the_port_of_the_proxy_among_them(network: RunningServer, web: Web) -> None:
@@ -258,8 +316,6 @@ def test_a_wrong_mode_is_named(mode: Any) -> None:
 def test_nothing_of_it_stays(network: RunningServer, web: Web) -> None:
     def descriptors() -> int:
         return len(os.listdir(f"/proc/{network.process.pid}/fd"))
-
-    import time
 
     with Sandbox(network=NetworkOptions(egress_mode="internet")) as sandbox:
         run(sandbox, FETCH, f"http://127.0.0.2:{web.port}/")

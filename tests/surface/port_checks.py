@@ -42,6 +42,22 @@ def network(place: Place) -> None:
         assert (box.applied_ingress_mode, box.applied_egress_mode) == (options.ingress_mode, options.egress_mode)
 
 
+@check("NetworkOptions.egress_mode", "Sandbox.applied_egress_mode")
+def egress(place: Place) -> None:
+    options = aviato.NetworkOptions(egress_mode=["Listed.example", "*.below.example:443"])
+    with aviato.Sandbox(network=options) as box:
+        result = box.exec(["python3", "-c", "import urllib.request as r; r.urlopen('http://other.example/')"]).result()
+        assert "403" in result.stderr and "does not have other.example" in result.stderr
+        assert box.applied_egress_mode == options.egress_mode == ("listed.example", "*.below.example:443")
+
+
+@acheck("NetworkOptions.egress_mode", "Sandbox.applied_egress_mode")
+async def egress_awaited(place: Place) -> None:
+    async with aviato.Sandbox(network=aviato.NetworkOptions(egress_mode="internet")) as box:
+        result = await box.exec(["python3", "-c", "import urllib.request as r; r.urlopen('http://169.254.169.254/')"])
+        assert "403" in result.stderr and box.applied_egress_mode == "internet"
+
+
 @check("SandboxDefaults.network")
 def default_network(place: Place) -> None:
     defaults = aviato.SandboxDefaults(network=aviato.NetworkOptions(exposed_ports=[8000]))
