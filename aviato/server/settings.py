@@ -78,7 +78,8 @@ class ServerSettings(BaseModel):
     @classmethod
     def _list(cls, value: Any) -> Any:
         """The variable has them with commas between."""
-        return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+        given = [value] if isinstance(value, str) else value
+        return [part.strip() for item in given for part in str(item).split(",") if part.strip()] if _is_list(given) else value
 
     @field_validator("egress_allow_cidr")
     @classmethod
@@ -108,6 +109,10 @@ class ServerSettings(BaseModel):
             if not os.path.isabs(directory):
                 raise ValueError(f"the directory of image {name!r} must be absolute, got {directory!r}")
         return value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: bool = False) -> ServerSettings:

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 FIRST_PORT = 3128
 CONNECTIONS_A_SANDBOX = 128
+CONNECTIONS_A_SECOND = 100
+"""Of one sandbox, after `CONNECTIONS_AT_ONCE` without delay: whoever connects in a loop keeps the server from nothing else."""
+CONNECTIONS_AT_ONCE = 256
 ACCEPTS_A_TURN = 16
 FULL_SECONDS = 1.0
 WARNING_SECONDS = 30.0
@@ -53,6 +56,18 @@ class _Way:
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     accepting: bool = False
     warned_at: float = float("-inf")
+    credit: float = CONNECTIONS_AT_ONCE
+    credited_at: float = field(default_factory=time.monotonic)
+
+    def may_connect(self) -> bool:
+        """Take one off what it may open by now, if there is one."""
+        now = time.monotonic()
+        self.credit = min(CONNECTIONS_AT_ONCE, self.credit + (now - self.credited_at) * CONNECTIONS_A_SECOND)
+        self.credited_at = now
+        if self.credit < 1:
+            return False
+        self.credit -= 1
+        return True
 
 
 class Egress:
@@ -155,9 +170,14 @@ class Egress:
             if self._connections() >= self.most_connections:
                 self._pause(way, f"waits: the server has {self.most_connections} connections to the network, the most it may")
                 return
+            if not way.may_connect():
+                self._accept_no_more(way)
+                asyncio.get_running_loop().call_later(ACCEPTS_A_TURN / CONNECTIONS_A_SECOND, self._accept_from, way)
+                return
             try:
                 sock, _ = way.listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
+                way.credit += 1
                 return
             except OSError as error:
                 self._pause(way, f"cannot connect to the network: {error}")
