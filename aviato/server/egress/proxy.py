@@ -163,20 +163,17 @@ class Proxy:
         return f"{address} is the server's own"
 
     async def _dial(self, addresses: list[Address], request: Request, visit: Visit) -> socket.socket:
-        problem = ""
+        status, problem = "502 Bad Gateway", ""
         for address in map(plain, addresses):
+            visit.address = str(address)
             try:
-                sock = await _open(address, request.port)
+                return await _open(address, request.port)
             except TimeoutError:
-                problem = f"{address} does not answer"
+                status, problem = "504 Gateway Timeout", "it does not answer"
             except OSError as error:
-                problem = f"{address}: {os.strerror(error.errno) if error.errno else error}"
+                status, problem = "502 Bad Gateway", os.strerror(error.errno) if error.errno else str(error)
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     break
-            else:
-                visit.address = str(address)
-                return sock
-        status = "504 Gateway Timeout" if problem.endswith("does not answer") else "502 Bad Gateway"
         raise Refused(status, f"{request.host} cannot be reached at port {request.port}: {problem}", "unreachable")
 
     # -- passing on
@@ -283,7 +280,10 @@ async def _send_chunks(client: Stream, host: Stream) -> None:
             raise Malformed("a chunk is longer than it says")
         await host.send(b"\r\n")
     for _ in range(MAX_TRAILERS):
-        if await client.line() in (b"\r\n", b""):
+        line = await client.line()
+        if not line:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the client is gone")
+        if line == b"\r\n":
             await host.send(b"0\r\n\r\n")
             return
     raise Malformed("there are too many trailers")
