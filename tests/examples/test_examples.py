@@ -26,6 +26,12 @@ OUTPUTS = {
     ),
     "reconnect_by_id": "step 1\nstep 2\nreturncode 3\nafter the first line: step 2\n",
     "port": "hello from inside\n",
+    "network": (
+        "HTTP Error 403: Forbidden: the allow-list of this sandbox does not have example.org\n"
+        "HTTP Error 403: Forbidden: the allow-list of this sandbox does not have api.example.net at port 80\n"
+        "HTTP Error 403: Forbidden: the allow-list of this sandbox does not have 169.254.169.254\n"
+        "reaches example.com *.example.net:443\n"
+    ),
     "many_sandboxes": f"{[n**2 for n in range(16)]}\n16 live\n0 live\n",
     "batch_with_progress": (
         "4 of 12 done\n8 of 12 done\n12 of 12 done\n"
