@@ -83,6 +83,27 @@ async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
         socket.create_connection(address)
 
 
+async def test_a_listener_inside_is_made_once_and_given_out_again(box, backend):
+    connect = "import socket; s = socket.create_connection(('127.0.0.1', 3128), 20); print(s.recv(10).decode())"
+    first = await backend.open_passage(box.id)
+    with await first.listen(3128) as listener:
+        assert listener.getsockname() == ("127.0.0.1", 3128)
+    # Nobody has it outside now; who connects waits.
+    exec_id, asking = box.start("python3", "-c", connect)
+    second = await backend.open_passage(box.id)
+    with await second.listen(3128) as listener:
+        listener.setblocking(False)
+        sock, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(listener), 20)
+        with sock:
+            await asyncio.get_running_loop().sock_sendall(sock, b"hello")
+    assert (await box.finish(exec_id, asking)).stdout == "hello\n"
+    await ready(box, second, 3129, 10, "time.sleep(100)")
+    with pytest.raises(OSError, match="in use"):
+        await second.listen(3129)
+    assert await second.kept() == {}
+    second.close()
+
+
 async def test_a_listener_of_the_host_is_out_of_reach_inside(box, passage):
     source = """
 import ctypes, os, socket
@@ -127,7 +148,14 @@ async def test_who_listens_and_never_accepts_holds_up_nobody(box, passage):
 
 
 async def test_nonsense_costs_the_connection_and_nothing_else(box, backend):
-    for message in (b"\xff", b"[]", b"{}", b'{"id": 1, "op": "dial", "port": "x"}', b'{"id": 1, "op": "keep"}'):
+    for message in (
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"id": 1, "op": "dial", "port": "x"}',
+        b'{"id": 1, "op": "keep"}',
+        b'{"id": 1, "op": "listen"}',
+    ):
         passage = await backend.open_passage(box.id)
         passage._sock.send(message)
         async with asyncio.timeout(5):
