@@ -242,6 +242,16 @@ async def test_services_of_the_machine_are_out_of_reach():
         assert host.got == []
 
 
+async def test_the_same_requests_reach_it_without_the_check_of_addresses(monkeypatch):
+    """The control of the test above, and of the one for rebinding."""
+    monkeypatch.setattr("aviato.server.egress.policy._kind", lambda address: None)
+    monkeypatch.setattr(proxy_module, "is_own", lambda address: False)
+    async with Host() as host, Inside(allowed=(), names={"a.example": ["127.0.0.1"]}) as inside:
+        for name in ("a.example", "127.0.0.1", "[::ffff:127.0.0.1]"):
+            assert status(await inside.ask(f"GET http://{name}:{host.port}/ HTTP/1.1\r\n\r\n".encode())) == 200
+        assert len(host.got) == 3
+
+
 async def test_the_machines_own_public_address_is_as_good_as_its_loopback(monkeypatch):
     assert is_own(ip_address("127.0.0.1")) and is_own(ip_address("::ffff:127.0.0.9"))
     monkeypatch.setattr(proxy_module, "is_own", lambda address: str(address) == "8.8.4.4")
