@@ -31,7 +31,7 @@ class Host:
     """A server of the internet; what it gets is in `got`, a connection each."""
 
     def __init__(self, address="127.0.0.1", answer=ANSWER):
-        self.address, self.answer, self.got = address, answer, []
+        self.address, self.answer, self.got, self.writers = address, answer, [], []
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self._serve, self.address, 0)
@@ -40,10 +40,14 @@ class Host:
 
     async def __aexit__(self, *_):
         self.server.close()
+        for writer in self.writers:
+            writer.close()
+        await asyncio.sleep(0.01)
 
     async def _serve(self, reader, writer):
         got = bytearray()
         self.got.append(got)
+        self.writers.append(writer)
         with contextlib.suppress(OSError):
             if callable(self.answer):
                 await self.answer(got, reader, writer)
