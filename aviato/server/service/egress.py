@@ -186,7 +186,7 @@ class Egress:
             sock.setblocking(False)
             task = asyncio.create_task(way.proxy.serve(sock), name=f"egress of {way.sandbox_id}")
             way.connections.add(task)
-            task.add_done_callback(lambda task: self._ended(way, task))
+            task.add_done_callback(lambda task, sock=sock: self._ended(way, task, sock))
 
     def _pause(self, way: _Way, why: str) -> None:
         """Let further connections wait in the kernel."""
@@ -197,7 +197,8 @@ class Egress:
             way.warned_at = now
             log.warning("sandbox %s %s; others wait", way.sandbox_id, why)
 
-    def _ended(self, way: _Way, task: asyncio.Task[None]) -> None:
+    def _ended(self, way: _Way, task: asyncio.Task[None], sock: socket.socket) -> None:
+        sock.close()  # A task that is cancelled before its first step has not.
         way.connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection of sandbox %s to the network broke off", way.sandbox_id, exc_info=error)
