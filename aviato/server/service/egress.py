@@ -10,6 +10,7 @@ import logging
 import resource
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
@@ -186,7 +187,7 @@ class Egress:
             sock.setblocking(False)
             task = asyncio.create_task(way.proxy.serve(sock), name=f"egress of {way.sandbox_id}")
             way.connections.add(task)
-            task.add_done_callback(lambda task, sock=sock: self._ended(way, task, sock))
+            task.add_done_callback(partial(self._ended, way, sock))
 
     def _pause(self, way: _Way, why: str) -> None:
         """Let further connections wait in the kernel."""
@@ -197,7 +198,7 @@ class Egress:
             way.warned_at = now
             log.warning("sandbox %s %s; others wait", way.sandbox_id, why)
 
-    def _ended(self, way: _Way, task: asyncio.Task[None], sock: socket.socket) -> None:
+    def _ended(self, way: _Way, sock: socket.socket, task: asyncio.Task[None]) -> None:
         sock.close()  # A task that is cancelled before its first step has not.
         way.connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
