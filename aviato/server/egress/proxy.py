@@ -307,7 +307,7 @@ def is_own(address: Address) -> bool:
     """Whether an address is this machine's: it would then be the one to come from as well. Nothing is sent."""
     address = plain(address)
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as probe:
         probe.connect((str(address), 9))
         return bool(probe.getsockname()[0] == str(address))
     return False
