@@ -90,9 +90,13 @@ class Inside:
     async def ask(self, data):
         """Send, and read until the proxy closes."""
         reader, writer = await self.open()
+        task = self.tasks[-1]
         writer.write(data)
         async with asyncio.timeout(10):
-            return await reader.read()
+            answer = await reader.read()
+            writer.close()
+            await task
+        return answer
 
     async def __aenter__(self):
         return self

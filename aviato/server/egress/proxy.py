@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.egress.policy import plain
@@ -304,10 +304,11 @@ async def _open(address: Address, port: int) -> socket.socket:
 
 
 def is_own(address: Address) -> bool:
-    """Whether an address is this machine's: it would then be the one to come from as well. Nothing is sent."""
+    """Whether an address is this machine's: it, or the loopback, would then be the one to come from. Nothing is sent."""
     address = plain(address)
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as probe:
         probe.connect((str(address), 9))
-        return bool(probe.getsockname()[0] == str(address))
+        found = ip_address(probe.getsockname()[0])
+        return found == address or found.is_loopback
     return False
