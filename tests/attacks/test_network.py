@@ -207,7 +207,7 @@ try:
             for thread in threads: thread.join()
 except OSError:
     pass
-print(json.dumps({"held": len(held)}))
+print(json.dumps({"held": len(held)}), flush=True)
 time.sleep(60)
 """
     with (
