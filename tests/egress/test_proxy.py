@@ -17,6 +17,7 @@ from aviato.server.egress.journal import Journal
 from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.policy import make_policy, networks
 from aviato.server.egress.proxy import Proxy, is_own
+from aviato.server.service import egress as egress_module
 
 pytestmark = pytest.mark.anyio
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nhi"
@@ -381,3 +382,16 @@ async def test_the_log_is_bounded(tmp_path, monkeypatch):
     assert (tmp_path / "sb-b.jsonl").stat().st_mode & 0o777 == 0o600
     journal.remove(["sb-a", "sb-b", "sb-c"])
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_connections_in_a_loop_are_slowed_down(monkeypatch):
+    clock = 0.0
+    monkeypatch.setattr(egress_module.time, "monotonic", lambda: clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        way = egress_module._Way("sb-a", ours, None, credited_at=clock)
+        assert [way.may_connect() for _ in range(300)] == [True] * 256 + [False] * 44
+        clock += 0.1
+        assert [way.may_connect() for _ in range(20)] == [True] * 10 + [False] * 10
+        clock += 1000
+        assert sum(way.may_connect() for _ in range(1000)) == 256
