@@ -51,6 +51,7 @@ __all__ = [
     "SandboxTerminatedError",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
+    "Secret",
     "Serialization",
     "Session",
     "StreamReader",
@@ -80,6 +81,7 @@ _HOMES = {
     "Sandbox": "sandbox",
     "SandboxDefaults": "defaults",
     "SandboxStatus": "options",
+    "Secret": "options",
     "Serialization": "options",
     "Session": "session",
     "StreamReader": "bridge.stream",
@@ -128,6 +130,7 @@ if TYPE_CHECKING:
     from aviato.options import NetworkOptions as NetworkOptions
     from aviato.options import ResourceOptions as ResourceOptions
     from aviato.options import SandboxStatus as SandboxStatus
+    from aviato.options import Secret as Secret
     from aviato.options import Serialization as Serialization
     from aviato.process import Process as Process
     from aviato.results import FileInfo as FileInfo

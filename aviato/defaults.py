@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
-from aviato.options import NetworkOptions, ResourceOptions
+from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -35,6 +35,7 @@ class SandboxDefaults:
         runway_ids, tower_ids: where sandboxes may be placed; None is anywhere. The local backend has one of each, `local`.
         network: of every sandbox that names none itself; see `NetworkOptions`.
         resources: limits of every sandbox, as `resources=` of a sandbox has them; what the call names wins.
+        secrets: of every sandbox; those of the call are added, and win where the variable is the same.
     """
 
     container_image: str = DEFAULT_IMAGE
@@ -49,6 +50,7 @@ class SandboxDefaults:
     tags: Sequence[str] = ()
     resources: ResourceOptions | Mapping[str, Any] | None = None
     network: NetworkOptions | None = None
+    secrets: Sequence[Secret] = ()
     environment_variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     runway_ids: Sequence[str] | None = None
     tower_ids: Sequence[str] | None = None
@@ -75,6 +77,7 @@ class SandboxDefaults:
                 object.__setattr__(self, name, texts(name, ids))
         network(self.network)
         resources(self.resources)
+        object.__setattr__(self, "secrets", check_secrets(self.secrets))
 
     def given(self, name: str) -> bool:
         """Whether the caller set this field, even to its built-in value."""
@@ -87,6 +90,11 @@ class SandboxDefaults:
     def merge_environment_variables(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """These variables and the call's, which win."""
         return {**self.environment_variables, **environment(more or {})}
+
+    def merge_secrets(self, more: Iterable[Secret] | None = None) -> tuple[Secret, ...]:
+        """These secrets and the call's, which win where the variable is the same."""
+        both = (*self.secrets, *check_secrets(() if more is None else more))
+        return check_secrets({secret.env_var: secret for secret in both}.values())
 
     def with_overrides(self, **overrides: Any) -> Self:
         """A copy with some fields set anew; what was given stays given.

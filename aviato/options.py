@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -154,6 +155,72 @@ def _amounts(table: str, values: object) -> dict[str, float]:
             raise TypeError(f"resources: {table}[{name!r}] {error}") from None
         except ValueError as error:
             raise _wrong("resources", f"{table}[{name!r}]: {error}") from None
+    return found
+
+
+SECRET_PREFIX = "AVIATO_SECRET_"
+"""What the variables are called that hold secrets of store `env`, before their names."""
+SECRET_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"
+SECRET_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+MAX_SECRETS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """A value that the server gives to a sandbox as an environment variable. Only its name is said here.
+
+    Attributes:
+        store: `env`: the server's own variable `AVIATO_SECRET_<name>`; where the server is the embedded one, that of the
+            calling process. `file`: the file of this name in the server's `--secrets-dir`, without the line end behind it.
+        name: in its store; case counts.
+        env_var: the variable of every command inside; None is `name`.
+
+    Raises:
+        TypeError, AviatoValidationError: an unknown store, or a name that cannot be one. What was given as a name is not shown:
+            it may be the secret.
+    """
+
+    store: Literal["env", "file"]
+    name: str
+    env_var: str | None = None
+
+    def __post_init__(self) -> None:
+        for field_name in ("store", "name", "env_var"):
+            value = getattr(self, field_name)
+            if not isinstance(value, str) and not (field_name == "env_var" and value is None):
+                raise TypeError(f"{field_name} of a Secret must be a str, not {type(value).__name__}")
+        if self.store not in ("env", "file"):
+            raise _wrong("secrets", "have the store 'env' or 'file'; there is no other")
+        pattern, letters = (SECRET_VARIABLE, "'_'") if self.store == "env" else (SECRET_NAME, "'_', '.' and '-'")
+        if re.fullmatch(pattern[1:-1], self.name) is None:
+            why = f"a name in the store {self.store!r} has up to 128 ASCII letters, digits, {letters}"
+            raise _wrong("secrets", f"{why}, and begins with {'no digit' if self.store == 'env' else 'neither . nor -'}")
+        if self.env_var is None:
+            object.__setattr__(self, "env_var", self.name)
+        if re.fullmatch(SECRET_VARIABLE[1:-1], str(self.env_var)) is None:
+            why = "env_var= has up to 128 ASCII letters, digits and '_', and begins with no digit"
+            raise _wrong("secrets", f"{why}; left out, it is the name")
+
+
+def check_secrets(value: object) -> tuple[Secret, ...]:
+    """Secrets, each for a variable of its own. What was given in their place is not shown: it may be the secret.
+
+    Raises:
+        TypeError: no list of `Secret`.
+        AviatoValidationError: two for one variable, or too many.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise TypeError(f"secrets must be a list of Secret, not {type(value).__name__}")
+    found = tuple(value)
+    for item in found:
+        if not isinstance(item, Secret):
+            raise TypeError(f"secrets must be a list of Secret(store=, name=, env_var=), got a {type(item).__name__}")
+    variables = [item.env_var for item in found]
+    twice = sorted({str(name) for name in variables if variables.count(name) > 1})
+    if twice:
+        raise _wrong("secrets", f"name the variable {twice[0]} twice")
+    if len(found) > MAX_SECRETS:
+        raise _wrong("secrets", f"can be at most {MAX_SECRETS}, got {len(found)}")
     return found
 
 

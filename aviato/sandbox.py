@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
-    from aviato.options import NetworkOptions, ResourceOptions
+    from aviato.options import NetworkOptions, ResourceOptions, Secret
     from aviato.policy.metrics import Metrics
     from aviato.sandbox_config import Connection
     from aviato.session import Session
@@ -64,7 +64,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         mounted_files: Sequence[Mapping[str, Any]] | None = None,
         ports: Sequence[int] | None = None,
         network: NetworkOptions | None = None,
-        secrets: Sequence[Any] | None = None,
+        secrets: Sequence[Secret] | None = None,
         environment_variables: Mapping[str, str] | None = None,
         working_dir: str | None = None,
         annotations: Mapping[str, str] | None = None,
@@ -100,7 +100,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
                 `ResourceOptions`. What is left out has the server's default. A limit that the server cannot keep is refused by
                 name, but for `cpu`, which `limits` then shows as not enforced.
             strict_limits: refuse `cpu` too where it cannot be kept.
-            secrets: not available yet; refused when given.
+            secrets: up to 64 `Secret`, which the server sets as environment variables of every command. Their values are in no
+                listing, log, record or pickle. In a `grade`, the new sandboxes have none.
             runtime: not available yet; refused when given.
             runway_ids: pools it may be placed in; None is any. The local backend has one, `local`.
             tower_ids: nodes it may be placed on; None is any. The local backend has one, `local`.

@@ -13,7 +13,7 @@ from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 
 if TYPE_CHECKING:
-    from aviato.options import NetworkOptions, ResourceOptions
+    from aviato.options import NetworkOptions, ResourceOptions, Secret
 
 BUILT_IN = SandboxDefaults()
 
@@ -80,7 +80,7 @@ class SandboxOptions(TypedDict, total=False):
     mounted_files: Sequence[Mapping[str, Any]] | None
     ports: Sequence[int] | None
     network: NetworkOptions | None
-    secrets: Sequence[Any] | None
+    secrets: Sequence[Secret] | None
     environment_variables: Mapping[str, str] | None
     working_dir: str | None
     annotations: Mapping[str, str] | None
@@ -90,7 +90,7 @@ class SandboxOptions(TypedDict, total=False):
     tower_ids: Sequence[str] | None
 
 
-_LATER = ("secrets", "runtime")
+_LATER = ("runtime",)
 
 
 def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfig:
@@ -132,6 +132,7 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         if placed:
             create[name] = placed
     create |= _resources(options.get("resources"), chosen)
+    create |= _secrets(options.get("secrets"), chosen, create["environment_variables"])
     if options.get("strict_limits"):
         create["strict_limits"] = True
     if (working_dir := options.get("working_dir")) is not None:
@@ -248,6 +249,17 @@ def _egress(given: Any, defaults: SandboxDefaults) -> str | list[str] | None:
     network = checks.network(defaults.network if given is None else given)
     mode = None if network is None else network.egress_mode
     return mode if mode is None or isinstance(mode, str) else list(mode)
+
+
+def _secrets(given: Sequence[Secret] | None, defaults: SandboxDefaults, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Their names only: a configuration is pickled."""
+    found = defaults.merge_secrets(given)
+    for secret in found:
+        if secret.env_var in variables:
+            why = f"secrets= and environment_variables= both set {secret.env_var}; leave one of them out"
+            raise AviatoValidationError(why, field_violations={"secrets": f"{secret.env_var} is set twice"})
+    named = [{"store": secret.store, "name": secret.name, "env_var": secret.env_var} for secret in found]
+    return {"secrets": named} if named else {}
 
 
 def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.core.client import encode_create
+from aviato.core.secrets import own_values
 from aviato.exceptions import (
     AviatoError,
     SandboxFailedError,
@@ -136,6 +137,8 @@ class SandboxHandle:
             if turn is not None and not turn.done():
                 await self._take(turn)
             values = {**self._create, "sandbox_id": self.sandbox_id}
+            if values.get("secrets") and self.client.transport.server.endpoint.embedded:
+                values["secret_values"] = own_values(values["secrets"])
             if not values.get("detached"):
                 values["lease_id"] = self.presence.take_lease()
             self.see(await self.client.create(encode_create(values)))

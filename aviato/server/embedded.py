@@ -69,7 +69,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))
     logging.info("the embedded server starts in %s", directory)
-    uvloop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners))
+    uvloop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners, embedded=True))
 
 
 if __name__ == "__main__":

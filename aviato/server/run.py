@@ -18,6 +18,7 @@ from aviato.server.app import make_app
 from aviato.server.host import raise_open_files
 from aviato.server.middlewares import Guard
 from aviato.server.service import Service
+from aviato.server.service.secrets import Secrets, take_variables
 from aviato.server.threads import fix_threads
 
 if TYPE_CHECKING:
@@ -58,15 +59,19 @@ async def serve(
     listeners: Listeners,
     *,
     key_hashes: Sequence[str] = (),
+    embedded: bool = False,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until a signal or idleness ends it.
 
-    SIGINT ends every sandbox (a second one hands over at once); SIGTERM hands over: sandboxes live on.
+    SIGINT ends every sandbox (a second one hands over at once); SIGTERM hands over: sandboxes live on. An `embedded` server has
+    no secrets of its own: each caller sends what it names.
     """
+    variables = take_variables(os.environ)
+    secrets = Secrets(None if embedded else variables, settings.secrets_dir, shared=("/usr", *settings.image.values()))
     raise_open_files()
     fix_threads(asyncio.get_running_loop())
-    service = Service(settings, folder, backend)
+    service = Service(settings, folder, backend, secrets)
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
     guard = Guard(service.store.key_hashes(), hosts=[settings.host])

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 NOT_YET = {
-    "secrets_dir": "secrets",
     "tls_cert": "TLS",
     "tls_key": "TLS",
     "auth": "authentication by W&B keys",
@@ -49,6 +48,7 @@ class ServerSettings(BaseModel):
         None, description="File with one API key a line, and the routes behind it if it is not for all."
     )
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
+    secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many sandboxes may live at once (default: by the machine's memory and limits)."
@@ -101,6 +101,13 @@ class ServerSettings(BaseModel):
                 raise ValueError(f"{item!r} is not NAME=DIR")
             table[name] = directory
         return table
+
+    @field_validator("secrets_dir")
+    @classmethod
+    def _absolute_directory(cls, value: str | None) -> str | None:
+        if value is not None and not os.path.isabs(value):
+            raise ValueError(f"must be absolute, got {value!r}")
+        return value
 
     @field_validator("image")
     @classmethod

@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.options import SECRET_PREFIX
 from aviato.transport import embedded_key
 
 if TYPE_CHECKING:
@@ -242,7 +243,8 @@ def _environment() -> Iterator[tuple[str, str]]:
     """What the server may know of this process: nothing that a sandbox or a log could spread."""
     for name, value in os.environ.items():
         wanted = name in _KEPT or name.lower() in _PROXIES or name.startswith(("AVIATO_", "SSL_CERT_"))
-        if wanted and name not in ("AVIATO_API_KEY", "AVIATO_BASE_URL", "PYTHONPATH"):
+        ours = name in ("AVIATO_API_KEY", "AVIATO_BASE_URL", "PYTHONPATH") or name.startswith(SECRET_PREFIX)
+        if wanted and not ours:
             yield name, value
     # The server starts in `/`: what is importable here by a relative path must be importable there.
     python_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.options import SECRET_PREFIX
 from aviato.wire.version import WIRE_VERSION
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _container() -> str:
 
 def _settings() -> Iterator[str]:
     for name in sorted(os.environ):
-        if name.startswith("AVIATO_") and name not in _NOT_SETTINGS and not name.startswith("AVIATO_SECRET_"):
+        if name.startswith("AVIATO_") and name not in _NOT_SETTINGS and not name.startswith(SECRET_PREFIX):
             yield f"{name}={os.environ[name]}"
     if path := os.environ.get("AVIATO_SETTINGS_FILE"):
         try:

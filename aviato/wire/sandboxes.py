@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from aviato import hosts
-from aviato.options import SandboxStatus
+from aviato.options import MAX_SECRETS, SECRET_NAME, SECRET_VARIABLE, SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.ids import ID_PATTERN
 from aviato.wire.resources import Resources
@@ -57,8 +57,18 @@ class MountedFile(RequestModel):
         return len(self.file_content) // 4 * 3 - self.file_content[-2:].count("=")
 
 
+class SecretReference(RequestModel):
+    """A secret by its name, and the environment variable that it is inside."""
+
+    store: Literal["env", "file"]
+    name: Annotated[str, StringConstraints(pattern=SECRET_NAME)]
+    env_var: Annotated[str, StringConstraints(pattern=SECRET_VARIABLE)]
+
+
 class CreateSandbox(RequestModel):
-    """Body of `POST /v1/sandboxes`. A repeat with the same id and body joins the first; `lease_id` does not count as body."""
+    """Body of `POST /v1/sandboxes`. A repeat with the same id and body joins the first; `lease_id` and `secret_values` do not
+    count as body.
+    """
 
     sandbox_id: SandboxId
     lease_id: LeaseId | None = None
@@ -89,6 +99,10 @@ class CreateSandbox(RequestModel):
     resources: Resources = Resources()
     strict_limits: bool = False
     """Refuse a limit of the processor too where it cannot be kept."""
+    secrets: Annotated[list[SecretReference], Field(max_length=MAX_SECRETS)] = []
+    """Each for a variable of its own."""
+    secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = {}
+    """Values of those of store `env`, by their names: only an embedded server takes them, and never puts them on record."""
 
 
 class QueueInfo(ResponseModel):

@@ -44,7 +44,9 @@ class SandboxSpec:
 
     sandbox_id: str
     image: ResolvedImage
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More environment variables. Their values go to the supervisor over its link and into no file, argument or log."""
     working_dir: str | None = None
     max_lifetime_seconds: float | None = None
     idle_timeout_seconds: float | None = None

@@ -53,7 +53,7 @@ async def create(call: Call) -> web.Response:
     def peer() -> Peer | None:
         return peer_process(call.request.transport)
 
-    info, new = call.service.sandboxes.create(call.body, peer)
+    info, new = await call.service.sandboxes.accept(call.body, peer)
     return answer(info, 201 if new else 200)
 
 

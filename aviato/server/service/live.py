@@ -29,6 +29,7 @@ class LiveSandbox:
     Attributes:
         record: what the store knows of it.
         image: None for one found again after a restart.
+        secrets: environment variables, until its supervisor has them.
         accepted_at: by the monotonic clock.
         place: resolves when it may start.
         link: to its supervisor, from the moment that it has one.
@@ -48,6 +49,7 @@ class LiveSandbox:
     request: CreateSandbox
     holder: str
     image: ResolvedImage | None = None
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
     accepted_at: float = field(default_factory=time.monotonic)
     place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     link: SupervisorLink | None = None

@@ -131,6 +131,7 @@ class Lives:
         async with asyncio.timeout(START_SECONDS):
             assert box.image is not None
             box.link = await self._backend.create(self.spec(box))
+            box.secrets = {}
             await self.run(box)
 
     async def run(self, box: LiveSandbox) -> None:
@@ -169,6 +170,7 @@ class Lives:
             sandbox_id=box.sandbox_id,
             image=box.image,
             environment=box.request.environment_variables,
+            secrets=box.secrets,
             working_dir=box.request.working_dir,
             max_lifetime_seconds=self.lifetime(box),
             idle_timeout_seconds=box.request.idle_timeout_seconds,

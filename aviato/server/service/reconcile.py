@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aviato.server.service.places import Places
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
+    from aviato.server.service.secrets import Secrets
     from aviato.server.store import SandboxRecord
     from aviato.server.supervisor.link import SupervisorLink
 
@@ -49,6 +50,7 @@ class Reconciliation:
         leases: Leases,
         execs: Execs,
         ports: Ports,
+        secrets: Secrets,
     ) -> None:
         self._backend = backend
         self._registry = registry
@@ -57,6 +59,7 @@ class Reconciliation:
         self._leases = leases
         self._execs = execs
         self._ports = ports
+        self._secrets = secrets
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
@@ -73,6 +76,7 @@ class Reconciliation:
         box = self._box(record)
         if not record.begun and box.asked is None:
             try:
+                box.secrets = await self._secrets.find_again(box.request.secrets)
                 box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
                 box.record = replace(record, ports={**self._ports.open(box.sandbox_id, record.ports)})
             except AviatoError as error:

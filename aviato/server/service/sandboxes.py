@@ -20,7 +20,7 @@ from aviato.wire.mounts import check_mounts
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from aviato.options import SandboxStatus
     from aviato.server.backends.base import Backend
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aviato.server.service.polls import Polls
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
+    from aviato.server.service.secrets import Secrets
     from aviato.server.settings import ServerSettings
     from aviato.wire.sandboxes import CreateSandbox
 
@@ -48,6 +49,7 @@ class Sandboxes:
         leases: Leases,
         polls: Polls,
         ports: Ports,
+        secrets: Secrets,
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -57,13 +59,32 @@ class Sandboxes:
         self._leases = leases
         self._polls = polls
         self._ports = ports
+        self._secrets = secrets
 
-    def create(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
+    async def accept(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
+        """As `create`, with the secrets that it names.
+
+        Raises:
+            AviatoValidationError: there is none of that name.
+        """
+        if not request.secrets and not request.secret_values:
+            return self.create(request, peer)
+        found: Mapping[str, str] = {}
+        if self._registry.find_record(request.sandbox_id) is None:
+            self._check(request)
+            found = await self._secrets.find(request.secrets, request.secret_values)
+        # From here on nobody holds the request that has the values in it.
+        return self.create(request.model_copy(update={"secret_values": {}}), peer, found)
+
+    def create(
+        self, request: CreateSandbox, peer: Callable[[], Peer | None], secrets: Mapping[str, str] | None = None
+    ) -> tuple[SandboxInfo, bool]:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
 
         Args:
-            request: what is wanted.
+            request: what is wanted; without values of secrets, since it is put on record.
             peer: tells the process that asks.
+            secrets: environment variables that are kept out of the record.
 
         Returns:
             The sandbox, and whether it is new: a repeat joins the first.
@@ -104,7 +125,7 @@ class Sandboxes:
             egress=request.egress_mode or "none",
             body=request.model_dump_json(),
         )
-        box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image)
+        box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image, secrets=dict(secrets or {}))
         spec = self._lives.spec(box)
         self._backend.check(spec)
         limits = self._backend.limits(spec)
@@ -225,13 +246,17 @@ class Sandboxes:
             violations["ports"] = f"the backend {self._backend.name!r} exposes none"
         if request.egress_mode not in (None, "none") and not self._backend.carries_egress:
             violations["egress_mode"] = f"the backend {self._backend.name!r} has no way to the network; it knows 'none' alone"
+        variables = [secret.env_var for secret in request.secrets]
+        twice = {name for name in variables if variables.count(name) > 1 or name in request.environment_variables}
+        if twice:
+            violations["secrets"] = f"the variable {min(twice)} is set twice"
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)
 
 
 def _hash(request: CreateSandbox) -> str:
-    body: dict[str, Any] = request.model_dump(mode="json", exclude={"lease_id"})
+    body: dict[str, Any] = request.model_dump(mode="json", exclude={"lease_id", "secret_values"})
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

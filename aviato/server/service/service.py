@@ -26,6 +26,7 @@ from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.sandboxes import Sandboxes
+from aviato.server.service.secrets import Secrets
 from aviato.server.store import Store
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import Health
@@ -50,12 +51,14 @@ class Service:
         settings: of the server.
         folder: its state.
         backend: carries the sandboxes.
+        secrets: that sandboxes can have; None is none.
     """
 
-    def __init__(self, settings: ServerSettings, folder: Folder, backend: Backend) -> None:
+    def __init__(self, settings: ServerSettings, folder: Folder, backend: Backend, secrets: Secrets | None = None) -> None:
         self.settings = settings
         self.folder = folder
         self.backend = backend
+        self.secrets = secrets or Secrets({})
         self.store = Store(folder.store)
         self.registry = Registry(self.store)
         self.polls = Polls()
@@ -74,7 +77,7 @@ class Service:
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
-            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports
+            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports, self.secrets
         )
         self.one_shots = OneShots(
             self.sandboxes, self.lives, self.registry, self.leases, self.polls, self.check_able, settings.run_code_concurrency
@@ -180,7 +183,7 @@ class Service:
         try:
             await self.backend.open()
             await Reconciliation(
-                self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports
+                self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets
             ).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)

@@ -299,6 +299,7 @@ class LocalBackend(Backend):
                 **plan.environment(spec.image.interpreter is not None),
                 **plan.proxy_environment(spec.egress_port),
                 **spec.environment,
+                **spec.secrets,
             },
             "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
             "nice": NICE,
