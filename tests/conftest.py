@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import pytest
 
 START_SECONDS = 20.0
 SERVE = "from aviato.cli.main import main; main()"
+SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
+"""What every server of the tests has."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,15 +70,15 @@ def connects(path: Path) -> bool:
     return True
 
 
-def start_server(state_dir: Path, **settings: Any) -> RunningServer:
+def start_server(state_dir: Path, *, environment: Mapping[str, str] = SECRETS, **settings: Any) -> RunningServer:
     """`aviato serve` on a Unix socket; settings are its flags."""
     path = state_dir / "test.sock"
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, "-c", SERVE, "serve", "--state-dir", str(state_dir / "state"), "--socket", str(path), *flags]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")} | {**environment}
     log = state_dir / "server.log"
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)
     deadline = time.monotonic() + START_SECONDS
     while not connects(path):
         if process.poll() is not None or time.monotonic() > deadline:

@@ -207,7 +207,6 @@ def test_placement(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("secrets", ["a"]),
         ("runtime", "runsc"),
     ],
 )

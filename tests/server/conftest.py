@@ -90,10 +90,10 @@ def output_of(frames):
 
 
 @asynccontextmanager
-async def _serving(folder, backend, **settings):
+async def _serving(folder, backend, *, secrets=None, **settings):
     """A server on a Unix socket; yields `(service, client, socket path)`."""
     folder.make()
-    service = Service(ServerSettings(**settings), folder, backend)
+    service = Service(ServerSettings(**settings), folder, backend, secrets)
     runner = web.AppRunner(make_app(service, Guard()), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     path = os.path.join(folder.path, "sock")

@@ -193,6 +193,7 @@ class FakeBackend(Backend):
 
     def __init__(self):
         self.links = {}
+        self.specs = {}
         self.places = set()
         self.switches = Switches()
         self.destroyed = []
@@ -219,6 +220,7 @@ class FakeBackend(Backend):
             await self.switches.create_waits.wait()
         if self.switches.create_error is not None:
             raise self.switches.create_error
+        self.specs[spec.sandbox_id] = spec
         link = self.links[spec.sandbox_id] = FakeLink(self, spec)
         return link
 

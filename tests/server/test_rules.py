@@ -203,7 +203,7 @@ async def test_bad_requests_name_the_field(server):
     for body, field in [
         ({"sandbox_id": "sb-x", "detached": True}, "sandbox_id"),
         ({"sandbox_id": new_sandbox_id()}, "lease_id"),
-        ({"sandbox_id": new_sandbox_id(), "detached": True, "secrets": []}, "secrets"),
+        ({"sandbox_id": new_sandbox_id(), "detached": True, "snapshot": "s"}, "snapshot"),
         ({"sandbox_id": new_sandbox_id(), "detached": True, "working_dir": "here"}, "working_dir"),
         ({"sandbox_id": new_sandbox_id(), "detached": True, "max_lifetime_seconds": -1}, "max_lifetime_seconds"),
         ({"sandbox_id": new_sandbox_id(), "detached": True, "args": ["x"]}, "args"),

@@ -16,6 +16,7 @@ EXAMPLES = {
     "backend": ("docker", "docker"),
     "api_key_file": ("/k", "/k"),
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
+    "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
     "run_code_concurrency": ("4", 4),
@@ -65,7 +66,7 @@ def test_settings_of_later_features_are_refused_by_name(name):
     [
         ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
         ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"),
-        ("image", "a=relative"), ("socket_fd", "1"),
+        ("image", "a=relative"), ("secrets_dir", "relative"), ("socket_fd", "1"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_names_its_setting(name, value):

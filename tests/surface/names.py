@@ -58,6 +58,7 @@ NAMES: set[str] = {
     *_of("GradeCase", "name", "passed", "message", "duration_seconds"),
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
     *_of("ResourceOptions", "requests", "limits"),
+    "Secret.env_var",
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
@@ -66,6 +67,7 @@ NAMES: set[str] = {
     "Serialization",
     *_of("SandboxDefaults", "container_image", "command", "args", "base_url", "exec_timeout_seconds"),
     *_of("SandboxDefaults", "request_timeout_seconds", "reconnect_timeout_seconds", "max_lifetime_seconds", "temp_dir", "tags"),
+    *_of("SandboxDefaults", "secrets", "merge_secrets"),
     *_of("SandboxDefaults", "resources", "network", "environment_variables", "runway_ids", "tower_ids", "merge_tags"),
     *_of("SandboxDefaults", "merge_environment_variables", "with_overrides", "from_dict"),
     "stop_on_sigterm",
@@ -97,8 +99,6 @@ ASYNC_TOO: set[str] = {
 }
 
 LATER: set[str] = {
-    # Isolation
-    "Sandbox(secrets=)",
     # Beyond these: snapshots and other runtimes
     *("SandboxSnapshotError", "Sandbox(runtime=)"),
 }

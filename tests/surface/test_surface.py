@@ -28,12 +28,13 @@ from tests.surface import (
     operation_checks,
     port_checks,
     sandbox_checks,
+    secret_checks,
     session_checks,
     terminal_checks,
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((grade_checks, limit_checks, port_checks, session_checks, terminal_checks))
+assert all((grade_checks, limit_checks, port_checks, secret_checks, session_checks, terminal_checks))
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)
