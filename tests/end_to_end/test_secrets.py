@@ -44,7 +44,7 @@ def run(source: str, state: Path, **environment: str) -> subprocess.CompletedPro
 
 def test_every_command_has_them(served: Any) -> None:
     with Sandbox(command="sh", args=["-c", "echo main $HF_TOKEN; sleep 60"], secrets=[ENV]) as sandbox:
-        assert next(sandbox.stream_logs(follow=True).lines()) == f"main {TOKEN}"
+        assert next(iter(sandbox.stream_logs(follow=True).lines())) == f"main {TOKEN}"
         assert sandbox.exec(SHOW).result().stdout == f"{TOKEN}\n"
         assert sandbox.exec(SHOW, env={"HF_TOKEN": "own"}).result().stdout == "own\n"
         assert sandbox.shell(SHOW).result().returncode == 0
@@ -87,7 +87,7 @@ def test_those_of_the_call_win_over_the_defaults(tmp_path: Path, make_server: An
         assert (chosen.merge_secrets(), chosen.merge_secrets([mine])) == ((ENV,), (mine,))
     with Sandbox(defaults=defaults, secrets=[mine]) as sandbox:
         assert sandbox.exec(SHOW).result().stdout == "of-the-file\n"
-    with pytest.raises(aviato.AviatoValidationError, match="'other'.*there is none"):
+    with pytest.raises(aviato.AviatoValidationError, match=r"'other'.*there is none"):
         Sandbox.run(base_url=server.url, secrets=[Secret(store="file", name="other", env_var="OTHER")])
 
 
@@ -208,7 +208,10 @@ with Sandbox(secrets=[Secret(store="env", name="MINE", env_var="TOKEN")]) as box
 
 def test_the_embedded_server_reads_files_too(state: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("of-the-file")
-    source = 'print(Sandbox(secrets=[Secret(store="file", name="token", env_var="T")]).exec(["sh", "-c", "echo $T"]).result().stdout)'
+    source = """
+box = Sandbox(secrets=[Secret(store="file", name="token", env_var="T")])
+print(box.exec(["sh", "-c", "echo $T"]).result().stdout)
+"""
     assert run(source, state, AVIATO_SECRETS_DIR=str(tmp_path)).stdout == "of-the-file\n\n"
 
 

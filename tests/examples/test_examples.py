@@ -32,6 +32,7 @@ OUTPUTS = {
         "HTTP Error 403: Forbidden: the allow-list of this sandbox does not have 169.254.169.254\n"
         "reaches example.com *.example.net:443\n"
     ),
+    "use_a_secret": "here: 21 characters\nin another sandbox: 0 characters\nrefused: AVIATO_SECRET_NO_SUCH_TOKEN\n",
     "many_sandboxes": f"{[n**2 for n in range(16)]}\n16 live\n0 live\n",
     "batch_with_progress": (
         "4 of 12 done\n8 of 12 done\n12 of 12 done\n"

@@ -74,7 +74,7 @@ async def test_files_that_are_none(directory, tmp_path):
         with pytest.raises(AviatoValidationError, match=f"'{path.name}'") as caught:
             await find(secrets, path.name)
         assert VALUE not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(AviatoValidationError, match="'missing'.*there is none"):
+    with pytest.raises(AviatoValidationError, match=r"'missing'.*there is none"):
         await find(secrets, "missing")
     with pytest.raises(AviatoValidationError, match="no --secrets-dir"):
         await find(Secrets({}), "token")
