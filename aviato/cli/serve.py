@@ -84,7 +84,7 @@ def _serve(settings: ServerSettings) -> None:
 
 def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | None]:
     """Hashes of the keys that are new to the store, and the key that was made, to be shown once."""
-    from aviato.server.middlewares import hash_key
+    from aviato.server.guard import hash_key
     from aviato.server.store import Store
 
     if settings.api_key_file is not None:
@@ -102,7 +102,8 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
 
 
 def _read_keys(path: str) -> list[list[str]]:
-    """Each key, and the routes behind it if it is not for all."""
+    """Each key, and behind it what it is limited to."""
+    from aviato.server.callers import parse_key
     from aviato.server.routes import ROUTES
 
     try:
@@ -113,10 +114,13 @@ def _read_keys(path: str) -> list[list[str]]:
     if not keys:
         raise click.ClickException(f"--api-key-file {path!r} holds no key")
     known = {route.path for route in ROUTES}
-    for number, (_, *routes) in enumerate(keys, 1):
-        for route in routes:
-            if route not in known:
-                raise click.ClickException(f"--api-key-file {path!r}: key {number} is limited to {route!r}, which is no route")
+    for number, (_, *limits) in enumerate(keys, 1):
+        try:
+            routes = parse_key(" ".join(["hash", *limits])).routes
+        except ValueError as error:
+            raise click.ClickException(f"--api-key-file {path!r}: key {number} {error}") from None
+        for route in sorted(routes - known):
+            raise click.ClickException(f"--api-key-file {path!r}: key {number} is limited to {route!r}, which is no route")
     return keys
 
 

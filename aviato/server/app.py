@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from aviato import __version__
-from aviato.server.middlewares import Guard, add_headers, make_middleware
+from aviato.server.middlewares import add_headers, make_middleware
 from aviato.server.openapi import document
 from aviato.server.reaper import Reaper
 from aviato.server.routes import ROUTES
@@ -18,6 +18,7 @@ from aviato.server.routes.table import LARGEST_JSON_BYTES, SERVICE, Call, Route
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aviato.server.guard import Guard
     from aviato.server.service import Service
 
 

@@ -26,7 +26,7 @@ _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "port": {"type": "integer", "minimum": 1, "maximum": 65535},
 }
-_ALWAYS = (400, 401, 426, 500, 503)
+_ALWAYS = (400, 401, 426, 429, 500, 503)
 _TEXTS = {
     200: "Done",
     201: "Accepted and on record",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from aviato.server.app import make_app
+from aviato.server.guard import Guard
 from aviato.server.host import raise_open_files
-from aviato.server.middlewares import Guard
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
 from aviato.server.threads import fix_threads
@@ -72,6 +72,9 @@ async def serve(
     raise_open_files()
     fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend, secrets)
+    if settings.api_key_file is not None:
+        # A key that was taken out of the file is one no more.
+        service.store.forget_key_hashes()
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
     guard = Guard(service.store.key_hashes(), hosts=[settings.host])

@@ -45,7 +45,7 @@ class ServerSettings(BaseModel):
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
     backend: str = Field("local", description="What carries the sandboxes.")
     api_key_file: str | None = Field(
-        None, description="File with one API key a line, and the routes behind it if it is not for all."
+        None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from aviato.server.app import make_app
 from aviato.server.folders import Folder
-from aviato.server.middlewares import Guard
+from aviato.server.guard import Guard
 from aviato.server.run import listen_unix
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings

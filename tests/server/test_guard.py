@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from aviato.server.app import make_app
-from aviato.server.middlewares import Guard, hash_key
+from aviato.server.guard import Guard, hash_key
 from aviato.server.run import listen_tcp
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings

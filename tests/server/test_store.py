@@ -56,6 +56,8 @@ def test_it_survives_being_opened_again(tmp_path):
     again.add_key_hash("kk")
     again.add_key_hash("k /run_code /health")
     assert sorted(again.key_hashes()) == ["k /run_code /health", "kk"]
+    again.forget_key_hashes()
+    assert again.key_hashes() == []
     again.remove_lease("l")
     assert again.leases() == []
     assert again._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
@@ -68,15 +70,16 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     path = tmp_path / "store.db"
     Store(str(path)).close()
     db = sqlite3.connect(path)
-    for column in ("let_go", "ports", "egress")[version - 1 :]:
+    for column in ("let_go", "ports", "egress", "owner")[version - 1 :]:
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
+    db.execute("ALTER TABLE leases DROP COLUMN owner")
     db.execute(f"PRAGMA user_version = {version}")
     db.commit()
     db.close()
     for turn in range(2):
         store = Store(str(path))
         assert store.living() == []
-        assert {"let_go", "ports", "egress"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        assert {"let_go", "ports", "egress", "owner"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]
         assert store.sandbox(f"a{turn}").egress == "none"

@@ -48,7 +48,7 @@ async def resume(call: Call) -> web.StreamResponse:
 async def stdin(call: Call) -> web.Response:
     """Take a piece of stdin."""
     query: StdinQuery = call.query or StdinQuery()
-    data = await call.request.read()
+    data = await call.read()
     await call.service.execs.write_stdin(call.path("sandbox_id"), call.path("exec_id"), data, query.offset, query.eof)
     return done()
 
@@ -79,7 +79,13 @@ async def cancel_all(call: Call) -> web.Response:
 
 async def acknowledge(call: Call) -> web.Response:
     """Take what a client has received."""
-    call.service.execs.acknowledge(call.body)
+    body: Acknowledgements = call.body
+    if call.caller.tenant is not None:
+        sees = call.service.registry.sees
+        execs = [ack for ack in body.execs if sees(call.caller, ack.sandbox_id)]
+        let_go = [sandbox_id for sandbox_id in body.let_go if sees(call.caller, sandbox_id)]
+        body = body.model_copy(update={"execs": execs, "let_go": let_go})
+    call.service.execs.acknowledge(body)
     return done()
 
 

@@ -49,7 +49,7 @@ async def write(call: Call) -> web.Response:
     await call.service.files.write(
         call.path("sandbox_id"),
         query.path,
-        call.request.content.iter_any(),
+        call.chunks(),
         mode=None if query.mode is None else int(query.mode, 8),
         size_bytes=call.request.content_length,
     )
@@ -64,7 +64,7 @@ async def read_tree(call: Call) -> web.StreamResponse:
 
 async def write_tree(call: Call) -> web.Response:
     """Take a directory."""
-    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.request.content.iter_any())
+    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.chunks())
     return done()
 
 

@@ -21,7 +21,7 @@ async def run_code(call: Call) -> web.Response:
     """Run code in a fresh sandbox."""
     try:
         await call.service.ready()
-        result = await call.service.code.run(call.body)
+        result = await call.service.code.run(call.body, call.caller.tenant or "")
     except SandboxUnavailableError as error:
         # 504 is the one status after which the clients of this interface try again.
         raise busy_error(0.0) from error

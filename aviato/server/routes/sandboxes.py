@@ -53,7 +53,7 @@ async def create(call: Call) -> web.Response:
     def peer() -> Peer | None:
         return peer_process(call.request.transport)
 
-    info, new = await call.service.sandboxes.accept(call.body, peer)
+    info, new = await call.service.sandboxes.accept(call.body, peer, call.caller)
     return answer(info, 201 if new else 200)
 
 
@@ -65,6 +65,7 @@ async def list_all(call: Call) -> web.Response:
         statuses=query.status,
         include_stopped=query.include_stopped,
         lease_id=query.lease_id,
+        owner=call.caller.tenant,
         limit=query.limit,
         cursor=query.cursor,
     )

@@ -10,10 +10,13 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.callers import CALLER
 from aviato.server.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aviato.server.callers import Caller
 
 SERVICE = web.AppKey("service", Service)
 OCTETS = "application/octet-stream"
@@ -32,6 +35,34 @@ class Call:
     def path(self, name: str) -> str:
         """A variable of the path."""
         return self.request.match_info[name]
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        caller: Caller = self.request[CALLER]
+        return caller
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, whatever its head says of its size.
+
+        Raises:
+            BodyTooLargeError: it is more than the caller may send.
+        """
+        size = 0
+        async for chunk in self.request.content.iter_any():
+            size += len(chunk)
+            self.caller.check_size(size)
+            yield chunk
+
+    async def read(self) -> bytes:
+        """All of the body, where it is not large.
+
+        Raises:
+            BodyTooLargeError: it is more than the caller may send.
+        """
+        if self.caller.max_body_bytes is None or self.request.content_length is not None:
+            return await self.request.read()
+        return b"".join([chunk async for chunk in self.chunks()])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +98,11 @@ class Route:
         query = parse_query(self.query, request) if self.query is not None or request.query_string else None
         body = None
         if isinstance(self.body, type):
-            body = parse_body(self.body, await request.read(), foreign_text=self.foreign_text)
+            body = parse_body(self.body, await Call(request=request, service=service).read(), foreign_text=self.foreign_text)
         if self.waits:
             await service.ready()
+        if (sandbox_id := request.match_info.get("sandbox_id")) is not None:
+            service.registry.check(request[CALLER], sandbox_id)
         return await self.handler(Call(request=request, service=service, query=query, body=body))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aviato.server.peers import boot_id, open_process, start_ticks
 from aviato.server.store import LeaseRecord
+from aviato.wire.errors import RequestConflictError
 from aviato.wire.sandboxes import LeaseInfo
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Lease:
 
     lease_id: str
     remaining_seconds: float
+    owner: str | None = None
     pid: int | None = None
     pidfd: int | None = None
     sandboxes: dict[str, LiveSandbox] = field(default_factory=dict)
@@ -64,19 +66,25 @@ class Leases:
         self.period_seconds = period_seconds
         self.held: dict[str, Lease] = {}
 
-    def renew(self, lease_id: str, peer: Callable[[], Peer | None]) -> Lease:
+    def renew(self, lease_id: str, peer: Callable[[], Peer | None], owner: str | None = None) -> Lease:
         """Make a lease, or renew it; bound to the peer's process where there is one.
 
         Args:
             lease_id: made by the client.
             peer: tells the peer process; asked only when the lease is not bound to a living one yet.
+            owner: the tenant who asks; None is the server's own user, who may renew any.
+
+        Raises:
+            RequestConflictError: it is another tenant's.
         """
         lease = self.held.get(lease_id)
+        if lease is not None and owner not in (None, lease.owner):
+            raise RequestConflictError(f"{lease_id} is in use")
         if lease is not None and lease.pidfd is not None and lease.ending is None:
             return lease
         process = peer()
         if lease is None:
-            lease = self.held[lease_id] = Lease(lease_id, self.period_seconds)
+            lease = self.held[lease_id] = Lease(lease_id, self.period_seconds, owner)
         lease.remaining_seconds = self.period_seconds
         if process is not None:
             self._bind(lease, process)
@@ -97,10 +105,10 @@ class Leases:
         if lease is not None:
             lease.sandboxes.pop(box.sandbox_id, None)
 
-    def close(self, lease_id: str) -> None:
-        """The client gives its lease back: its sandboxes are told to stop. Unknown leases are fine."""
+    def close(self, lease_id: str, owner: str | None = None) -> None:
+        """The client gives its lease back: its sandboxes are told to stop. Unknown ones are fine, others' stay as they are."""
         lease = self.held.get(lease_id)
-        if lease is not None:
+        if lease is not None and owner in (None, lease.owner):
             self._end(lease, "stopped", CLOSED_STOP_GRACE_SECONDS)
 
     def tick(self, elapsed_seconds: float) -> None:
@@ -115,7 +123,7 @@ class Leases:
     def restore(self) -> None:
         """Take up the leases of an earlier server: each gets one full period, or its process again if that lives."""
         for record in self._store.leases():
-            lease = self.held[record.lease_id] = Lease(record.lease_id, self.period_seconds)
+            lease = self.held[record.lease_id] = Lease(record.lease_id, self.period_seconds, record.owner)
             if record.pid is not None and record.boot_id == boot_id():
                 pidfd = open_process(record.pid)
                 if pidfd is not None and start_ticks(record.pid) == record.start_ticks:
@@ -176,5 +184,6 @@ class Leases:
                 pid=lease.pid,
                 start_ticks=ticks,
                 boot_id=None if ticks is None else boot_id(),
+                owner=lease.owner,
             )
         )

@@ -28,7 +28,7 @@ class Places:
         self.admission = admission
         self._registry = registry
         self._release = release
-        self._holders: Counter[str] = Counter()
+        self._holders: Counter[tuple[str | None, str]] = Counter()
         self._leaving: set[str] = set()
         registry.on_idle = self.update
 
@@ -40,7 +40,7 @@ class Places:
     def hold(self, box: LiveSandbox) -> None:
         """Take a place at once: it was found alive."""
         self.admission.hold(box.sandbox_id)
-        self._holders[box.holder] += 1
+        self._holders[_holder(box)] += 1
 
     def started(self, box: LiveSandbox) -> None:
         """It runs: another may begin to start."""
@@ -56,9 +56,9 @@ class Places:
         """It has ended."""
         self._leaving.discard(box.sandbox_id)
         if self.admission.holds(box.sandbox_id):
-            self._holders[box.holder] -= 1
-            if self._holders[box.holder] <= 0:
-                del self._holders[box.holder]
+            self._holders[_holder(box)] -= 1
+            if self._holders[_holder(box)] <= 0:
+                del self._holders[_holder(box)]
         self.admission.gone(box.sandbox_id)
         self.update()
 
@@ -66,7 +66,7 @@ class Places:
         """Give out what is free; release let-go sandboxes where that is not enough."""
         for sandbox_id in self.admission.admit():
             box = self._registry.live[sandbox_id]
-            self._holders[box.holder] += 1
+            self._holders[_holder(box)] += 1
             if not box.place.done():
                 box.place.set_result(None)
         wanted = self.admission.missing() - len(self._leaving)
@@ -78,10 +78,18 @@ class Places:
         position = self.admission.position(box.sandbox_id)
         if position is None:
             return None
-        return QueueInfo(position=position, live=self.admission.live, limit=self.admission.limit, holders=dict(self._holders))
+        holders: Counter[str] = Counter()
+        for (owner, holder), count in self._holders.items():
+            # A tenant is told of its own processes alone.
+            holders[holder if box.record.owner in (None, owner) else "others"] += count
+        return QueueInfo(position=position, live=self.admission.live, limit=self.admission.limit, holders=dict(holders))
 
     def _release_oldest(self, wanted: int) -> None:
         let_go = self._registry.let_go
         candidates = [(box.record.created_at, sandbox_id) for sandbox_id, box in let_go.items() if box.releasable]
         for sandbox_id in to_release(candidates, wanted):
             self._release(let_go[sandbox_id])
+
+
+def _holder(box: LiveSandbox) -> tuple[str | None, str]:
+    return box.record.owner, box.holder

@@ -137,7 +137,7 @@ class Reconciliation:
             lease = self._leases.held.get(box.record.lease_id)
             if lease is None:
                 # Its lease ended while nobody was there to end it: it gets a period like any other.
-                lease = self._leases.renew(box.record.lease_id, lambda: None)
+                lease = self._leases.renew(box.record.lease_id, lambda: None, box.record.owner)
             self._leases.attach(lease, box)
 
     async def _reconnect(self, sandbox_id: str) -> SupervisorLink | None:

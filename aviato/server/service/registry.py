@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aviato.exceptions import SandboxError
+    from aviato.server.callers import Caller
     from aviato.server.service.live import LiveSandbox
     from aviato.server.store import SandboxRecord, Store
     from aviato.server.supervisor.link import SupervisorLink
@@ -75,8 +76,22 @@ class Registry:
         """
         record = self.find_record(sandbox_id)
         if record is None:
-            raise SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
+            raise _unknown(sandbox_id)
         return record
+
+    def sees(self, caller: Caller, sandbox_id: str) -> bool:
+        """Whether a sandbox is on record, and there for this caller."""
+        record = self.find_record(sandbox_id)
+        return record is not None and caller.sees(record.owner)
+
+    def check(self, caller: Caller, sandbox_id: str) -> None:
+        """See whether a sandbox is there for this caller.
+
+        Raises:
+            SandboxNotFoundError: it is not on record, or another tenant's: nobody can tell which.
+        """
+        if caller.tenant is not None and not self.sees(caller, sandbox_id):
+            raise _unknown(sandbox_id)
 
     def find_record(self, sandbox_id: str) -> SandboxRecord | None:
         """What is on record of a sandbox, or None."""
@@ -108,6 +123,10 @@ class Registry:
             box.calls -= 1
             if box.let_go and box.calls == 0:
                 self.on_idle()
+
+
+def _unknown(sandbox_id: str) -> SandboxNotFoundError:
+    return SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
 
 
 async def running(box: LiveSandbox) -> SupervisorLink:

@@ -57,8 +57,8 @@ class CodeRunner:
         self._jobs: set[asyncio.Task[RunCodeResult]] = set()
         self._waiting_again: dict[str, deque[tuple[asyncio.Task[RunCodeResult], asyncio.TimerHandle]]] = defaultdict(deque)
 
-    async def run(self, request: RunCode) -> RunCodeResult:
-        """Run code. A request that was told "busy" and comes again takes up where it was.
+    async def run(self, request: RunCode, tenant: str = "") -> RunCodeResult:
+        """Run code. A request that was told "busy" and comes again, from the same tenant, takes up where it was.
 
         Raises:
             SandboxRequestTimeoutError: there is no result yet, and the client's patience is nearly over.
@@ -66,7 +66,7 @@ class CodeRunner:
             AviatoValidationError, SandboxFileError: something in the request cannot be honoured; nothing ran.
         """
         self._check(request)
-        key = hashlib.sha256(request.model_dump_json().encode(errors="surrogatepass")).hexdigest()
+        key = hashlib.sha256(f"{tenant}\0{request.model_dump_json()}".encode(errors="surrogatepass")).hexdigest()
         job = self._take_up(key)
         if job is None:
             job = asyncio.create_task(self._until_result(request), name="run code")

@@ -9,7 +9,9 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
+from aviato.server.admission import RETRY_DELAY_SECONDS
+from aviato.server.callers import OPERATOR
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live import LiveSandbox, info_of
 from aviato.server.store import SandboxRecord
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from aviato.options import SandboxStatus
     from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.leases import Lease, Leases
     from aviato.server.service.lives import Lives
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
     from aviato.server.service.secrets import Secrets
     from aviato.server.settings import ServerSettings
     from aviato.wire.sandboxes import CreateSandbox
+
+
+SOON_SECONDS = 0.5
+"""When a place is about to be free."""
 
 
 class Sandboxes:
@@ -61,29 +68,36 @@ class Sandboxes:
         self._ports = ports
         self._secrets = secrets
 
-    async def accept(self, request: CreateSandbox, peer: Callable[[], Peer | None]) -> tuple[SandboxInfo, bool]:
+    async def accept(
+        self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR
+    ) -> tuple[SandboxInfo, bool]:
         """As `create`, with the secrets that it names.
 
         Raises:
             AviatoValidationError: there is none of that name.
         """
         if not request.secrets and not request.secret_values:
-            return self.create(request, peer)
+            return self.create(request, peer, caller)
         found: Mapping[str, str] = {}
         if self._registry.find_record(request.sandbox_id) is None:
             self._check(request)
             found = await self._secrets.find(request.secrets, request.secret_values)
         # From here on nobody holds the request that has the values in it.
-        return self.create(request.model_copy(update={"secret_values": {}}), peer, found)
+        return self.create(request.model_copy(update={"secret_values": {}}), peer, caller, found)
 
     def create(
-        self, request: CreateSandbox, peer: Callable[[], Peer | None], secrets: Mapping[str, str] | None = None
+        self,
+        request: CreateSandbox,
+        peer: Callable[[], Peer | None],
+        caller: Caller = OPERATOR,
+        secrets: Mapping[str, str] | None = None,
     ) -> tuple[SandboxInfo, bool]:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
 
         Args:
             request: what is wanted; without values of secrets, since it is put on record.
             peer: tells the process that asks.
+            caller: whose it will be.
             secrets: environment variables that are kept out of the record.
 
         Returns:
@@ -93,23 +107,24 @@ class Sandboxes:
             RequestConflictError: the id was used with another body.
             AviatoValidationError: something in the request cannot be honoured.
             SandboxImageError: the image is unknown.
-            SandboxResourceExhaustedError: the queue is full, or no port can be opened.
+            SandboxResourceExhaustedError: the queue is full, the caller has as many as it may, or no port can be opened.
         """
         body_hash = _hash(request)
         known = self._registry.live.get(request.sandbox_id)
         record = known.record if known is not None else self._registry.find_record(request.sandbox_id)
         if record is not None:
-            if record.body_hash != body_hash:
+            if record.body_hash != body_hash or not caller.sees(record.owner):
                 raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
             if record.ended_at is None and request.lease_id is not None and not request.detached:
-                self._leases.renew(request.lease_id, peer)
+                self._leases.renew(request.lease_id, peer, caller.tenant)
             return self._info(known, record), False
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         self._places.admission.check_room()
+        self._check_share(caller)
         lease = None
         if not request.detached and request.lease_id is not None:
-            lease = self._leases.renew(request.lease_id, peer)
+            lease = self._leases.renew(request.lease_id, peer, caller.tenant)
         now = time.time()
         record = SandboxRecord(
             sandbox_id=request.sandbox_id,
@@ -118,6 +133,7 @@ class Sandboxes:
             body_hash=body_hash,
             detached=request.detached,
             lease_id=None if lease is None else lease.lease_id,
+            owner=caller.tenant,
             image=image.reference,
             image_note=image.note,
             tags=tuple(dict.fromkeys(request.tags)),
@@ -169,6 +185,7 @@ class Sandboxes:
         statuses: Iterable[SandboxStatus] = (),
         include_stopped: bool = False,
         lease_id: str | None = None,
+        owner: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SandboxPage:
@@ -181,6 +198,7 @@ class Sandboxes:
             statuses=tuple(statuses),
             include_stopped=include_stopped,
             lease_id=lease_id,
+            owner=owner,
             limit=limit,
             cursor=cursor,
         )
@@ -220,6 +238,23 @@ class Sandboxes:
 
     def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
         return info_of(record, None if box is None else self._places.queue_of(box))
+
+    def _check_share(self, caller: Caller) -> None:
+        """Hold a tenant to its number of sandboxes; one that was let go makes room for the next try."""
+        if caller.max_sandboxes is None:
+            return
+        own = [box for box in self._registry.live.values() if box.record.owner == caller.tenant]
+        if len(own) < caller.max_sandboxes:
+            return
+        soon = any(box.asked is not None for box in own)
+        if not soon and (let_go := [box for box in own if box.releasable]):
+            self._lives.ask_to_end(min(let_go, key=lambda box: box.record.created_at), "released")
+            soon = True
+        raise SandboxResourceExhaustedError(
+            f"this API key has {len(own)} sandboxes and may have {caller.max_sandboxes} at once",
+            reason="key_limit",
+            retry_delay_seconds=SOON_SECONDS if soon else RETRY_DELAY_SECONDS,
+        )
 
     def _check(self, request: CreateSandbox) -> None:
         violations: dict[str, str] = {}

@@ -188,6 +188,10 @@ class Store:
         self._db.execute("DELETE FROM api_keys WHERE hash != ? AND (hash = ? OR hash LIKE ? || ' %')", (key_hash, bare, bare))
         self._db.execute("INSERT OR IGNORE INTO api_keys VALUES (?, ?)", (key_hash, time.time()))
 
+    def forget_key_hashes(self) -> None:
+        """Forget all API keys."""
+        self._db.execute("DELETE FROM api_keys")
+
     def key_hashes(self) -> list[str]:
         """The hashes of all API keys, as they were added."""
         return [row["hash"] for row in self._db.execute("SELECT hash FROM api_keys")]

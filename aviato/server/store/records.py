@@ -19,6 +19,7 @@ class SandboxRecord:
     Attributes:
         body_hash: of the create, to tell a repeat from a conflict.
         body: the create itself as JSON, kept only until the sandbox has ended.
+        owner: the tenant whose it is; None is the server's own user.
         begun: whether its start was begun, so that it cannot simply be queued again.
         let_go: whether its client has said that nobody can use it any more.
         ports: exposed port → port of this machine, as long as it has one; in the order of the create.
@@ -39,6 +40,7 @@ class SandboxRecord:
     returncode: int | None = None
     detached: bool = False
     lease_id: str | None = None
+    owner: str | None = None
     begun: bool = False
     let_go: bool = False
     image: str | None = None
@@ -72,13 +74,18 @@ class ExecRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRecord:
-    """A lease on record. `pid` and `start_ticks` name a process of the boot `boot_id`; they are None for a heartbeat."""
+    """A lease on record. `pid` and `start_ticks` name a process of the boot `boot_id`; they are None for a heartbeat.
+
+    Attributes:
+        owner: the tenant whose it is; None is the server's own user.
+    """
 
     lease_id: str
     kind: str
     pid: int | None = None
     start_ticks: int | None = None
     boot_id: str | None = None
+    owner: str | None = None
 
 
 SANDBOX_COLUMNS = tuple(item.name for item in fields(SandboxRecord))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -20,6 +20,7 @@ CREATE TABLE sandboxes (
     returncode INTEGER,
     detached INTEGER NOT NULL,
     lease_id TEXT,
+    owner TEXT,
     begun INTEGER NOT NULL,
     let_go INTEGER NOT NULL DEFAULT 0,
     image TEXT,
@@ -58,7 +59,8 @@ CREATE TABLE leases (
     kind TEXT NOT NULL,
     pid INTEGER,
     start_ticks INTEGER,
-    boot_id TEXT
+    boot_id TEXT,
+    owner TEXT
 ) WITHOUT ROWID;
 CREATE TABLE api_keys (
     hash TEXT PRIMARY KEY,
@@ -70,5 +72,6 @@ MIGRATIONS = {
     1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;",
     2: "ALTER TABLE sandboxes ADD COLUMN ports TEXT NOT NULL DEFAULT '{}';",
     3: """ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '"none"';""",
+    4: "ALTER TABLE sandboxes ADD COLUMN owner TEXT; ALTER TABLE leases ADD COLUMN owner TEXT;",
 }
 """From each older version to the next."""

@@ -1,0 +1,155 @@
+"""Who calls, what they see, and how much they may use. Pure rules."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from aviato.exceptions import AviatoValidationError
+
+CALLER = "aviato.caller"
+"""Under this name a request knows who asks."""
+_TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class BodyTooLargeError(AviatoValidationError):
+    """The body of a request is larger than its caller may send."""
+
+    default_reason = "too_large"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        tenant: whose sandboxes and leases it sees, and whose its new ones are. None sees all: the server's own user, who
+            comes over the Unix socket.
+        max_sandboxes: how many of the tenant may live at once, those that wait for a place included.
+        max_body_bytes: how large a request may be.
+    """
+
+    tenant: str | None = None
+    max_sandboxes: int | None = None
+    max_body_bytes: int | None = None
+
+    def sees(self, owner: str | None) -> bool:
+        """Whether what belongs to this tenant is there for the caller."""
+        return self.tenant is None or self.tenant == owner
+
+    def check_size(self, size_bytes: int) -> None:
+        """See whether so much of a body may come in.
+
+        Raises:
+            BodyTooLargeError: it may not.
+        """
+        if self.max_body_bytes is not None and size_bytes > self.max_body_bytes:
+            raise BodyTooLargeError(f"the body is too large: this key may send {self.max_body_bytes} bytes in one request")
+
+
+OPERATOR = Caller()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """An API key as the server knows it.
+
+    Attributes:
+        hash: of the key itself, which is not kept.
+        routes: that it is for; empty is all.
+        requests_per_second: on average; None is any number.
+    """
+
+    hash: str
+    caller: Caller
+    routes: frozenset[str] = frozenset()
+    requests_per_second: float | None = None
+
+
+def parse_key(line: str) -> Key:
+    """The key of a line: its hash, and what it is limited to.
+
+    Raises:
+        ValueError: something behind the hash cannot be meant.
+    """
+    key_hash, *parts = line.split()
+    routes = frozenset(part for part in parts if part.startswith("/"))
+    given: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if part in routes:
+            continue
+        if not equals or name not in _OPTIONS:
+            # Not shown: it may be another key.
+            raise ValueError(f"holds what is neither a route nor one of {', '.join(f'{name}=' for name in _OPTIONS)}")
+        if name in given:
+            raise ValueError(f"says {name}= twice")
+        given[name] = value
+    tenant = given.get("tenant", f"key:{key_hash[:32]}")
+    if "tenant" in given and _TENANT.fullmatch(tenant) is None:
+        raise ValueError("has a tenant= that is not 1 to 64 letters, digits, '_', '.' and '-'")
+    caller = Caller(tenant=tenant, max_sandboxes=_count(given, "max-sandboxes"), max_body_bytes=_count(given, "max-body-bytes"))
+    return Key(hash=key_hash, caller=caller, routes=routes, requests_per_second=_rate(given))
+
+
+_OPTIONS = ("tenant", "max-sandboxes", "requests-per-second", "max-body-bytes")
+
+
+def _count(given: dict[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text[:18]) > 0 or len(text) > 18:
+        raise ValueError(f"has {name}={text!r}, which is no number of 1 or more")
+    return int(text)
+
+
+def _rate(given: dict[str, str]) -> float | None:
+    text = given.get("requests-per-second")
+    if text is None:
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ValueError(f"has requests-per-second={text!r}, which is no number above 0")
+    return rate
+
+
+@dataclass(slots=True)
+class Pace:
+    """So many requests a second on average, and a second's worth at once.
+
+    Args:
+        per_second: on average.
+    """
+
+    per_second: float
+    _left: float = field(init=False)
+    _since: float = field(default=-math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        self._left = self._most
+
+    @property
+    def _most(self) -> float:
+        return max(1.0, self.per_second)
+
+    def take(self, now: float) -> float:
+        """Take one request.
+
+        Args:
+            now: in seconds, by a clock that does not go back.
+
+        Returns:
+            0 if it may come in, else in how many seconds the next one may.
+        """
+        if self._since > -math.inf:
+            self._left = min(self._most, self._left + (now - self._since) * self.per_second)
+        self._since = now
+        if self._left < 1.0:
+            return (1.0 - self._left) / self.per_second
+        self._left -= 1.0
+        return 0.0

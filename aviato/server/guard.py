@@ -1,0 +1,138 @@
+"""Who is let in, and as whom."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+from aviato.exceptions import AviatoAuthenticationError, SandboxResourceExhaustedError
+from aviato.server.callers import OPERATOR, Caller, Key, Pace, parse_key
+from aviato.server.peers import peer_uid
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+    from aiohttp import web
+
+
+def hash_key(key: str) -> str:
+    """What is stored of an API key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class Guard:
+    """Lets in whom the server knows.
+
+    Over a Unix socket that is the server's own uid and root; over TCP whoever has a key, under a host name that is ours.
+
+    Args:
+        keys: hashes of the API keys, each with what it is limited to behind it, as `parse_key` reads them.
+        hosts: names under which the server may be asked for, beside `localhost`, the machine's name and IP addresses.
+    """
+
+    def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+        self._keys = [parse_key(line) for line in keys]
+        self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
+        self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
+        self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
+
+    def check(self, request: web.Request) -> Caller:
+        """See whether a request may come in, and who asks.
+
+        Raises:
+            AviatoAuthenticationError: it may not.
+            SandboxResourceExhaustedError: not so soon.
+        """
+        transport = request.transport
+        if transport is None or transport in self._known:
+            return OPERATOR
+        uid = peer_uid(transport)
+        if uid is None:
+            return self._check_tcp(request)
+        if uid not in (0, os.getuid()):
+            raise AviatoAuthenticationError(f"this socket is for uid {os.getuid()} only, the caller is {uid}")
+        self._known.add(transport)
+        return OPERATOR
+
+    def _check_tcp(self, request: web.Request) -> Caller:
+        host = _name_of(f"//{request.headers.get('Host', '')}")
+        if not self._is_ours(host):
+            raise AviatoAuthenticationError(f"the Host header names {host!r}, which is not this server", reason="host")
+        origin = request.headers.get("Origin")
+        if origin is not None and _name_of(origin) != host:
+            raise AviatoAuthenticationError(f"requests from pages of {origin!r} are refused", reason="origin")
+        text = _key_of(request.headers.get("Authorization", ""))
+        if text is None:
+            wandb = " W&B keys are not accepted here." if "X-Wandb-Api-Key" in request.headers else ""
+            raise AviatoAuthenticationError(f"an API key is needed: set AVIATO_API_KEY.{wandb}")
+        key = self._known_key(text)
+        if key.routes and _route_of(request) not in key.routes:
+            allowed = ", ".join(sorted(key.routes))
+            raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path}", reason="route")
+        self._keep_pace(key)
+        return key.caller
+
+    def _known_key(self, text: str) -> Key:
+        given = hash_key(text)
+        # All of them are compared, so that the time says nothing of where one stands.
+        found = [key for key in self._keys if hmac.compare_digest(given, key.hash)]
+        if not found:
+            raise AviatoAuthenticationError("the API key is not known to this server")
+        return found[0]
+
+    def _keep_pace(self, key: Key) -> None:
+        pace = self._paces.get(key.hash)
+        seconds = 0.0 if pace is None else pace.take(time.monotonic())
+        if seconds:
+            raise SandboxResourceExhaustedError(
+                f"this API key may send {key.requests_per_second:g} requests a second",
+                reason="rate_limit",
+                retry_delay_seconds=seconds,
+            )
+
+    def _is_ours(self, host: str | None) -> bool:
+        if host is None or host in self._hosts:
+            return host is not None
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+
+def _route_of(request: web.Request) -> str | None:
+    """The path of the route as the description has it."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _name_of(url: str) -> str | None:
+    try:
+        name = urlsplit(url).hostname
+    except ValueError:
+        return None
+    return name.lower() if name else None
+
+
+def _key_of(header: str) -> str | None:
+    """The key of an Authorization header: as bearer, or as the password of Basic for clients that know only that."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip() or None
+    if scheme.lower() == "basic":
+        try:
+            _, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        return password or None
+    return None

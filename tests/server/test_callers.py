@@ -1,0 +1,59 @@
+"""Keys and what they are limited to, as rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from aviato.server.callers import OPERATOR, BodyTooLargeError, Caller, Pace, parse_key
+
+HASH = "ab" * 32
+
+
+def test_a_key_alone_is_a_tenant_of_its_own():
+    key = parse_key(HASH)
+    assert (key.hash, key.routes, key.requests_per_second) == (HASH, frozenset(), None)
+    assert key.caller == Caller(tenant=f"key:{HASH[:32]}")
+    assert parse_key("cd" * 32).caller.tenant != key.caller.tenant
+
+
+def test_what_can_stand_behind_it():
+    key = parse_key(f"{HASH} /run_code tenant=team.a max-sandboxes=8 /health requests-per-second=0.5 max-body-bytes=4096")
+    assert key.caller == Caller(tenant="team.a", max_sandboxes=8, max_body_bytes=4096)
+    assert (key.routes, key.requests_per_second) == ({"/run_code", "/health"}, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "another-key", "tenant=", "tenant=a:b", "tenant=key:" + HASH[:32], "tenant=a tenant=a", "max-sandboxes=0",
+        "max-sandboxes=-1", "max-sandboxes=x", "max-sandboxes=1e3", "max-body-bytes=" + "9" * 19, "requests-per-second=0",
+        "requests-per-second=nan", "requests-per-second=inf", "requests-per-second=", "secret=x", "=",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant(text):
+    with pytest.raises(ValueError, match="^(holds|says|has) ") as caught:
+        parse_key(f"{HASH} {text}")
+    assert "another-key" not in str(caught.value)
+
+
+def test_who_sees_what():
+    mine = Caller(tenant="a")
+    assert [mine.sees(owner) for owner in ("a", "b", None)] == [True, False, False]
+    assert all(OPERATOR.sees(owner) for owner in ("a", "b", None))
+
+
+def test_sizes():
+    Caller(tenant="a", max_body_bytes=10).check_size(10)
+    OPERATOR.check_size(1 << 60)
+    with pytest.raises(BodyTooLargeError, match="10 bytes"):
+        Caller(tenant="a", max_body_bytes=10).check_size(11)
+
+
+def test_a_second_s_worth_at_once_and_then_the_average():
+    pace = Pace(4.0)
+    assert [pace.take(100.0) for _ in range(5)] == [0.0] * 4 + [0.25]
+    assert pace.take(100.125) == pytest.approx(0.125)
+    assert [pace.take(100.25), pace.take(100.5)] == [0.0, 0.0]
+    assert [pace.take(999.0) for _ in range(5)] == [0.0] * 4 + [0.25]
+    slow = Pace(0.1)
+    assert (slow.take(0.0), slow.take(0.0), slow.take(10.0)) == (0.0, 10.0, 0.0)

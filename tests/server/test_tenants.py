@@ -1,0 +1,257 @@
+"""What a key sees of others, which is nothing, and what it may use."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from aviato.server.app import make_app
+from aviato.server.guard import Guard, hash_key
+from aviato.server.routes import ROUTES
+from aviato.server.run import listen_tcp, listen_unix
+from aviato.server.service import Service
+from aviato.server.settings import ServerSettings
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+
+pytestmark = pytest.mark.anyio
+
+
+class Tenant:
+    """The API with one key; without one it is the server's own user on the Unix socket."""
+
+    def __init__(self, http, base, key):
+        self.http, self.base = http, base
+        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self.lease_id = new_lease_id()
+
+    async def ask(self, method, path, body=None, **more):
+        data = io.BytesIO(json.dumps(body).encode()) if body is not None else None
+        more = {"data": data, **more}
+        async with self.http.request(method, self.base + path, headers=self.headers, **more) as response:
+            raw = await response.read()
+            is_json = response.content_type == "application/json"
+            return response.status, json.loads(raw) if is_json else raw, response.headers
+
+    async def call(self, method, path, body=None, *, expect=200, **more):
+        status, answer, _ = await self.ask(method, path, body, **more)
+        assert status == expect, (status, answer)
+        return answer
+
+    async def create(self, *, expect=201, **fields):
+        body = {"sandbox_id": new_sandbox_id(), "lease_id": self.lease_id, **fields}
+        return await self.call("POST", "/v1/sandboxes", body, expect=expect)
+
+    async def running(self, **fields):
+        sandbox_id = (await self.create(**fields))["sandbox_id"]
+        info = await self.call("GET", f"/v1/sandboxes/{sandbox_id}?wait=running")
+        assert info["status"] == "running", info
+        return sandbox_id
+
+    async def listed(self, query="?include_stopped=true"):
+        return [info["sandbox_id"] for info in (await self.call("GET", f"/v1/sandboxes{query}"))["sandboxes"]]
+
+
+@asynccontextmanager
+async def serving(folder, backend, *limits, **settings):
+    """Yields the service, the server's own user, and a tenant for each key, whose limits are given."""
+    folder.make()
+    service = Service(ServerSettings(**settings), folder, backend)
+    keys = [f"av-{number}" for number, _ in enumerate(limits)]
+    guard = Guard([f"{hash_key(key)} {more}" for key, more in zip(keys, limits, strict=True)])
+    runner = web.AppRunner(make_app(service, guard), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    path = os.path.join(folder.path, "sock")
+    await web.SockSite(runner, listen_unix(path)).start()
+    listener = listen_tcp("127.0.0.1", 0)
+    await web.SockSite(runner, listener).start()
+    base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as own, aiohttp.ClientSession() as tcp:
+            yield service, Tenant(own, "http://server", None), *(Tenant(tcp, base, key) for key in keys)
+    finally:
+        await runner.cleanup()
+
+
+BODIES = {
+    "ExecRequest": lambda: {"exec_id": new_exec_id(), "command": ["echo", "x"]},
+    "SignalRequest": lambda: {"signal": 9},
+    "TerminalSize": lambda: {"width": 80, "height": 24},
+    "StopSandbox": lambda: {},
+}
+OF_A_SANDBOX = [route for route in ROUTES if "{sandbox_id}" in route.path]
+
+
+async def tried(tenant, route, sandbox_id, exec_id):
+    """Status and error of a route, without the ids in it."""
+    path = route.path.replace("{sandbox_id}", sandbox_id).replace("{exec_id}", exec_id).replace("{port}", "8000")
+    if "/files" in path:
+        path += "?path=/tmp/x"
+    body = BODIES[route.body.__name__]() if isinstance(route.body, type) else None
+    more = {"data": io.BytesIO(b"x")} if isinstance(route.body, str) else {}
+    status, answer, _ = await tenant.ask(route.method, path, body, **more)
+    return status, json.loads(json.dumps(answer).replace(sandbox_id, "ID")) if isinstance(answer, dict) else answer
+
+
+@pytest.mark.parametrize("route", OF_A_SANDBOX, ids=[f"{route.method} {route.path}" for route in OF_A_SANDBOX])
+@pytest.mark.parametrize("ended", [False, True])
+async def test_another_s_sandbox_is_one_that_is_not_there(folder, backend, route, ended):
+    async with serving(folder, backend, "", "") as (service, _, mine, other):
+        sandbox_id = await mine.running()
+        if ended:
+            await mine.call("DELETE", f"/v1/sandboxes/{sandbox_id}")
+        exec_id = new_exec_id()
+        seen = await tried(other, route, sandbox_id, exec_id)
+        assert seen == await tried(other, route, new_sandbox_id(), exec_id)
+        assert seen[0] == 404 and seen[1]["error"]["code"] == "SANDBOX_NOT_FOUND"
+        if not ended:
+            assert service.registry.live[sandbox_id].runs
+            assert (await tried(mine, route, sandbox_id, exec_id))[1] != seen[1]
+
+
+async def test_listings(folder, backend):
+    async with serving(folder, backend, "", "", "tenant=shared", "tenant=shared") as (_, own, a, b, c, d):
+        by = {tenant: await tenant.running(tags=["t"]) for tenant in (own, a, b, c, d)}
+        assert await a.listed() == await a.listed("?tag=t") == await a.listed("?status=running&limit=1") == [by[a]]
+        assert await b.listed(f"?lease_id={a.lease_id}") == []
+        assert await c.listed() == await d.listed() == [by[c], by[d]]
+        assert await own.listed() == list(by.values())
+        await c.call("DELETE", f"/v1/sandboxes/{by[d]}")
+        await own.call("DELETE", f"/v1/sandboxes/{by[a]}")
+        assert await a.listed("") == [] and await a.listed() == [by[a]]
+
+
+async def test_ids_of_others_cannot_be_joined(folder, backend):
+    async with serving(folder, backend, "", "") as (service, _, mine, other):
+        body = {"sandbox_id": new_sandbox_id(), "detached": True}
+        await mine.call("POST", "/v1/sandboxes", body, expect=201)
+        await mine.call("POST", "/v1/sandboxes", body, expect=200)
+        refused = await other.call("POST", "/v1/sandboxes", body, expect=409)
+        changed = await other.call("POST", "/v1/sandboxes", {**body, "tags": ["t"]}, expect=409)
+        assert refused == changed and refused["error"]["code"] == "REQUEST_ID_CONFLICT"
+        assert service.registry.live[body["sandbox_id"]].record.owner != hash_key("av-1")[:32]
+
+
+async def test_leases_of_others_hold(folder, backend):
+    async with serving(folder, backend, "", "") as (service, own, mine, other):
+        sandbox_id = await mine.running()
+        await other.call("DELETE", f"/v1/leases/{mine.lease_id}")
+        await other.call("PUT", f"/v1/leases/{mine.lease_id}", expect=409)
+        other.lease_id, lease_id = mine.lease_id, other.lease_id
+        await other.create(expect=409)
+        assert service.registry.live.keys() == {sandbox_id} and mine.lease_id in service.leases.held
+        other.lease_id = lease_id
+        kept = await other.running()
+        await mine.call("PUT", f"/v1/leases/{mine.lease_id}")
+        await mine.call("DELETE", f"/v1/leases/{mine.lease_id}")
+        await mine.call("GET", f"/v1/sandboxes/{sandbox_id}?wait=ended")
+        assert service.registry.live.keys() == {kept}
+        await own.call("DELETE", f"/v1/leases/{other.lease_id}")
+        await other.call("GET", f"/v1/sandboxes/{kept}?wait=ended")
+        assert service.registry.live == {}
+
+
+async def test_nobody_lets_go_or_acknowledges_for_another(folder, backend):
+    async with serving(folder, backend, "", "") as (service, _, mine, other):
+        sandbox_id = await mine.running(releasable=True)
+        exec_id = new_exec_id()
+        await mine.call("POST", f"/v1/sandboxes/{sandbox_id}/execs", {"exec_id": exec_id, "command": ["echo", "x"]})
+        ack = {"sandbox_id": sandbox_id, "exec_id": exec_id, "stdout": 2, "stderr": 0, "done": True}
+        body = {"execs": [ack], "let_go": [sandbox_id]}
+        box, link = service.registry.live[sandbox_id], backend.links[sandbox_id]
+        before = list(link.acknowledged)
+        await other.call("POST", "/v1/acknowledgements", body, expect=204)
+        assert not box.let_go and exec_id in box.execs and link.acknowledged == before
+        await mine.call("POST", "/v1/acknowledgements", body, expect=204)
+        assert box.let_go and exec_id not in box.execs
+
+
+async def test_the_queue_tells_a_tenant_of_its_own_holders(folder, backend):
+    async with serving(folder, backend, "", "", max_sandboxes=2) as (_, own, mine, other):
+        await mine.running()
+        await other.running()
+        waiting = (await mine.create())["sandbox_id"]
+        queue = (await mine.call("GET", f"/v1/sandboxes/{waiting}"))["queue"]
+        assert queue["holders"] == {f"lease {mine.lease_id}": 1, "others": 1}
+        waiting = (await own.create())["sandbox_id"]
+        queue = (await own.call("GET", f"/v1/sandboxes/{waiting}"))["queue"]
+        assert queue["holders"] == {f"lease {mine.lease_id}": 1, f"lease {other.lease_id}": 1}
+
+
+async def test_a_restart_changes_nothing_of_it(folder, backend):
+    async with serving(folder, backend, "", "") as (_, _, mine, other):
+        sandbox_id, lease_id = await mine.running(), mine.lease_id
+    async with serving(folder, backend, "", "") as (_, _, mine, other):
+        await other.call("GET", f"/v1/sandboxes/{sandbox_id}", expect=404)
+        await other.call("PUT", f"/v1/leases/{lease_id}", expect=409)
+        assert await other.listed() == [] and await mine.listed() == [sandbox_id]
+        await mine.call("PUT", f"/v1/leases/{lease_id}")
+
+
+async def test_so_many_requests_a_second(folder, backend):
+    async with serving(folder, backend, "requests-per-second=2", "") as (_, _, slow, other):
+        answers = [await slow.ask("GET", "/v1/health") for _ in range(6)]
+        statuses = [status for status, _, _ in answers]
+        assert statuses[:2] == [200, 200] and 429 in statuses[2:]
+        _, error, headers = next(answer for answer in answers if answer[0] == 429)
+        assert error["error"]["reason"] == "rate_limit" and 0 < error["error"]["retry_delay_seconds"] <= 0.5
+        assert error["error"]["retryable"] and int(headers["Retry-After"]) >= 1
+        assert [await other.call("GET", "/v1/health") for _ in range(20)]
+        await asyncio.sleep(error["error"]["retry_delay_seconds"])
+        await slow.call("GET", "/v1/health")
+
+
+async def test_so_many_sandboxes(folder, backend):
+    async with serving(folder, backend, "tenant=a max-sandboxes=2", "tenant=b", "tenant=a") as (_, _, mine, other, same):
+        first = await mine.running()
+        await same.running()
+        error = (await mine.create(expect=429))["error"]
+        assert error["reason"] == "key_limit" and error["retryable"] and error["is_infrastructure"]
+        assert all([await other.running() for _ in range(3)])
+        await mine.call("DELETE", f"/v1/sandboxes/{first}")
+        last = await mine.running(releasable=True)
+        await mine.create(expect=429)
+        await mine.call("POST", "/v1/acknowledgements", {"execs": [], "let_go": [last]}, expect=204)
+        assert (await mine.create(expect=429))["error"]["retry_delay_seconds"] < 1
+        assert (await mine.call("GET", f"/v1/sandboxes/{last}?wait=ended"))["status_reason"] == "released"
+        await mine.running()
+
+
+async def chunked(data):
+    for start in range(0, len(data), 100):
+        yield data[start : start + 100]
+
+
+async def test_so_large_a_body(folder, backend):
+    async with serving(folder, backend, "max-body-bytes=1000", "") as (service, _, mine, other):
+        sandbox_id = await mine.running()
+        command = json.dumps({"exec_id": new_exec_id(), "command": ["echo", "x" * 1000]}).encode()
+        for method, path, data in (
+            ("POST", f"/v1/sandboxes/{sandbox_id}/execs", command),
+            ("PUT", f"/v1/sandboxes/{sandbox_id}/files?path=/tmp/x", b"x" * 1001),
+            ("PUT", f"/v1/sandboxes/{sandbox_id}/files/tree?path=/tmp/x", b"x" * 1001),
+            ("POST", f"/v1/sandboxes/{sandbox_id}/execs/{new_exec_id()}/stdin", b"x" * 1001),
+        ):
+            for body in (io.BytesIO(data), chunked(data)):
+                error = (await mine.call(method, path, data=body, expect=413))["error"]
+                assert "1000 bytes" in error["message"]
+        large = {"sandbox_id": new_sandbox_id(), "detached": True, "tags": ["x" * 250] * 5}
+        await mine.call("POST", "/v1/sandboxes", large, expect=413)
+        await other.call("POST", "/v1/sandboxes", large, expect=201)
+        assert service.registry.live[sandbox_id].execs == {}
+
+
+async def test_a_key_that_was_taken_out_of_the_file_is_one_no_more(folder, backend):
+    folder.make()
+    service = Service(ServerSettings(), folder, backend)
+    service.store.add_key_hash(hash_key("old"))
+    service.store.forget_key_hashes()
+    service.store.add_key_hash(hash_key("new"))
+    assert service.store.key_hashes() == [hash_key("new")]
+    service.store.close()
