@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aviato.exceptions import AviatoError
-from aviato.server.settings import NOT_YET, ServerSettings, load
+from aviato.server.settings import ServerSettings, load
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from aviato.server.folders import Folder
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
-    "secrets_dir": "DIR", "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N", "egress_allow_cidr": "CIDR",
+    "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "max_sandboxes": "N", "sandbox_uid_base": "N",
+    "socket_fd": "N", "egress_allow_cidr": "CIDR",
     "run_code_concurrency": "N",
 }  # fmt: skip
 
@@ -29,9 +31,7 @@ _REPEATED = ("image", "egress_allow_cidr")
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    """A flag for every setting; those of later features are known only to be refused by name."""
-    for name in reversed(NOT_YET):
-        function = click.option(f"--{name.replace('_', '-')}", name, hidden=True)(function)
+    """A flag for every setting."""
     for name, field in reversed(ServerSettings.model_fields.items()):
         help_text = f"{field.description} [AVIATO_{name.upper()}]"
         option = click.option(
@@ -62,7 +62,9 @@ def _serve(settings: ServerSettings) -> None:
     from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, make_directory, state_directory, take_lock
     from aviato.server.run import serve
+    from aviato.server.tls import tls_context
 
+    tls = tls_context(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     state = state_directory(settings.state_dir)
     folder = Folder(os.path.join(state, "serve"))
@@ -71,7 +73,7 @@ def _serve(settings: ServerSettings) -> None:
     folder.make()
     backend = carrier(settings, folder)
     hashes, made = _keys(settings, folder)
-    listeners, lines = _listen(settings, folder)
+    listeners, lines = _listen(settings, folder, tls)
     if made is not None:
         lines.insert(0, f"export AVIATO_API_KEY={made}")
 
@@ -89,7 +91,7 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
 
     if settings.api_key_file is not None:
         return [" ".join([hash_key(key), *routes]) for key, *routes in _read_keys(settings.api_key_file)], None
-    if settings.port is None:
+    if settings.port is None or settings.auth is not None:
         return [], None
     store = Store(folder.store)
     try:
@@ -124,7 +126,7 @@ def _read_keys(path: str) -> list[list[str]]:
     return keys
 
 
-def _listen(settings: ServerSettings, folder: Folder) -> tuple[Listeners, list[str]]:
+def _listen(settings: ServerSettings, folder: Folder, tls: ssl.SSLContext | None) -> tuple[Listeners, list[str]]:
     """The sockets, and the lines that tell how to reach them."""
     from aviato.server.run import Listeners, listen_tcp, listen_unix
 
@@ -141,5 +143,5 @@ def _listen(settings: ServerSettings, folder: Folder) -> tuple[Listeners, list[s
     if settings.port is not None:
         sockets.append(listen_tcp(settings.host, settings.port))
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        lines.append(f"export AVIATO_BASE_URL=http://{host}:{sockets[-1].getsockname()[1]}")
-    return Listeners(sockets=sockets, path=path), lines
+        lines.append(f"export AVIATO_BASE_URL={'http' if tls is None else 'https'}://{host}:{sockets[-1].getsockname()[1]}")
+    return Listeners(sockets=sockets, path=path, tls=tls), lines

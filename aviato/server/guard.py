@@ -17,12 +17,15 @@ from weakref import WeakSet
 from aviato.exceptions import AviatoAuthenticationError, SandboxResourceExhaustedError
 from aviato.server.callers import OPERATOR, Caller, Key, Pace, parse_key
 from aviato.server.peers import peer_uid
+from aviato.server.wandb_keys import KEY_HEADER
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
     from aiohttp import web
+
+    from aviato.server.wandb_keys import WandbKeys
 
 
 def hash_key(key: str) -> str:
@@ -38,33 +41,38 @@ class Guard:
     Args:
         keys: hashes of the API keys, each with what it is limited to behind it, as `parse_key` reads them.
         hosts: names under which the server may be asked for, beside `localhost`, the machine's name and IP addresses.
+        wandb: tells who has a W&B key; None refuses these.
     """
 
-    def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = (), wandb: WandbKeys | None = None) -> None:
         self._keys = [parse_key(line) for line in keys]
         self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
         self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
+        self._wandb = wandb
+        self.challenge = 'Bearer, Basic realm="aviato"' + ("" if wandb is None else ", WandB")
+        """What a caller that is not let in could bring."""
         self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
 
-    def check(self, request: web.Request) -> Caller:
+    async def check(self, request: web.Request) -> Caller:
         """See whether a request may come in, and who asks.
 
         Raises:
             AviatoAuthenticationError: it may not.
             SandboxResourceExhaustedError: not so soon.
+            SandboxUnavailableError: W&B does not say whose the key is.
         """
         transport = request.transport
         if transport is None or transport in self._known:
             return OPERATOR
         uid = peer_uid(transport)
         if uid is None:
-            return self._check_tcp(request)
+            return await self._check_tcp(request)
         if uid not in (0, os.getuid()):
             raise AviatoAuthenticationError(f"this socket is for uid {os.getuid()} only, the caller is {uid}")
         self._known.add(transport)
         return OPERATOR
 
-    def _check_tcp(self, request: web.Request) -> Caller:
+    async def _check_tcp(self, request: web.Request) -> Caller:
         host = _name_of(f"//{request.headers.get('Host', '')}")
         if not self._is_ours(host):
             raise AviatoAuthenticationError(f"the Host header names {host!r}, which is not this server", reason="host")
@@ -72,8 +80,10 @@ class Guard:
         if origin is not None and _name_of(origin) != host:
             raise AviatoAuthenticationError(f"requests from pages of {origin!r} are refused", reason="origin")
         text = _key_of(request.headers.get("Authorization", ""))
+        if text is None and KEY_HEADER in request.headers and self._wandb is not None:
+            return await self._wandb.caller(request.headers)
         if text is None:
-            wandb = " W&B keys are not accepted here." if "X-Wandb-Api-Key" in request.headers else ""
+            wandb = " W&B keys are not accepted here." if KEY_HEADER in request.headers else ""
             raise AviatoAuthenticationError(f"an API key is needed: set AVIATO_API_KEY.{wandb}")
         key = self._known_key(text)
         if key.routes and _route_of(request) not in key.routes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoAuthenticationError, AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.server.callers import CALLER, BodyTooLargeError
 from aviato.wire.errors import STATUS_BY_CODE, ErrorResponse, to_wire
 from aviato.wire.version import OLDEST_WIRE_VERSION, PID_HEADER, WIRE_HEADER, WIRE_VERSION
@@ -51,11 +51,15 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
     ) -> web.StreamResponse:
         try:
             check_version(request)
-            caller = request[CALLER] = guard.check(request)
+            caller = request[CALLER] = await guard.check(request)
             caller.check_size(request.content_length or 0)
             return await handler(request)
         except BodyTooLargeError as error:
             return error_response(error, 413)
+        except AviatoAuthenticationError as error:
+            response = error_response(error)
+            response.headers["WWW-Authenticate"] = guard.challenge
+            return response
         except AviatoError as error:
             return error_response(error)
         except web.HTTPRequestEntityTooLarge as error:
@@ -86,8 +90,6 @@ def error_response(error: AviatoError, status: int | None = None) -> web.Respons
         status=status,
         content_type="application/json",
     )
-    if status == 401:
-        response.headers["WWW-Authenticate"] = 'Bearer, Basic realm="aviato"'
     if error.retry_delay_seconds is not None and status in (429, 503):
         response.headers["Retry-After"] = str(max(1, round(error.retry_delay_seconds)))
     return response

@@ -20,8 +20,10 @@ from aviato.server.host import raise_open_files
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
 from aviato.server.threads import fix_threads
+from aviato.server.wandb_keys import WandbKeys
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
 
     from aviato.server.backends.base import Backend
@@ -46,10 +48,12 @@ class Listeners:
     Attributes:
         sockets: bound and listening.
         path: of the Unix socket, unlinked when the server goes; None if it is someone else's.
+        tls: of those that are on TCP; None is none.
     """
 
     sockets: Sequence[socket.socket]
     path: str | None = None
+    tls: ssl.SSLContext | None = None
 
 
 async def serve(
@@ -77,7 +81,10 @@ async def serve(
         service.store.forget_key_hashes()
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
-    guard = Guard(service.store.key_hashes(), hosts=[settings.host])
+    wandb = WandbKeys(os.environ.get("WANDB_BASE_URL")) if settings.auth == "wandb" else None
+    if wandb is not None and listeners.tls is None:
+        log.warning("clients send W&B keys over https only: give --tls-cert, or put a proxy that speaks TLS in front")
+    guard = Guard(service.store.key_hashes(), hosts=[settings.host], wandb=wandb)
     runner = web.AppRunner(
         make_app(service, guard),
         handler_cancellation=True,
@@ -92,7 +99,8 @@ async def serve(
     await runner.setup()
     try:
         for listener in listeners.sockets:
-            await web.SockSite(runner, listener, backlog=BACKLOG).start()
+            tls = None if listener.family == socket.AF_UNIX else listeners.tls
+            await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
         _unlink(listeners.path)
@@ -101,6 +109,8 @@ async def serve(
     finally:
         _leave_in_time()
         service.stop_waiting()
+        if wandb is not None:
+            await wandb.close()
         await runner.cleanup()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -16,17 +16,10 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-NOT_YET = {
-    "tls_cert": "TLS",
-    "tls_key": "TLS",
-    "auth": "authentication by W&B keys",
-}
-"""Settings whose feature is not there yet: refused by name, never ignored."""
-
 _CLIENTS_OWN = frozenset({"auth"})
 """`AVIATO_AUTH` tells a client which key to send, so only the flag of that name is the server's."""
 
-SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file", "tls_cert", "tls_key"})
+SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file", "tls_cert", "tls_key", "auth"})
 """Settings of `aviato serve` that say nothing to an embedded server, which lives on its own socket."""
 
 
@@ -47,6 +40,9 @@ class ServerSettings(BaseModel):
     api_key_file: str | None = Field(
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )
+    auth: Literal["wandb"] | None = Field(None, description="wandb: W&B keys are let in, too.")
+    tls_cert: str | None = Field(None, description="Certificate of the TCP listener and those above it, in PEM.")
+    tls_key: str | None = Field(None, description="Key of the certificate, in PEM and without a password.")
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
@@ -131,24 +127,18 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
         embedded: leave out what only `aviato serve` knows.
 
     Raises:
-        AviatoValidationError: a setting is wrong, unknown, or not available yet; the message names it and its source.
+        AviatoValidationError: a setting is wrong or unknown; the message names it and its source.
     """
     flags = {name: value for name, value in flags.items() if value is not None and value != ()}
     path = flags.pop("settings_file", None) or environment.get("AVIATO_SETTINGS_FILE")
-    names = [*ServerSettings.model_fields, *NOT_YET]
     variables = {
         name: environment[key]
-        for name in names
+        for name in ServerSettings.model_fields
         if name not in _CLIENTS_OWN and (key := f"AVIATO_{name.upper()}") in environment
     }
     values: dict[str, Any] = {}
     for source in (_read_file(path) if path else {}, variables, flags):
         values.update({key: value for key, value in source.items() if not (embedded and key in SERVE_ONLY)})
-    for name in NOT_YET.keys() & values.keys():
-        raise AviatoValidationError(
-            f"--{name.replace('_', '-')} is not available yet: {NOT_YET[name]} will come with a later version",
-            field_violations={name: "not available yet"},
-        )
     try:
         return ServerSettings.model_validate(values)
     except ValidationError as error:

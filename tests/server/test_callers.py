@@ -31,7 +31,7 @@ def test_what_can_stand_behind_it():
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant(text):
-    with pytest.raises(ValueError, match="^(holds|says|has) ") as caught:
+    with pytest.raises(ValueError, match=r"^(holds|says|has) ") as caught:
         parse_key(f"{HASH} {text}")
     assert "another-key" not in str(caught.value)
 

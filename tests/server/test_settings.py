@@ -6,7 +6,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.folders import Folder, default_state_directory, state_directory, take_lock
-from aviato.server.settings import NOT_YET, ServerSettings, load
+from aviato.server.settings import ServerSettings, load
 
 EXAMPLES = {
     "socket": ("/run/a.sock", "/run/a.sock"),
@@ -50,15 +50,6 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
     flag = {"image": ("a=/x", "b=/y"), "egress_allow_cidr": value}.get(name, given)
     assert getattr(load({name: flag}, {f"AVIATO_{name.upper()}": other}), name) == value
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_settings_of_later_features_are_refused_by_name(name):
-    flag = "--" + name.replace("_", "-")
-    sources = [({name: "x"}, {}), ({}, {f"AVIATO_{name.upper()}": "x"})]
-    for flags, variables in sources[:1] if name == "auth" else sources:
-        with pytest.raises(AviatoValidationError, match=f"{flag} is not available yet"):
-            load(flags, variables)
 
 
 @pytest.mark.parametrize(

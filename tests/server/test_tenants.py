@@ -83,7 +83,7 @@ BODIES = {
     "ExecRequest": lambda: {"exec_id": new_exec_id(), "command": ["echo", "x"]},
     "SignalRequest": lambda: {"signal": 9},
     "TerminalSize": lambda: {"width": 80, "height": 24},
-    "StopSandbox": lambda: {},
+    "StopSandbox": dict,
 }
 OF_A_SANDBOX = [route for route in ROUTES if "{sandbox_id}" in route.path]
 

@@ -1,0 +1,172 @@
+"""W&B keys: whose they are, asked of the W&B API and remembered for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError, WandbAuthError
+from aviato.server.callers import Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+KEY_HEADER = "X-Wandb-Api-Key"
+ENTITY_HEADER = "X-Wandb-Entity"
+DEFAULT_BASE_URL = "https://api.wandb.ai"
+REMEMBERED_SECONDS = 600.0
+MOST_REMEMBERED = 10_000
+MOST_ASKED = 64
+"""How many keys are asked about at a time. Who knows none could otherwise make the server ask without end."""
+ANSWER_SECONDS = 10.0
+LARGEST_ANSWER_BYTES = 1 << 20
+QUERY = "query Viewer { viewer { id username entity teams { edges { node { name } } } } }"
+_KEY = re.compile(r"[!-~]{1,256}")
+_ENTITY = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Viewer:
+    """Whom W&B knows by a key; an empty name is nobody."""
+
+    username: str
+    entities: frozenset[str]
+
+
+_NOBODY = _Viewer("", frozenset())
+
+
+class WandbKeys:
+    """Tells who calls by their W&B key.
+
+    Args:
+        base_url: of the W&B API; None is the public one.
+        clock: in seconds, for what is remembered.
+
+    Raises:
+        AviatoValidationError: keys would go there in clear.
+    """
+
+    def __init__(self, base_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = f"{_checked(base_url or DEFAULT_BASE_URL)}/graphql"
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, _Viewer]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[_Viewer]] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Who calls. A tenant is a W&B user within an entity.
+
+        Raises:
+            WandbAuthError: W&B does not know the key, or its user is not in the entity.
+            SandboxUnavailableError: W&B does not answer.
+        """
+        key, entity = headers.get(KEY_HEADER, ""), headers.get(ENTITY_HEADER, "")
+        if _KEY.fullmatch(key) is None:
+            raise WandbAuthError("the W&B key is none")
+        if _ENTITY.fullmatch(entity) is None:
+            raise WandbAuthError("a W&B entity is needed beside the key: set WANDB_ENTITY_NAME")
+        viewer = await self._viewer(key)
+        if not viewer.username:
+            raise WandbAuthError("W&B does not know this key: see WANDB_API_KEY, or run `wandb login`")
+        if entity not in viewer.entities:
+            raise WandbAuthError(f"the W&B user {viewer.username!r} is not in the entity {entity!r}: see WANDB_ENTITY_NAME")
+        return Caller(tenant=f"wandb:{entity}/{viewer.username}")
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._asking.values():
+            task.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _viewer(self, key: str) -> _Viewer:
+        # By its hash, so that a key does not stay in memory for ten minutes.
+        name = hashlib.sha256(key.encode()).hexdigest()
+        until, viewer = self._known.get(name, (0.0, _NOBODY))
+        if name in self._known and self._clock() < until:
+            return viewer
+        task = self._asking.get(name)
+        if task is None:
+            if len(self._asking) >= MOST_ASKED:
+                raise _unavailable("too many unknown W&B keys at a time")
+            task = self._asking[name] = asyncio.create_task(self._ask(key), name="ask W&B whose a key is")
+            task.add_done_callback(lambda done: self._remember(name, done))
+        return await asyncio.shield(task)
+
+    def _remember(self, name: str, task: asyncio.Task[_Viewer]) -> None:
+        del self._asking[name]
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._known[name] = (self._clock() + REMEMBERED_SECONDS, task.result())
+        self._known.move_to_end(name)
+        while len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+
+    async def _ask(self, key: str) -> _Viewer:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+            self._session = aiohttp.ClientSession(timeout=timeout, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+        try:
+            async with self._session.post(
+                self._url, json={"query": QUERY}, auth=aiohttp.BasicAuth("api", key), allow_redirects=False
+            ) as response:
+                if response.status in (401, 403):
+                    return _NOBODY
+                if response.status != 200:
+                    raise _unavailable(f"it answered HTTP {response.status}")
+                data = await response.content.read(LARGEST_ANSWER_BYTES)
+                while piece := await response.content.read(LARGEST_ANSWER_BYTES):
+                    data += piece
+                    if len(data) > LARGEST_ANSWER_BYTES:
+                        raise _unavailable("its answer is too large")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.warning("the W&B API cannot be asked: %r", error)
+            raise _unavailable(type(error).__name__) from None
+        return _read(data)
+
+
+def _read(data: bytes) -> _Viewer:
+    """Whom an answer of the API names."""
+    import json
+
+    try:
+        answer = json.loads(data)
+        viewer = answer["data"]["viewer"]
+        if viewer is None:
+            return _NOBODY
+        edges = (viewer.get("teams") or {}).get("edges") or ()
+        names = [viewer["username"], viewer.get("entity"), *(edge["node"]["name"] for edge in edges)]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise _unavailable("its answer cannot be read") from None
+    if not isinstance(names[0], str) or not names[0]:
+        raise _unavailable("its answer names no user")
+    return _Viewer(names[0], frozenset(name for name in names if isinstance(name, str)))
+
+
+def _checked(base_url: str) -> str:
+    parts: Any = urlsplit(base_url)
+    host = parts.hostname or ""
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback)):
+        raise AviatoValidationError(f"WANDB_BASE_URL is {base_url!r}: keys are sent to https:// only")
+    return base_url.rstrip("/")
+
+
+def _unavailable(why: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(f"the W&B API could not be asked whose the key is: {why}", reason="wandb")
