@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
     "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "max_sandboxes": "N", "sandbox_uid_base": "N",
-    "socket_fd": "N", "egress_allow_cidr": "CIDR",
-    "run_code_concurrency": "N",
+    "socket_fd": "N", "egress_allow_cidr": "CIDR", "run_code_concurrency": "N",
 }  # fmt: skip
 
 

@@ -15,6 +15,9 @@ EXAMPLES = {
     "state_dir": ("/tmp/x", "/tmp/x"),
     "backend": ("docker", "docker"),
     "api_key_file": ("/k", "/k"),
+    "auth": ("wandb", "wandb"),
+    "tls_cert": ("/c", "/c"),
+    "tls_key": ("/t", "/t"),
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
@@ -46,6 +49,11 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     assert getattr(load({"settings_file": str(file)}, {}), name) == value
     assert getattr(load({}, {"AVIATO_SETTINGS_FILE": str(file)}), name) == value
     variables = {f"AVIATO_{name.upper()}": given}
+    if name == "auth":
+        # The variable of that name is the client's own.
+        assert load({}, variables).auth is None
+        assert load({"auth": given}, {}).auth == value
+        return
     assert getattr(load({}, variables), name) == value
     assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
     flag = {"image": ("a=/x", "b=/y"), "egress_allow_cidr": value}.get(name, given)
