@@ -281,7 +281,7 @@ async def test_a_client_with_a_wandb_login_over_tls(certificate, tmp_path):
             login = {"WANDB_API_KEY": "ada-key", "WANDB_ENTITY_NAME": "team-a"}
             assert await client(url, certificate, **login) == ("hi\n1\n", "")
             assert await client(url, certificate, **{**login, "WANDB_API_KEY": "eve-key"}) == (
-                "WandbAuthError wandb_authentication\n",
+                "WandbAuthError authentication\n",
                 "",
             )
             out, _ = await client(url, certificate, WANDB_API_KEY="ada-key")
