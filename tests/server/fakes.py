@@ -49,6 +49,7 @@ class FakeLink:
         self.sandbox_id = spec.sandbox_id
         self.backend = backend
         self.execs = {}
+        self.files = {}
         self.active = set()
         self.acknowledged = []
         self.hello = {"execs": {}}
@@ -145,6 +146,12 @@ class FakeLink:
 
     async def resize(self, exec_id, width, height):
         self._find(exec_id)
+
+    async def write_file(self, path, chunks, *, mode, size_bytes):
+        self.files[path] = b"".join([chunk async for chunk in chunks])
+
+    async def write_tree(self, path, chunks):
+        self.files[path] = b"".join([chunk async for chunk in chunks])
 
     async def signal(self, exec_id, signal):
         self._find(exec_id)

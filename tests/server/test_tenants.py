@@ -115,6 +115,17 @@ async def test_another_s_sandbox_is_one_that_is_not_there(folder, backend, route
             assert (await tried(mine, route, sandbox_id, exec_id))[1] != seen[1]
 
 
+async def test_without_the_check_they_are_seen(folder, backend, monkeypatch):
+    """The control: what the tests around this one try succeeds where every caller sees everything."""
+    monkeypatch.setattr("aviato.server.callers.Caller.sees", lambda self, owner: True)
+    async with serving(folder, backend, "", "") as (_, _, mine, other):
+        sandbox_id = await mine.running()
+        exec_id = new_exec_id()
+        seen = [await tried(other, route, sandbox_id, exec_id) for route in OF_A_SANDBOX]
+        assert not [error for status, error in seen if status == 404 and error["error"]["code"] == "SANDBOX_NOT_FOUND"]
+        assert (await mine.call("GET", f"/v1/sandboxes/{sandbox_id}"))["status"] == "terminated"
+
+
 async def test_listings(folder, backend):
     async with serving(folder, backend, "", "", "tenant=shared", "tenant=shared") as (_, own, a, b, c, d):
         by = {tenant: await tenant.running(tags=["t"]) for tenant in (own, a, b, c, d)}
@@ -244,7 +255,10 @@ async def test_so_large_a_body(folder, backend):
         large = {"sandbox_id": new_sandbox_id(), "detached": True, "tags": ["x" * 250] * 5}
         await mine.call("POST", "/v1/sandboxes", large, expect=413)
         await other.call("POST", "/v1/sandboxes", large, expect=201)
-        assert service.registry.live[sandbox_id].execs == {}
+        assert service.registry.live[sandbox_id].execs == backend.links[sandbox_id].files == {}
+        path = f"/v1/sandboxes/{sandbox_id}/files?path=/tmp/x"
+        await mine.call("PUT", path, data=chunked(b"x" * 1000), expect=204)
+        assert backend.links[sandbox_id].files == {"/tmp/x": b"x" * 1000}
 
 
 async def test_a_key_that_was_taken_out_of_the_file_is_one_no_more(folder, backend):
