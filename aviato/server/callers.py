@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from aviato.exceptions import AviatoValidationError
 
-CALLER = "aviato.caller"
-"""Under this name a request knows who asks."""
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -49,6 +48,8 @@ class Caller:
 
 
 OPERATOR = Caller()
+CALLER: ContextVar[Caller] = ContextVar("caller")
+"""Who has sent the request that is being answered."""
 
 
 @dataclass(frozen=True, kw_only=True)

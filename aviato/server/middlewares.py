@@ -51,7 +51,8 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
     ) -> web.StreamResponse:
         try:
             check_version(request)
-            caller = request[CALLER] = await guard.check(request)
+            caller = await guard.check(request)
+            CALLER.set(caller)
             caller.check_size(request.content_length or 0)
             return await handler(request)
         except BodyTooLargeError as error:

@@ -44,7 +44,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     file = tmp_path / "settings.toml"
     literal = "{a = '/x', b = '/y'}" if name == "image" else repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
-    other = {"image": "z=/z", "egress_allow_cidr": "192.168.0.0/16"}.get(name, "7")
+    other = {"image": "z=/z", "secrets_dir": "/other", "egress_allow_cidr": "192.168.0.0/16"}.get(name, "7")
     assert getattr(load({}, {}), name) == default
     assert getattr(load({"settings_file": str(file)}, {}), name) == value
     assert getattr(load({}, {"AVIATO_SETTINGS_FILE": str(file)}), name) == value

@@ -39,8 +39,7 @@ class Call:
     @property
     def caller(self) -> Caller:
         """Who asks."""
-        caller: Caller = self.request[CALLER]
-        return caller
+        return CALLER.get()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, whatever its head says of its size.
@@ -105,7 +104,7 @@ class Route:
         if self.waits:
             await service.ready()
         if (sandbox_id := request.match_info.get("sandbox_id")) is not None:
-            service.registry.check(request[CALLER], sandbox_id)
+            service.registry.check(CALLER.get(), sandbox_id)
         return await self.handler(Call(request=request, service=service, query=query, body=body))
 
 
