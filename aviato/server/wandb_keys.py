@@ -8,10 +8,12 @@ import ipaddress
 import logging
 import re
 import time
+from base64 import b64encode
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -118,10 +120,16 @@ class WandbKeys:
     async def _ask(self, key: str) -> _Viewer:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-            self._session = aiohttp.ClientSession(timeout=timeout, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         try:
+            login = b64encode(f"api:{key}".encode()).decode()
+            # Without redirects, which would take the key elsewhere.
             async with self._session.post(
-                self._url, json={"query": QUERY}, auth=aiohttp.BasicAuth("api", key), allow_redirects=False
+                self._url,
+                json={"query": QUERY},
+                headers={"Authorization": f"Basic {login}"},
+                proxy=_proxy(self._url),
+                allow_redirects=False,
             ) as response:
                 if response.status in (401, 403):
                     return _NOBODY
@@ -154,6 +162,15 @@ def _read(data: bytes) -> _Viewer:
     if not isinstance(names[0], str) or not names[0]:
         raise _unavailable("its answer names no user")
     return _Viewer(names[0], frozenset(name for name in names if isinstance(name, str)))
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names. Not aiohttp's `trust_env`: it would also send passwords of ~/.netrc."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    proxies = getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def _checked(base_url: str) -> str:
