@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from aviato.exceptions import AviatoValidationError
 
+EARLIER = "*"
+"""Owner of what was made before keys had tenants: every API key saw it then, and does until it ends."""
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -25,17 +27,27 @@ class Caller:
     Attributes:
         tenant: whose sandboxes and leases it sees, and whose its new ones are. None sees all: the server's own user, who
             comes over the Unix socket.
+        sees_earlier: whether it sees what was made before there were tenants, as the keys of that time did.
         max_sandboxes: how many of the tenant may live at once, those that wait for a place included.
         max_body_bytes: how large a request may be.
     """
 
     tenant: str | None = None
+    sees_earlier: bool = False
     max_sandboxes: int | None = None
     max_body_bytes: int | None = None
 
     def sees(self, owner: str | None) -> bool:
         """Whether what belongs to this tenant is there for the caller."""
-        return self.tenant is None or self.tenant == owner
+        owners = self.owners
+        return owners is None or owner in owners
+
+    @property
+    def owners(self) -> tuple[str, ...] | None:
+        """Whose the sandboxes are that the caller sees; None is anybody's."""
+        if self.tenant is None:
+            return None
+        return (self.tenant, EARLIER) if self.sees_earlier else (self.tenant,)
 
     def check_size(self, size_bytes: int) -> None:
         """See whether so much of a body may come in.
@@ -90,7 +102,12 @@ def parse_key(line: str) -> Key:
     tenant = given.get("tenant", f"key:{key_hash[:32]}")
     if "tenant" in given and _TENANT.fullmatch(tenant) is None:
         raise ValueError("has a tenant= that is not 1 to 64 letters, digits, '_', '.' and '-'")
-    caller = Caller(tenant=tenant, max_sandboxes=_count(given, "max-sandboxes"), max_body_bytes=_count(given, "max-body-bytes"))
+    caller = Caller(
+        tenant=tenant,
+        sees_earlier=True,
+        max_sandboxes=_count(given, "max-sandboxes"),
+        max_body_bytes=_count(given, "max-body-bytes"),
+    )
     return Key(hash=key_hash, caller=caller, routes=routes, requests_per_second=_rate(given))
 
 

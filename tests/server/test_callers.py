@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aviato.server.callers import OPERATOR, BodyTooLargeError, Caller, Pace, parse_key
+from aviato.server.callers import EARLIER, OPERATOR, BodyTooLargeError, Caller, Pace, parse_key
 
 HASH = "ab" * 32
 
@@ -12,13 +12,13 @@ HASH = "ab" * 32
 def test_a_key_alone_is_a_tenant_of_its_own():
     key = parse_key(HASH)
     assert (key.hash, key.routes, key.requests_per_second) == (HASH, frozenset(), None)
-    assert key.caller == Caller(tenant=f"key:{HASH[:32]}")
+    assert key.caller == Caller(tenant=f"key:{HASH[:32]}", sees_earlier=True)
     assert parse_key("cd" * 32).caller.tenant != key.caller.tenant
 
 
 def test_what_can_stand_behind_it():
     key = parse_key(f"{HASH} /run_code tenant=team.a max-sandboxes=8 /health requests-per-second=0.5 max-body-bytes=4096")
-    assert key.caller == Caller(tenant="team.a", max_sandboxes=8, max_body_bytes=4096)
+    assert key.caller == Caller(tenant="team.a", sees_earlier=True, max_sandboxes=8, max_body_bytes=4096)
     assert (key.routes, key.requests_per_second) == ({"/run_code", "/health"}, 0.5)
 
 
@@ -37,9 +37,10 @@ def test_what_cannot_be_meant(text):
 
 
 def test_who_sees_what():
-    mine = Caller(tenant="a")
-    assert [mine.sees(owner) for owner in ("a", "b", None)] == [True, False, False]
-    assert all(OPERATOR.sees(owner) for owner in ("a", "b", None))
+    mine, by_wandb = parse_key(f"{HASH} tenant=a").caller, Caller(tenant="a")
+    assert [mine.sees(owner) for owner in ("a", "b", None, EARLIER)] == [True, False, False, True]
+    assert [by_wandb.sees(owner) for owner in ("a", "b", None, EARLIER)] == [True, False, False, False]
+    assert all(OPERATOR.sees(owner) for owner in ("a", "b", None, EARLIER))
 
 
 def test_sizes():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import os
+import sqlite3
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -203,6 +205,50 @@ async def test_a_restart_changes_nothing_of_it(folder, backend):
         await other.call("PUT", f"/v1/leases/{lease_id}", expect=409)
         assert await other.listed() == [] and await mine.listed() == [sandbox_id]
         await mine.call("PUT", f"/v1/leases/{lease_id}")
+
+
+def as_before_there_were_tenants(folder):
+    """Make of a store what a version that knew no tenants would have left."""
+    db = sqlite3.connect(folder.store)
+    for table in ("sandboxes", "leases"):
+        db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
+    for sandbox_id, body in db.execute("SELECT sandbox_id, body FROM sandboxes WHERE body IS NOT NULL").fetchall():
+        known = {name: value for name, value in json.loads(body).items() if name not in NEWER}
+        text = json.dumps(known, sort_keys=True).encode()
+        db.execute("UPDATE sandboxes SET body_hash = ? WHERE sandbox_id = ?", (hashlib.sha256(text).hexdigest(), sandbox_id))
+    db.execute("PRAGMA user_version = 4")
+    db.commit()
+    db.close()
+
+
+NEWER = ("lease_id", "secrets", "secret_values", "egress_mode")
+
+
+async def test_sandboxes_of_an_older_version_stay_with_those_who_made_them(folder, backend):
+    async with serving(folder, backend, "", "", max_sandboxes=4) as (_, own, mine, _):
+        kept, by_socket = await mine.running(tags=["t"]), await own.running()
+        body = {"sandbox_id": new_sandbox_id(), "lease_id": mine.lease_id, "tags": ["waits"]}
+        await mine.running()
+        await own.running()
+        await mine.call("POST", "/v1/sandboxes", body, expect=201)
+        lease_id = mine.lease_id
+    as_before_there_were_tenants(folder)
+    async with serving(folder, backend, "", "", max_sandboxes=4) as (_, own, mine, other):
+        mine.lease_id = lease_id
+        await mine.call("PUT", f"/v1/leases/{lease_id}")
+        await mine.call("POST", f"/v1/sandboxes/{kept}/execs", {"exec_id": new_exec_id(), "command": ["echo", "x"]})
+        await mine.call("POST", "/v1/sandboxes", body, expect=200)
+        await own.call("DELETE", f"/v1/sandboxes/{by_socket}")
+        info = await mine.call("GET", f"/v1/sandboxes/{body['sandbox_id']}?wait=running")
+        assert info["status"] == "running"
+        # Any key saw them and could end them, as it was when they were made; what is new is its maker's alone.
+        assert kept in await other.listed() and kept in await mine.listed()
+        await other.call("DELETE", f"/v1/sandboxes/{kept}")
+        new = await mine.running()
+        await other.call("GET", f"/v1/sandboxes/{new}", expect=404)
+        assert new not in await other.listed() and new in await mine.listed()
+        await mine.call("DELETE", f"/v1/leases/{lease_id}")
+        await mine.call("GET", f"/v1/sandboxes/{new}?wait=ended")
 
 
 async def test_so_many_requests_a_second(folder, backend):

@@ -13,13 +13,13 @@ from aviato.wire.sandboxes import LeaseInfo
 
 async def renew(call: Call) -> web.Response:
     """Make or renew a lease."""
-    lease = call.service.leases.renew(_lease_id(call), lambda: peer_process(call.request.transport), call.caller.tenant)
+    lease = call.service.leases.renew(_lease_id(call), lambda: peer_process(call.request.transport), call.caller)
     return answer(call.service.leases.info(lease))
 
 
 async def close(call: Call) -> web.Response:
     """Take a lease back."""
-    call.service.leases.close(_lease_id(call), call.caller.tenant)
+    call.service.leases.close(_lease_id(call), call.caller)
     return web.Response()
 
 

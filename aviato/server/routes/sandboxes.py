@@ -65,7 +65,7 @@ async def list_all(call: Call) -> web.Response:
         statuses=query.status,
         include_stopped=query.include_stopped,
         lease_id=query.lease_id,
-        owner=call.caller.tenant,
+        owners=call.caller.owners,
         limit=query.limit,
         cursor=query.cursor,
     )

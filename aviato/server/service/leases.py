@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from aviato.server.callers import OPERATOR
 from aviato.server.peers import boot_id, open_process, start_ticks
 from aviato.server.store import LeaseRecord
 from aviato.wire.errors import RequestConflictError
@@ -16,6 +17,7 @@ from aviato.wire.sandboxes import LeaseInfo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.live import LiveSandbox
     from aviato.server.store import Store
@@ -66,25 +68,25 @@ class Leases:
         self.period_seconds = period_seconds
         self.held: dict[str, Lease] = {}
 
-    def renew(self, lease_id: str, peer: Callable[[], Peer | None], owner: str | None = None) -> Lease:
+    def renew(self, lease_id: str, peer: Callable[[], Peer | None], caller: Caller = OPERATOR) -> Lease:
         """Make a lease, or renew it; bound to the peer's process where there is one.
 
         Args:
             lease_id: made by the client.
             peer: tells the peer process; asked only when the lease is not bound to a living one yet.
-            owner: the tenant who asks; None is the server's own user, who may renew any.
+            caller: who asks.
 
         Raises:
             RequestConflictError: it is another tenant's.
         """
         lease = self.held.get(lease_id)
-        if lease is not None and owner not in (None, lease.owner):
+        if lease is not None and not caller.sees(lease.owner):
             raise RequestConflictError(f"{lease_id} is in use")
         if lease is not None and lease.pidfd is not None and lease.ending is None:
             return lease
         process = peer()
         if lease is None:
-            lease = self.held[lease_id] = Lease(lease_id, self.period_seconds, owner)
+            lease = self.held[lease_id] = Lease(lease_id, self.period_seconds, caller.tenant)
         lease.remaining_seconds = self.period_seconds
         if process is not None:
             self._bind(lease, process)
@@ -105,10 +107,10 @@ class Leases:
         if lease is not None:
             lease.sandboxes.pop(box.sandbox_id, None)
 
-    def close(self, lease_id: str, owner: str | None = None) -> None:
+    def close(self, lease_id: str, caller: Caller = OPERATOR) -> None:
         """The client gives its lease back: its sandboxes are told to stop. Unknown ones are fine, others' stay as they are."""
         lease = self.held.get(lease_id)
-        if lease is not None and owner in (None, lease.owner):
+        if lease is not None and caller.sees(lease.owner):
             self._end(lease, "stopped", CLOSED_STOP_GRACE_SECONDS)
 
     def tick(self, elapsed_seconds: float) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
+from aviato.server.callers import Caller
 from aviato.server.service.live import LiveSandbox
 from aviato.server.states import ending_of, start_failed
 from aviato.server.supervisor.subscription import SandboxGone
@@ -137,7 +138,7 @@ class Reconciliation:
             lease = self._leases.held.get(box.record.lease_id)
             if lease is None:
                 # Its lease ended while nobody was there to end it: it gets a period like any other.
-                lease = self._leases.renew(box.record.lease_id, lambda: None, box.record.owner)
+                lease = self._leases.renew(box.record.lease_id, lambda: None, Caller(tenant=box.record.owner))
             self._leases.attach(lease, box)
 
     async def _reconnect(self, sandbox_id: str) -> SupervisorLink | None:

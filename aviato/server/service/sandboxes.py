@@ -22,7 +22,7 @@ from aviato.wire.mounts import check_mounts
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aviato.options import SandboxStatus
     from aviato.server.backends.base import Backend
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from aviato.wire.sandboxes import CreateSandbox
 
 
+_NEWER = ("egress_mode", "secrets")
+"""Without these a body has the hash that an earlier version has on record for it, so that a create can be repeated after it."""
 SOON_SECONDS = 0.5
 """When a place is about to be free."""
 
@@ -116,7 +118,7 @@ class Sandboxes:
             if record.body_hash != body_hash or not caller.sees(record.owner):
                 raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
             if record.ended_at is None and request.lease_id is not None and not request.detached:
-                self._leases.renew(request.lease_id, peer, caller.tenant)
+                self._leases.renew(request.lease_id, peer, caller)
             return self._info(known, record), False
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
@@ -124,7 +126,7 @@ class Sandboxes:
         self._check_share(caller)
         lease = None
         if not request.detached and request.lease_id is not None:
-            lease = self._leases.renew(request.lease_id, peer, caller.tenant)
+            lease = self._leases.renew(request.lease_id, peer, caller)
         now = time.time()
         record = SandboxRecord(
             sandbox_id=request.sandbox_id,
@@ -185,7 +187,7 @@ class Sandboxes:
         statuses: Iterable[SandboxStatus] = (),
         include_stopped: bool = False,
         lease_id: str | None = None,
-        owner: str | None = None,
+        owners: Sequence[str] | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> SandboxPage:
@@ -198,7 +200,7 @@ class Sandboxes:
             statuses=tuple(statuses),
             include_stopped=include_stopped,
             lease_id=lease_id,
-            owner=owner,
+            owners=None if owners is None else tuple(owners),
             limit=limit,
             cursor=cursor,
         )
@@ -292,6 +294,9 @@ class Sandboxes:
 
 def _hash(request: CreateSandbox) -> str:
     body: dict[str, Any] = request.model_dump(mode="json", exclude={"lease_id", "secret_values"})
+    for name in _NEWER:
+        if not body[name]:
+            del body[name]
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

@@ -20,7 +20,7 @@ class Query:
 
     Attributes:
         statuses: empty: any that has not ended, or any at all with `include_stopped`. A terminal one implies it.
-        owner: the tenant whose they are; None is any.
+        owners: whose they are; None is anybody.
         limit: sandboxes a page.
         cursor: of the page before; None: the first.
     """
@@ -29,7 +29,7 @@ class Query:
     statuses: tuple[SandboxStatus, ...] = ()
     include_stopped: bool = False
     lease_id: str | None = None
-    owner: str | None = None
+    owners: tuple[str, ...] | None = None
     limit: int = 100
     cursor: str | None = None
 
@@ -59,9 +59,9 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.lease_id is not None:
         where.append("lease_id = ?")
         values.append(query.lease_id)
-    if query.owner is not None:
-        where.append("owner = ?")
-        values.append(query.owner)
+    if query.owners is not None:
+        where.append(f"owner IN ({','.join('?' * len(query.owners))})")
+        values.extend(query.owners)
     for tag in query.tags:
         where.append("number IN (SELECT number FROM tags WHERE tag = ?)")
         values.append(tag)

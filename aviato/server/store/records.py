@@ -19,7 +19,7 @@ class SandboxRecord:
     Attributes:
         body_hash: of the create, to tell a repeat from a conflict.
         body: the create itself as JSON, kept only until the sandbox has ended.
-        owner: the tenant whose it is; None is the server's own user.
+        owner: the tenant whose it is; None is the server's own user, and `EARLIER` whoever was there before there were tenants.
         begun: whether its start was begun, so that it cannot simply be queued again.
         let_go: whether its client has said that nobody can use it any more.
         ports: exposed port → port of this machine, as long as it has one; in the order of the create.

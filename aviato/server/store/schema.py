@@ -72,6 +72,9 @@ MIGRATIONS = {
     1: "ALTER TABLE sandboxes ADD COLUMN let_go INTEGER NOT NULL DEFAULT 0;",
     2: "ALTER TABLE sandboxes ADD COLUMN ports TEXT NOT NULL DEFAULT '{}';",
     3: """ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '"none"';""",
-    4: "ALTER TABLE sandboxes ADD COLUMN owner TEXT; ALTER TABLE leases ADD COLUMN owner TEXT;",
+    4: """
+        ALTER TABLE sandboxes ADD COLUMN owner TEXT; UPDATE sandboxes SET owner = '*';
+        ALTER TABLE leases ADD COLUMN owner TEXT; UPDATE leases SET owner = '*';
+    """,
 }
 """From each older version to the next."""
