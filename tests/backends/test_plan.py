@@ -35,7 +35,8 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_order_that_safety_rests_on(name):
     operations = [step.operation for step in make_plan(VARIANTS[name])]
-    order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "cover_read_only"]
+    order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "kernel_counts"]
+    order += ["cover_read_only"]
     order += ["leave_old_root", "last_user_namespace", "limits", "capabilities", "settle", "filter"]
     assert [operation for operation in operations if operation in order] == order
     assert operations[-1] == "filter"
@@ -96,9 +97,15 @@ def test_layers_of_an_image(changes, layers, owned):
 
 def test_limits():
     limits = dict(step(make_plan(options()), "limits").arguments[0])
-    assert limits == {"nofile": 4096, "fsize": 4 << 30, "core": 0, "nproc": 513}
+    counted = {"sigpending": 4096, "msgqueue": 200 << 10, "memlock": 1 << 20, "nice": 0, "rtprio": 0}
+    assert limits == {"nofile": 4096, "fsize": 4 << 30, "core": 0, "nproc": 513, **counted}
     old = HostFacts(limit_processes=False, open_files=1024)
-    assert dict(step(make_plan(options(facts=old)), "limits").arguments[0]) == {"nofile": 1024, "fsize": 4 << 30, "core": 0}
+    assert dict(step(make_plan(options(facts=old)), "limits").arguments[0]) == {
+        "nofile": 1024,
+        "fsize": 4 << 30,
+        "core": 0,
+        **counted,
+    }
 
 
 def test_machines_without_a_merged_usr():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.server.supervisor import memory
 from aviato.server.supervisor.disk import Disk
 from aviato.server.supervisor.group import Group
+from aviato.server.supervisor.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -53,6 +54,7 @@ class Watch:
         self._group: Group | None = None
         self._swap = False
         self._stores: memory.Stores | None = None
+        self._segments = Segments(proc)
         self._job: Job | None = None
         self._rough = 0
         self._nameless: dict[int, int] = {}
@@ -125,6 +127,7 @@ class Watch:
         """If the kernel has killed a process for its memory, the rest of its command goes the same way."""
         assert self._group is not None
         if self._group.has_killed():
+            self._loop.start(self._segments.remove())
             running = [command for command in self._commands if command.running]
             mark = killed.mark if killed is not None else self._group.suspect(running)
             if mark is not None:
@@ -136,6 +139,7 @@ class Watch:
         pids = list(self._processes)
         self._nameless = self.disk.nameless
         stored = self._stores.used_bytes() + sum(self._nameless.values())
+        stored += yield from self._segments.used_bytes()
         rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
         rough += stored
         grown, self._rough = rough - self._rough, rough
@@ -163,6 +167,7 @@ class Watch:
 
     def _too_much(self, shares: memory.Shares) -> None:
         self._exact = None
+        self._loop.start(self._segments.remove())
         self.disk.nameless = {}  # Whoever is killed holds none any more; the next count finds the others'.
         mark = shares.largest()
         if mark is not None and self._commands.out_of_memory(mark):

@@ -209,6 +209,14 @@ class Confinement:
     def _do_no_more_namespaces(self) -> None:
         _write("/proc/sys/user/max_user_namespaces", "1")
 
+    def _do_kernel_counts(self, settings: list[tuple[str, str]]) -> None:
+        for name, value in settings:
+            try:
+                _write(f"/proc/sys/{name}", value)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+
     def _do_loopback(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))

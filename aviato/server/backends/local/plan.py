@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,9 +60,18 @@ LIMIT_DISK_BYTES = 4 << 30
 LIMIT_INODES = 1 << 18
 LIMIT_TERMINALS = 64
 """Of one sandbox; the machine has about 3,000 for all."""
+LIMIT_INOTIFY_INSTANCES = 16
+"""Of one sandbox; a user of the machine usually has 128, root included."""
+LIMIT_INOTIFY_WATCHES = 16384
+LIMIT_SIGNALS = 4096
+"""Signals and timers under way."""
+LIMIT_QUEUE_BYTES = 200 << 10
+"""POSIX message queues: two of the usual size."""
+LIMIT_LOCKED_BYTES = 1 << 20
 LIMIT_OPEN_FILES = 4096
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ETC_BYTES = 16 << 20
 LINKS_BYTES = 64 << 10
 RUN_BYTES = 16 << 20
@@ -310,10 +320,30 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         Step("tmpfs", ("/dev/shm", min(SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
         Step("tmpfs", ("/run", RUN_BYTES, 0o755), "run time files"),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
+        Step(
+            "kernel_counts",
+            (_kernel_counts(options),),
+            "what the kernel keeps for the sandbox or counts for the server's user, as far as it lets a sandbox say so",
+        ),
         Step("cover_read_only", (_in_proc(facts, PROC_READ_ONLY),), "kernel settings"),
         Step("cover_file", (_in_proc(facts, PROC_HIDDEN_FILES),), "kernel memory, keys and addresses"),
         Step("cover_directory", (_in_proc(facts, PROC_HIDDEN_DIRECTORIES),), "hardware"),
     ]
+
+
+def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
+    """Watches on files are counted for the server's user as well: without these one sandbox could use up all that he may have.
+
+    System V memory, semaphores and messages belong to no process. Linux 6.11 and newer let a sandbox bound its own.
+    """
+    return (
+        ("user/max_inotify_instances", str(LIMIT_INOTIFY_INSTANCES)),
+        ("user/max_inotify_watches", str(LIMIT_INOTIFY_WATCHES)),
+        ("kernel/shmall", str(min(SHM_BYTES, options.memory_bytes // 2) // PAGE_BYTES)),
+        ("kernel/shmmni", "256"),
+        ("kernel/sem", "250 4096 32 128"),
+        ("kernel/msgmni", "64"),
+    )
 
 
 def _in_proc(facts: HostFacts, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -355,6 +385,9 @@ def _mounted(options: PlanOptions) -> list[Step]:
 
 def _closing(options: PlanOptions) -> list[Step]:
     limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
+    # These count for the server's user as well, who by default has as much as each of his processes.
+    limits |= {"sigpending": LIMIT_SIGNALS, "msgqueue": LIMIT_QUEUE_BYTES, "memlock": LIMIT_LOCKED_BYTES}
+    limits |= {"nice": 0, "rtprio": 0}  # Nobody goes before others, also where the server's user may.
     if options.facts.limit_processes:
         limits["nproc"] = options.processes + 1 + options.grouped
     return [

@@ -1,0 +1,343 @@
+"""Taking more than one's share of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from aviato.server.backends.local.plan import Step
+from tests.attacks.programs import PRELUDE
+from tests.attacks.registry import Area, Arena, Patch, Steps
+from tests.backends.test_limits import BOMBS, DISK_BOMBS
+
+area = Area(__name__)
+MIB = 1 << 20
+FOR_LONG = "0.7"
+"""Seconds for which a bomb keeps what it has: longer than the pause between two looks."""
+
+
+def without_limits(*names: str) -> Callable[[Steps], Steps]:
+    """Limits of the kernel's that are not set."""
+
+    def change(steps: Steps) -> Steps:
+        return tuple(
+            Step(operation, (tuple(limit for limit in arguments[0] if limit[0] not in names),), reason)
+            if operation == "limits"
+            else Step(operation, arguments, reason)
+            for operation, arguments, reason in steps
+        )
+
+    return change
+
+
+def unwatched(name: str) -> Callable[[dict[str, Any]], None]:
+    """A limit that process 1 is not told of."""
+    return lambda configuration: configuration["limits"].update({name: None})
+
+
+def endless_groups(request: dict[str, Any]) -> None:
+    """Control groups that allow anything."""
+    for group in request["groups"]:
+        group["files"] = [one for one in group["files"] if "limit_in_bytes" not in one[0] and "quota" not in one[0]]
+
+
+def hard_limit(name: str, wanted: int) -> Callable[[Any], str | None]:
+    """For `impossible`: the server itself may have no more."""
+
+    def why(backend: Any) -> str | None:
+        hard = resource.getrlimit(getattr(resource, name))[1]
+        return f"{name} of this run is {hard}" if 0 <= hard < wanted else None
+
+    return why
+
+
+WATCHED = area.defence("memory is watched", configuration=unwatched("memory"))
+GROUP = area.defence("control groups keep memory", request=endless_groups)
+DISK = area.defence("disk is watched", configuration=unwatched("disk"))
+INODES = area.defence("inodes are watched", configuration=unwatched("inodes"))
+COUNTS = area.defence("kernel's counts of the sandbox are bounded", steps=("kernel_counts",))
+
+
+def memory_bomb(name: str, source: str, grouped: bool) -> None:
+    how = "in control groups" if grouped else "watched"
+
+    def why(backend: Any) -> str | None:
+        return None if backend._facts.groups or not grouped else "this user can make no control groups here"
+
+    @area.attack(f"memory bomb that is {name}, {how}", GROUP if grouped else WATCHED, impossible=why)
+    async def bomb(arena: Arena) -> bool:
+        facts = arena.backend._facts
+        with mock.patch.object(arena.backend, "_facts", facts if grouped else replace(facts, groups=())):
+            async with arena.box(limits={"memory": 80 * MIB}) as box:
+                result = await box.python(source.replace("WAIT", FOR_LONG))
+                whole = result.stdout == "whole\n"
+                assert whole or (result.returncode, result.exit["oom_killed"]) == (137, True)
+                return whole
+
+
+_NAMES = {"grows": "one process", "forked": "many processes", "mapped": "a shared mapping", "nameless": "a file without a name"}
+for _name, _source in BOMBS.items():
+    for _grouped in (True, False):
+        memory_bomb(_NAMES.get(_name, "in /dev/shm"), _source, _grouped)
+
+for _name, _source in DISK_BOMBS.items():
+
+    @area.attack(f"disk bomb: {_name}", DISK)
+    async def disk_bomb(arena: Arena, source: str = _source) -> bool:
+        async with arena.box(limits={"disk": 24 * MIB}) as box:
+            return bool((await box.python(source.replace("WAIT", "0.5"))).stdout == "whole\n")
+
+
+SPARSE = """
+import os, time
+# Holes take no room; what is written into them does, wherever it is.
+with open("sparse", "wb") as file:
+    for number in range(48):
+        file.seek(number << 24)
+        file.write(b"x" * (1 << 20))
+        file.flush()
+time.sleep(WAIT)
+print("whole")
+"""
+PASSED = """
+import os, socket, time
+# Written, without a name, and with no descriptor but one that is under way.
+left, right = socket.socketpair()
+file = open("gone", "wb")
+os.unlink("gone")
+for _ in range(48):
+    file.write(b"x" * (1 << 20))
+    file.flush()
+    time.sleep(0.005)
+time.sleep(WAIT)
+print("whole")
+"""
+for _name, _source in {"into the holes of a sparse file": SPARSE, "open and removed": PASSED}.items():
+
+    @area.attack(f"disk bomb: {_name}", DISK)
+    async def more_disk(arena: Arena, source: str = _source) -> bool:
+        async with arena.box(limits={"disk": 24 * MIB}) as box:
+            return bool((await box.python(source.replace("WAIT", "0.5"))).stdout == "whole\n")
+
+
+@area.attack("inode bomb", INODES)
+async def inodes(arena: Arena) -> bool:
+    source = "import os, time\nfor n in range(2000): open(f'/tmp/{n}', 'w')\ntime.sleep(0.5)\nprint('whole')"
+    async with arena.box(limits={"inodes": 1000}) as box:
+        return bool((await box.python(source)).stdout == "whole\n")
+
+
+# -- kept by the kernel ----------------------------------------------------------------------------------------------------
+
+PROCESSES = area.defence("a number of processes", change=without_limits("nproc"))
+FORKS = """
+import os, signal, sys, time
+for number in set(signal.valid_signals()) - {9, 19, 32, 33}: signal.signal(number, signal.SIG_IGN)
+children = []
+try:
+    for _ in range(60):
+        pid = os.fork()
+        if pid == 0: time.sleep(60)
+        children.append(pid)
+except OSError: pass
+for pid in children: os.kill(pid, 9)
+print(len(children) == 60)
+"""
+area.program(
+    "fork bomb that ignores signals",
+    FORKS,
+    PROCESSES,
+    box={"limits": {"processes": 20}},
+    impossible=lambda backend: None if backend._facts.limit_processes else "this kernel counts a user's other processes",
+)
+area.program(
+    "more open files than allowed",
+    "import os\nkept = []\ntry:\n    while len(kept) < 5000: kept.append(os.open('/', 0))\nexcept OSError: pass\n"
+    "print(len(kept) == 5000)",
+    area.defence("a number of open files", change=without_limits("nofile")),
+    impossible=hard_limit("RLIMIT_NOFILE", 6000),
+)
+area.program(
+    "a file larger than allowed",
+    "import os\nopen('big', 'w')\ntry: os.truncate('big', (4 << 30) + 1)\nexcept OSError: pass\n"
+    "print(os.stat('big').st_size > 4 << 30)",
+    area.defence("a size of files", change=without_limits("fsize")),
+    impossible=hard_limit("RLIMIT_FSIZE", 5 << 30),
+)
+CORE = """
+import os, resource, signal
+try: resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
+except (OSError, ValueError): pass
+if os.fork() == 0: os.abort()
+print(os.WCOREDUMP(os.wait()[1]))
+"""
+
+
+def no_core_file(backend: Any) -> str | None:
+    with open("/proc/sys/kernel/core_pattern") as file:
+        pattern = file.read()
+    return "this machine pipes core dumps" if pattern.startswith("|") else hard_limit("RLIMIT_CORE", MIB)(backend)
+
+
+area.program("leave a core dump", CORE, area.defence("no core dumps", change=without_limits("core")), impossible=no_core_file)
+area.program(
+    "use up the machine's terminals",
+    "import os\nkept = []\ntry:\n    while len(kept) < 80: kept.append(os.open('/dev/ptmx', os.O_RDWR))\nexcept OSError: pass\n"
+    "print(len(kept) == 80)",
+    area.defence(
+        "a number of terminals",
+        change=lambda steps: tuple(
+            step._replace(arguments=(step.arguments[0], 1000)) if step.operation == "devices" else step for step in steps
+        ),
+    ),
+)
+area.program(
+    "fill /dev/shm beyond its size",
+    "import os\ntry: open('/dev/shm/x', 'wb').write(bytes(80 << 20))\nexcept OSError: pass\n"
+    "print(os.stat('/dev/shm/x').st_size == 80 << 20)",
+    area.defence(
+        "/dev/shm has a size",
+        change=lambda steps: tuple(
+            step._replace(arguments=("/dev/shm", 1 << 30, 0o1777)) if step.arguments[:1] == ("/dev/shm",) else step
+            for step in steps
+        ),
+    ),
+)
+
+# -- what the kernel counts for the server's user as well -------------------------------------------------------------------
+
+QUEUED = area.defence("signals and message queues under way are bounded", change=without_limits("sigpending", "msgqueue"))
+LOCKED = area.defence("locked memory is bounded", change=without_limits("memlock"))
+area.program(
+    "use up the watches on files of the server's user",
+    PRELUDE + "kept = []\nwhile len(kept) < 40 and (fd := libc.inotify_init1(0)) >= 0: kept.append(fd)\nprint(len(kept) == 40)",
+    COUNTS,
+)
+area.program(
+    "use up the signals of the server's user",
+    PRELUDE + "signal.pthread_sigmask(signal.SIG_BLOCK, [40])\ncount = 0\n"
+    "while count < 6000 and libc.sigqueue(os.getpid(), 40, None) == 0: count += 1\nprint(count == 6000)",
+    QUEUED,
+    impossible=hard_limit("RLIMIT_SIGPENDING", 7000),
+)
+area.program(
+    "use up the message queues of the server's user",
+    PRELUDE + "count = 0\n"
+    "while count < 5 and libc.mq_open(b'/%d' % count, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0: count += 1\nprint(count == 5)",
+    QUEUED,
+    impossible=hard_limit("RLIMIT_MSGQUEUE", 500_000),
+)
+area.program(
+    "lock memory",
+    PRELUDE + "here = mmap.mmap(-1, 2 << 20)\n"
+    "print(libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(here))), 2 << 20) == 0)",
+    LOCKED,
+    impossible=hard_limit("RLIMIT_MEMLOCK", 3 << 20),
+)
+
+# -- what belongs to no process --------------------------------------------------------------------------------------------
+
+COUNTED = area.defence(
+    "what belongs to no process counts as memory",
+    patches=(
+        Patch("server/supervisor/watch.py", "        stored += yield from self._segments.used_bytes()\n", ""),
+        Patch("server/supervisor/watch.py", "self._loop.start(self._segments.remove())\n        self.disk", "self.disk"),
+    ),
+)
+HELD = """
+libc.shmat.restype, libc.shmat.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+libc.shmdt.argtypes = [ctypes.c_void_p]
+made = 0
+for _ in range(10):
+    segment = libc.shmget(0, 16 << 20, 0o1600)
+    if segment < 0: break
+    place = libc.shmat(segment, None, 0)
+    ctypes.memset(place, 1, 16 << 20)
+    libc.shmdt(place)
+    made += 1
+    time.sleep(0.01)
+time.sleep(0.5)
+print(made == 10)
+"""
+SEMAPHORES = """
+made = 0
+while made < 90 and libc.semget(0, 32000, 0o1600) >= 0:
+    made += 1
+    time.sleep(0.001)
+time.sleep(0.5)
+print(made == 90)
+"""
+for _name, _source in {"shared memory that nobody is attached to": HELD, "semaphores": SEMAPHORES}.items():
+
+    @area.attack(f"memory bomb of {_name}", COUNTS, COUNTED)
+    async def held(arena: Arena, source: str = _source) -> bool:
+        with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+            async with arena.box(limits={"memory": 100 * MIB}) as box:
+                result = await box.python(PRELUDE + source)
+                assert result.stderr == ""
+                # Whoever comes next finds nothing of it in the way.
+                if "True" not in result.stdout:
+                    await asyncio.sleep(0.1)
+                    assert (await box.sh("sleep 0.4; echo on")).stdout == "on\n"
+                return bool(result.stdout == "True\n")
+
+
+# -- time ------------------------------------------------------------------------------------------------------------------
+
+LIFETIME = area.defence("a lifetime", configuration=lambda told: told.update(max_lifetime_seconds=None))
+IDLE = area.defence("an idle time", configuration=lambda told: told.update(idle_timeout_seconds=None))
+
+
+@area.attack("live longer than allowed", LIFETIME)
+async def lifetime(arena: Arena) -> bool:
+    async with arena.box(max_lifetime_seconds=0.3) as box:
+        _, running = box.start(
+            "python3", "-I", "-c", "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)"
+        )
+        begin = time.monotonic()
+        while box.link.ended() is None and time.monotonic() - begin < 1.5:
+            await asyncio.sleep(0.02)
+        running.close()
+        return box.link.ended() is None
+
+
+@area.attack("stay although idle", IDLE)
+async def idle(arena: Arena) -> bool:
+    async with arena.box(idle_timeout_seconds=0.3) as box:
+        await box.sh("setsid sleep 60 >/dev/null 2>&1 </dev/null &")
+        begin = time.monotonic()
+        while box.link.ended() is None and time.monotonic() - begin < 1.5:
+            await asyncio.sleep(0.02)
+        return box.link.ended() is None
+
+
+# -- output ----------------------------------------------------------------------------------------------------------------
+
+WINDOW = area.defence(
+    "a window of output",
+    patches=(Patch("server/supervisor/streams.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),),
+)
+
+
+@area.attack("fill process 1 with output that nobody takes", WINDOW)
+async def output(arena: Arena) -> bool:
+    async with arena.box() as box:
+        exec_id, subscription = box.start("sh", "-c", "head -c 60000000 /dev/zero; sleep 60")
+        with open(f"/proc/self/fdinfo/{arena.backend._held[box.id].pidfd}") as file:
+            pid = next(line.split()[1] for line in file if line.startswith("Pid:"))
+        begin = time.monotonic()
+        while (grown := resident_bytes(pid) > 50 * MIB) is False and time.monotonic() - begin < 1.0:
+            await asyncio.sleep(0.02)
+        await box.link.cancel(exec_id)
+        subscription.close()
+        return grown
+
+
+def resident_bytes(pid: str) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
