@@ -13,20 +13,20 @@ from aviato.exceptions import AviatoError
 from aviato.server.settings import ServerSettings, load
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from aviato.server.folders import Folder
     from aviato.server.run import Listeners
+    from aviato.server.tls import Tls
 
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
-    "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "max_sandboxes": "N", "sandbox_uid_base": "N",
-    "socket_fd": "N", "egress_allow_cidr": "CIDR", "run_code_concurrency": "N",
+    "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "allowed_host": "NAME", "wandb_entity": "NAME",
+    "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N", "egress_allow_cidr": "CIDR", "run_code_concurrency": "N",
 }  # fmt: skip
 
 
-_REPEATED = ("image", "egress_allow_cidr")
+_REPEATED = ("image", "egress_allow_cidr", "allowed_host", "wandb_entity")
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -61,9 +61,9 @@ def _serve(settings: ServerSettings) -> None:
     from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, make_directory, state_directory, take_lock
     from aviato.server.run import serve
-    from aviato.server.tls import tls_context
+    from aviato.server.tls import tls_of
 
-    tls = tls_context(settings)
+    tls = tls_of(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     state = state_directory(settings.state_dir)
     folder = Folder(os.path.join(state, "serve"))
@@ -125,7 +125,7 @@ def _read_keys(path: str) -> list[list[str]]:
     return keys
 
 
-def _listen(settings: ServerSettings, folder: Folder, tls: ssl.SSLContext | None) -> tuple[Listeners, list[str]]:
+def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[Listeners, list[str]]:
     """The sockets, and the lines that tell how to reach them."""
     from aviato.server.run import Listeners, listen_tcp, listen_unix
 

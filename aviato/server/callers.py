@@ -6,11 +6,19 @@ import math
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 EARLIER = "*"
 """Owner of what was made before keys had tenants: every API key saw it then, and does until it ends."""
+_SECRETS = re.compile(r"((env:|file:)?[A-Za-z0-9_.*-]{1,128})?")
+ENTITY = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""What W&B calls users and teams."""
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -30,12 +38,15 @@ class Caller:
         sees_earlier: whether it sees what was made before there were tenants, as the keys of that time did.
         max_sandboxes: how many of the tenant may live at once, those that wait for a place included.
         max_body_bytes: how large a request may be.
+        secrets: the names that it may give to its sandboxes, where `*` stands for anything and `env:` or `file:` before a name
+            for that store alone; None is every name.
     """
 
     tenant: str | None = None
     sees_earlier: bool = False
     max_sandboxes: int | None = None
     max_body_bytes: int | None = None
+    secrets: tuple[str, ...] | None = None
 
     def sees(self, owner: str | None) -> bool:
         """Whether what belongs to this tenant is there for the caller."""
@@ -48,6 +59,22 @@ class Caller:
         if self.tenant is None:
             return None
         return (self.tenant, EARLIER) if self.sees_earlier else (self.tenant,)
+
+    def check_secrets(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """See whether these secrets may be given to a sandbox. Whether there are any such plays no part.
+
+        Args:
+            wanted: store and name of each.
+
+        Raises:
+            AviatoValidationError: one may not.
+        """
+        if self.secrets is None:
+            return
+        for store, name in wanted:
+            if not any(fnmatchcase(f"{store}:{name}" if ":" in one else name, one) for one in self.secrets):
+                why = f"this caller may not use the secret {name!r} of store {store!r}; the server's operator can allow it"
+                raise AviatoValidationError(f"secrets: {why}", field_violations={"secrets": why})
 
     def check_size(self, size_bytes: int) -> None:
         """See whether so much of a body may come in.
@@ -107,11 +134,12 @@ def parse_key(line: str) -> Key:
         sees_earlier=True,
         max_sandboxes=_count(given, "max-sandboxes"),
         max_body_bytes=_count(given, "max-body-bytes"),
+        secrets=_secrets(given),
     )
     return Key(hash=key_hash, caller=caller, routes=routes, requests_per_second=_rate(given))
 
 
-_OPTIONS = ("tenant", "max-sandboxes", "requests-per-second", "max-body-bytes")
+_OPTIONS = ("tenant", "max-sandboxes", "requests-per-second", "max-body-bytes", "secrets")
 
 
 def _count(given: dict[str, str], name: str) -> int | None:
@@ -121,6 +149,17 @@ def _count(given: dict[str, str], name: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not int(text[:18]) > 0 or len(text) > 18:
         raise ValueError(f"has {name}={text!r}, which is no number of 1 or more")
     return int(text)
+
+
+def _secrets(given: dict[str, str]) -> tuple[str, ...] | None:
+    text = given.get("secrets")
+    if text is None:
+        return None
+    names = text.split(",")
+    if not all(map(_SECRETS.fullmatch, names)):
+        # Not shown: someone may have put values there.
+        raise ValueError("has a secrets= that is no list of names of secrets, with commas between and * for anything")
+    return tuple(filter(None, names))
 
 
 def _rate(given: dict[str, str]) -> float | None:

@@ -40,14 +40,17 @@ class Guard:
 
     Args:
         keys: hashes of the API keys, each with what it is limited to behind it, as `parse_key` reads them.
-        hosts: names under which the server may be asked for, beside `localhost`, the machine's name and IP addresses.
+        hosts: names under which the server may be asked for, beside `localhost`, the machine's name and IP addresses; `*.name`
+            is all below it.
         wandb: tells who has a W&B key; None refuses these.
     """
 
     def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = (), wandb: WandbKeys | None = None) -> None:
         self._keys = [parse_key(line) for line in keys]
         self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
-        self._hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in hosts)}
+        named = ["localhost", socket.gethostname(), *hosts]
+        self._hosts = {name.lower() for name in named if not name.startswith("*.")}
+        self._domains = tuple(name[1:].lower() for name in named if name.startswith("*."))
         self._wandb = wandb
         self.challenge = 'Bearer, Basic realm="aviato"' + ("" if wandb is None else ", WandB")
         """What a caller that is not let in could bring."""
@@ -75,7 +78,8 @@ class Guard:
     async def _check_tcp(self, request: web.Request) -> Caller:
         host = _name_of(f"//{request.headers.get('Host', '')}")
         if not self._is_ours(host):
-            raise AviatoAuthenticationError(f"the Host header names {host!r}, which is not this server", reason="host")
+            why = f"the Host header names {host!r}, which is not this server; if it is, start it with --allowed-host {host}"
+            raise AviatoAuthenticationError(why, reason="host")
         origin = request.headers.get("Origin")
         if origin is not None and _name_of(origin) != host:
             raise AviatoAuthenticationError(f"requests from pages of {origin!r} are refused", reason="origin")
@@ -111,8 +115,11 @@ class Guard:
             )
 
     def _is_ours(self, host: str | None) -> bool:
-        if host is None or host in self._hosts:
-            return host is not None
+        if host is None:
+            return False
+        host = host.removesuffix(".")
+        if host in self._hosts or host.endswith(self._domains):
+            return True
         try:
             ipaddress.ip_address(host)
         except ValueError:

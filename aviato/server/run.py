@@ -23,12 +23,12 @@ from aviato.server.threads import fix_threads
 from aviato.server.wandb_keys import WandbKeys
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Sequence
 
     from aviato.server.backends.base import Backend
     from aviato.server.folders import Folder
     from aviato.server.settings import ServerSettings
+    from aviato.server.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Listeners:
 
     sockets: Sequence[socket.socket]
     path: str | None = None
-    tls: ssl.SSLContext | None = None
+    tls: Tls | None = None
 
 
 async def serve(
@@ -81,10 +81,13 @@ async def serve(
         service.store.forget_key_hashes()
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
-    wandb = WandbKeys(os.environ.get("WANDB_BASE_URL")) if settings.auth == "wandb" else None
+    wandb = WandbKeys(os.environ.get("WANDB_BASE_URL"), settings.wandb_entity) if settings.auth == "wandb" else None
     if wandb is not None and listeners.tls is None:
         log.warning("clients send W&B keys over https only: give --tls-cert, or put a proxy that speaks TLS in front")
-    guard = Guard(service.store.key_hashes(), hosts=[settings.host], wandb=wandb)
+    if wandb is not None and not settings.wandb_entity:
+        log.warning("everybody with a W&B account is let in: --wandb-entity NAME names whom you mean")
+    names = () if listeners.tls is None else listeners.tls.names()
+    guard = Guard(service.store.key_hashes(), hosts=[settings.host, *settings.allowed_host, *names], wandb=wandb)
     runner = web.AppRunner(
         make_app(service, guard),
         handler_cancellation=True,
@@ -96,10 +99,11 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, number)
+    fresh = None if listeners.tls is None else asyncio.create_task(listeners.tls.keep_fresh(), name="certificate")
     await runner.setup()
     try:
         for listener in listeners.sockets:
-            tls = None if listener.family == socket.AF_UNIX else listeners.tls
+            tls = None if listener.family == socket.AF_UNIX or listeners.tls is None else listeners.tls.context
             await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
@@ -109,6 +113,8 @@ async def serve(
     finally:
         _leave_in_time()
         service.stop_waiting()
+        if fresh is not None:
+            fresh.cancel()
         if wandb is not None:
             await wandb.close()
         await runner.cleanup()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from aviato import hosts
 from aviato.exceptions import AviatoValidationError
+from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _CLIENTS_OWN = frozenset({"auth"})
 """`AVIATO_AUTH` tells a client which key to send, so only the flag of that name is the server's."""
 
-SERVE_ONLY = frozenset({"socket", "host", "port", "socket_fd", "api_key_file", "tls_cert", "tls_key", "auth"})
+SERVE_ONLY = frozenset(
+    {"socket", "host", "port", "socket_fd", "api_key_file", "auth", "wandb_entity", "allowed_host", "tls_cert", "tls_key"}
+)
 """Settings of `aviato serve` that say nothing to an embedded server, which lives on its own socket."""
 
 
@@ -41,6 +45,14 @@ class ServerSettings(BaseModel):
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )
     auth: Literal["wandb"] | None = Field(None, description="wandb: W&B keys are let in, too.")
+    wandb_entity: tuple[str, ...] = Field(
+        (), description="W&B entity whose members are let in (default: all that W&B knows); may be repeated."
+    )
+    allowed_host: tuple[str, ...] = Field(
+        (),
+        description="Name under which clients ask for this server, beside those of its certificate, such as "
+        "sandboxes.example.org or *.example.org; may be repeated.",
+    )
     tls_cert: str | None = Field(None, description="Certificate of the TCP listener and those above it, in PEM.")
     tls_key: str | None = Field(None, description="Key of the certificate, in PEM and without a password.")
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
@@ -70,7 +82,7 @@ class ServerSettings(BaseModel):
     )
     record_retention: Seconds = Field(86_400.0, description="Seconds that ended sandboxes stay on record.")
 
-    @field_validator("egress_allow_cidr", mode="before")
+    @field_validator("egress_allow_cidr", "allowed_host", "wandb_entity", mode="before")
     @classmethod
     def _list(cls, value: Any) -> Any:
         """The variable has them with commas between."""
@@ -81,6 +93,26 @@ class ServerSettings(BaseModel):
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(str, networks(value)))
+
+    @field_validator("allowed_host")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            try:
+                named = hosts.pattern(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r} {error}") from None
+            if named.port is not None:
+                raise ValueError(f"{text!r} names a port; clients may come by any")
+        return value
+
+    @field_validator("wandb_entity")
+    @classmethod
+    def _entities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            if ENTITY.fullmatch(text) is None:
+                raise ValueError(f"{text!r} is no name of a W&B entity")
+        return value
 
     @field_validator("image", mode="before")
     @classmethod

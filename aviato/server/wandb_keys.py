@@ -18,10 +18,10 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError, WandbAuthError
-from aviato.server.callers import Caller
+from aviato.server.callers import ENTITY, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ ANSWER_SECONDS = 10.0
 LARGEST_ANSWER_BYTES = 1 << 20
 QUERY = "query Viewer { viewer { id username entity teams { edges { node { name } } } } }"
 _KEY = re.compile(r"[!-~]{1,256}")
-_ENTITY = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,17 @@ class WandbKeys:
 
     Args:
         base_url: of the W&B API; None is the public one.
+        entities: whose members are let in; empty is all that W&B knows, and those may use no secrets.
         clock: in seconds, for what is remembered.
 
     Raises:
         AviatoValidationError: keys would go there in clear.
     """
 
-    def __init__(self, base_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, base_url: str | None = None, entities: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._entities = frozenset(entities)
         self._url = f"{_checked(base_url or DEFAULT_BASE_URL)}/graphql"
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, _Viewer]] = OrderedDict()
@@ -72,20 +75,23 @@ class WandbKeys:
         """Who calls. A tenant is a W&B user within an entity.
 
         Raises:
-            WandbAuthError: W&B does not know the key, or its user is not in the entity.
+            WandbAuthError: W&B does not know the key, or its user is not in the entity, or that is not let in.
             SandboxUnavailableError: W&B does not answer.
         """
         key, entity = headers.get(KEY_HEADER, ""), headers.get(ENTITY_HEADER, "")
         if _KEY.fullmatch(key) is None:
             raise WandbAuthError("the W&B key is none")
-        if _ENTITY.fullmatch(entity) is None:
+        if ENTITY.fullmatch(entity) is None:
             raise WandbAuthError("a W&B entity is needed beside the key: set WANDB_ENTITY_NAME")
+        if self._entities and entity not in self._entities:
+            # Not which ones are: that is for the operator to say.
+            raise WandbAuthError(f"the W&B entity {entity!r} is not let in here: see WANDB_ENTITY_NAME")
         viewer = await self._viewer(key)
         if not viewer.username:
             raise WandbAuthError("W&B does not know this key: see WANDB_API_KEY, or run `wandb login`")
         if entity not in viewer.entities:
             raise WandbAuthError(f"the W&B user {viewer.username!r} is not in the entity {entity!r}: see WANDB_ENTITY_NAME")
-        return Caller(tenant=f"wandb:{entity}/{viewer.username}")
+        return Caller(tenant=f"wandb:{entity}/{viewer.username}", secrets=None if self._entities else ())
 
     async def close(self) -> None:
         """Ask no more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aviato.exceptions import AviatoValidationError
 from aviato.server.callers import EARLIER, OPERATOR, BodyTooLargeError, Caller, Pace, parse_key
 
 HASH = "ab" * 32
@@ -28,6 +29,7 @@ def test_what_can_stand_behind_it():
         "another-key", "tenant=", "tenant=a:b", "tenant=key:" + HASH[:32], "tenant=a tenant=a", "max-sandboxes=0",
         "max-sandboxes=-1", "max-sandboxes=x", "max-sandboxes=1e3", "max-body-bytes=" + "9" * 19, "requests-per-second=0",
         "requests-per-second=nan", "requests-per-second=inf", "requests-per-second=", "secret=x", "=",
+        "secrets=a;b", "secrets=/etc/x", "secrets=vault:a", "secrets=[a]", "secrets=a,b?",
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant(text):
@@ -41,6 +43,32 @@ def test_who_sees_what():
     assert [mine.sees(owner) for owner in ("a", "b", None, EARLIER)] == [True, False, False, True]
     assert [by_wandb.sees(owner) for owner in ("a", "b", None, EARLIER)] == [True, False, False, False]
     assert all(OPERATOR.sees(owner) for owner in ("a", "b", None, EARLIER))
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [
+        ("", ("env:HF_TOKEN", "file:hf-token", "env:OTHER")),
+        ("secrets=", ()),
+        ("secrets=HF_TOKEN", ("env:HF_TOKEN",)),
+        ("secrets=OTHER,hf*", ("file:hf-token", "env:OTHER")),
+        ("secrets=file:*", ("file:hf-token",)),
+        ("secrets=env:*", ("env:HF_TOKEN", "env:OTHER")),
+        ("secrets=*", ("env:HF_TOKEN", "file:hf-token", "env:OTHER")),
+        ("secrets=hf_token,env:hf-token,HF_TOKE", ()),
+    ],
+)
+def test_a_key_may_use_the_secrets_that_it_names(limit, allowed):
+    caller = parse_key(f"{HASH} {limit}").caller
+    for one in ("env:HF_TOKEN", "file:hf-token", "env:OTHER"):
+        store, _, name = one.partition(":")
+        if one in allowed:
+            caller.check_secrets([(store, name)])
+        else:
+            with pytest.raises(AviatoValidationError, match=f"may not use the secret '{name}'") as caught:
+                caller.check_secrets([(store, name)])
+            assert caught.value.field_violations.keys() == {"secrets"}
+    OPERATOR.check_secrets([("env", "HF_TOKEN")])
 
 
 def test_sizes():

@@ -34,7 +34,8 @@ print(s.recv(9999).decode())
 async def tcp(folder, backend):
     folder.make()
     service = Service(ServerSettings(), folder, backend)
-    runner = web.AppRunner(make_app(service, Guard([hash_key(KEY)], hosts=["sandboxes.example"])), access_log=None)
+    guard = Guard([hash_key(KEY)], hosts=["sandboxes.example", "*.pods.example"])
+    runner = web.AppRunner(make_app(service, guard), access_log=None)
     await runner.setup()
     listener = listen_tcp("127.0.0.1", 0)
     await web.SockSite(runner, listener).start()
@@ -60,6 +61,12 @@ def basic(password):
         ({"X-Wandb-Api-Key": "k"}, 401, "W&B keys are not accepted"),
         ({"Authorization": f"Bearer {KEY}", "Host": "evil.example"}, 401, "evil.example"),
         ({"Authorization": f"Bearer {KEY}", "Host": "sandboxes.example:80"}, 200, None),
+        ({"Authorization": f"Bearer {KEY}", "Host": "Sandboxes.Example.:80"}, 200, None),
+        ({"Authorization": f"Bearer {KEY}", "Host": "a.b.pods.example"}, 200, None),
+        ({"Authorization": f"Bearer {KEY}", "Host": "pods.example"}, 401, "--allowed-host pods.example"),
+        ({"Authorization": f"Bearer {KEY}", "Host": "evilpods.example"}, 401, "evilpods.example"),
+        ({"Authorization": f"Bearer {KEY}", "Host": "sandboxes.example.evil.example"}, 401, "evil.example"),
+        ({"Authorization": f"Bearer {KEY}", "Host": "sandboxes.example@evil.example"}, 401, "evil.example"),
         ({"Authorization": f"Bearer {KEY}", "Host": "[::1]:80"}, 200, None),
         ({"Authorization": f"Bearer {KEY}", "Origin": "http://evil.example"}, 401, "evil.example"),
         ({"Authorization": f"Bearer {KEY}", "Origin": "null"}, 401, "null"),

@@ -16,6 +16,8 @@ EXAMPLES = {
     "backend": ("docker", "docker"),
     "api_key_file": ("/k", "/k"),
     "auth": ("wandb", "wandb"),
+    "wandb_entity": ("team-a,team.b", ("team-a", "team.b")),
+    "allowed_host": ("sandboxes.example.org,*.example.net", ("sandboxes.example.org", "*.example.net")),
     "tls_cert": ("/c", "/c"),
     "tls_key": ("/t", "/t"),
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
@@ -44,7 +46,8 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     file = tmp_path / "settings.toml"
     literal = "{a = '/x', b = '/y'}" if name == "image" else repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
-    other = {"image": "z=/z", "secrets_dir": "/other", "egress_allow_cidr": "192.168.0.0/16"}.get(name, "7")
+    others = {"image": "z=/z", "secrets_dir": "/other", "egress_allow_cidr": "192.168.0.0/16", "allowed_host": "a.b"}
+    other = others.get(name, "7")
     assert getattr(load({}, {}), name) == default
     assert getattr(load({"settings_file": str(file)}, {}), name) == value
     assert getattr(load({}, {"AVIATO_SETTINGS_FILE": str(file)}), name) == value
@@ -56,7 +59,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         return
     assert getattr(load({}, variables), name) == value
     assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
-    flag = {"image": ("a=/x", "b=/y"), "egress_allow_cidr": value}.get(name, given)
+    flag = ("a=/x", "b=/y") if name == "image" else value if isinstance(value, tuple) else given
     assert getattr(load({name: flag}, {f"AVIATO_{name.upper()}": other}), name) == value
 
 
@@ -65,6 +68,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     [
         ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
         ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"),
+        ("allowed_host", "a:80"), ("allowed_host", "a b"), ("wandb_entity", "a/b"),
         ("image", "a=relative"), ("secrets_dir", "relative"), ("socket_fd", "1"),
     ],
 )  # fmt: skip

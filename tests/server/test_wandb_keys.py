@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -16,15 +15,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from aviato.exceptions import AviatoValidationError
+from aviato.exceptions import AviatoValidationError, WandbAuthError
 from aviato.server.app import make_app
+from aviato.server.callers import Caller
 from aviato.server.guard import Guard, hash_key
 from aviato.server.run import listen_tcp
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.tls import tls_context
 from aviato.server.wandb_keys import MOST_ASKED, REMEMBERED_SECONDS, WandbKeys
 from aviato.wire.ids import new_sandbox_id
+from tests.certificates import make_certificate
 
 pytestmark = pytest.mark.anyio
 
@@ -207,6 +207,20 @@ async def test_made_up_keys_do_not_make_it_ask_without_end(place):
     assert (await place.ask("ada-key", "team-a"))[0] == 200
 
 
+async def test_entities_that_are_let_in(place):
+    """Named, they may use secrets. Where none is, everybody with an account is let in, and gets none."""
+    keys = WandbKeys(place.stand_in.url, ["team-a", "team-c"])
+    headers = {"X-Wandb-Api-Key": "ada-key", "X-Wandb-Entity": "team-a"}
+    assert (await keys.caller(headers)) == Caller(tenant="wandb:team-a/ada")
+    for key, entity in (("ada-key", "shared"), ("bob-key", "team-b"), ("ada-key", "team-c"), ("bob-key", "team-a")):
+        with pytest.raises(WandbAuthError, match=entity):
+            await keys.caller({"X-Wandb-Api-Key": key, "X-Wandb-Entity": entity})
+    await keys.close()
+    body = {"sandbox_id": new_sandbox_id(), "detached": True, "secrets": [{"store": "env", "name": "A", "env_var": "A"}]}
+    status, answer, _ = await place.ask("ada-key", "team-a", "POST", body=body)
+    assert status == 400 and "this caller may not use the secret 'A'" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("url", ["http://api.example", "ftp://x", "api.wandb.ai", "https://", "http://10.0.0.1"])
 def test_keys_do_not_go_out_in_clear(url):
     with pytest.raises(AviatoValidationError, match="https"):
@@ -218,25 +232,8 @@ def test_keys_do_not_go_out_in_clear(url):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    path = tmp_path_factory.mktemp("tls")
-    cert, key = path / "cert.pem", path / "key.pem"
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    command = ["openssl", "req", "-x509", *kind, *names, "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
-    locked = path / "locked.pem"
-    command = ["openssl", "ec", "-in", str(key), "-aes256", "-passout", "pass:word", "-out", str(locked)]
-    subprocess.run(command, check=True, capture_output=True)
-    return SimpleNamespace(cert=str(cert), key=str(key), locked=str(locked))
-
-
-def test_a_key_with_a_password_is_refused_and_not_asked_for(certificate):
-    with pytest.raises(AviatoValidationError, match="--tls-key is encrypted"):
-        tls_context(ServerSettings(port=0, tls_cert=certificate.cert, tls_key=certificate.locked))
-    assert tls_context(ServerSettings(port=0, tls_cert=certificate.cert, tls_key=certificate.key)) is not None
-    assert tls_context(ServerSettings(port=0)) is None
+    cert, key = make_certificate(tmp_path_factory.mktemp("tls"))
+    return SimpleNamespace(cert=str(cert), key=str(key))
 
 
 CLIENT = """

@@ -76,13 +76,14 @@ class Sandboxes:
         """As `create`, with the secrets that it names.
 
         Raises:
-            AviatoValidationError: there is none of that name.
+            AviatoValidationError: there is none of that name, or not for this caller.
         """
         if not request.secrets and not request.secret_values:
             return self.create(request, peer, caller)
         found: Mapping[str, str] = {}
         if self._registry.find_record(request.sandbox_id) is None:
             self._check(request)
+            caller.check_secrets([(one.store, one.name) for one in request.secrets])
             found = await self._secrets.find(request.secrets, request.secret_values)
         # From here on nobody holds the request that has the values in it.
         return self.create(request.model_copy(update={"secret_values": {}}), peer, caller, found)

@@ -1,0 +1,73 @@
+"""The certificate of the TCP listener. What a client meets is in `test_wandb_keys.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import subprocess
+from contextlib import suppress
+
+import pytest
+
+from aviato.exceptions import AviatoValidationError
+from aviato.server.settings import ServerSettings
+from aviato.server.tls import Tls, tls_of
+from tests.certificates import make_certificate
+
+pytestmark = pytest.mark.anyio
+
+
+def presented(tls):
+    """The certificate that a client meets."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(back, there), tls.context.wrap_bio(there, back, server_side=True)]
+    for _ in range(4):
+        for side in sides:
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return ssl.DER_cert_to_PEM_cert(sides[0].getpeercert(binary_form=True))
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path):
+    cert, key = make_certificate(tmp_path)
+    locked = tmp_path / "locked.pem"
+    command = ["openssl", "ec", "-in", str(key), "-aes256", "-passout", "pass:word", "-out", str(locked)]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(AviatoValidationError, match="--tls-key is encrypted"):
+        tls_of(ServerSettings(port=0, tls_cert=str(cert), tls_key=str(locked)))
+    assert tls_of(ServerSettings(port=0, tls_cert=str(cert), tls_key=str(key))) is not None
+    assert tls_of(ServerSettings(port=0)) is None
+
+
+def test_the_names_of_a_certificate_are_the_server_s(tmp_path, caplog):
+    cert, key = make_certificate(tmp_path, "DNS:sandboxes.example.org,IP:10.0.0.1,DNS:*.pods.example.org")
+    assert Tls(str(cert), str(key)).names() == ("sandboxes.example.org", "*.pods.example.org")
+    assert not caplog.records
+
+
+async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("aviato.server.tls.LOOK_SECONDS", 0.01)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    cert, key = make_certificate(tmp_path / "old")
+    new_cert, new_key = make_certificate(tmp_path / "new")
+    old, new = cert.read_text(), new_cert.read_text()
+    tls = Tls(str(cert), str(key))
+    assert presented(tls) == old
+    fresh = asyncio.create_task(tls.keep_fresh())
+    os.replace(new_cert, cert)
+    while "cannot be used" not in caplog.text:
+        await asyncio.sleep(0.01)
+    assert presented(tls) == old
+    os.replace(new_key, key)
+    while presented(tls) != new:
+        await asyncio.sleep(0.01)
+    caplog.clear()
+    cert.unlink()
+    while "cannot be used" not in caplog.text:
+        await asyncio.sleep(0.01)
+    assert presented(tls) == new and not fresh.done()
+    fresh.cancel()
