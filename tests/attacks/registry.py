@@ -89,6 +89,16 @@ class Arena:
             assert (await box.run("true")).returncode == 0
         return bool(result.stdout.strip() == "True")
 
+    @asynccontextmanager
+    async def restarted(self) -> AsyncIterator[None]:
+        """Sandboxes that are made meanwhile come from a template that is started now."""
+        template = await control.TemplateControl.start()
+        with mock.patch.object(self.backend, "_template", template):
+            try:
+                yield
+            finally:
+                await template.close()
+
     @contextmanager
     def server(self, **settings: Any) -> Iterator[Any]:
         """A server of the build, of its own process: only `patches` are left out of it."""
@@ -240,8 +250,8 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
             yield
             return
         copy = stack.enter_context(patched(patches))
-        with mock.patch.object(control, "__file__", str(copy / "aviato/server/backends/local/control.py")):
-            template = await control.TemplateControl.start()
+        swap(control, "__file__", str(copy / "aviato/server/backends/local/control.py"))
+        template = await control.TemplateControl.start()
         swap(backend, "_template", template)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Attacks on a sandbox's own process 1, and through it on the verdict."""
+"""Looking into process 1, being traced by it, and processes outside. More is tried in `pairs/process_1.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from aviato.server.supervisor.subscription import SandboxGone
 from tests.attacks.mutate import FILTER, UNDUMPABLE, without
 from tests.attacks.programs import PRELUDE
 
@@ -49,57 +48,6 @@ async def test_looking_into_it(backend, boxes, box):
     assert {name: said[name] for name in wanted if said[name] is not True} in ({}, {"environ": "nothing"})
 
 
-MEMORY = """
-with open("/proc/1/maps") as file: start = int(file.readline().split("-")[0], 16)
-far, near = buffer(struct.pack("QQ", start, 4)), buffer(struct.pack("QQ", ctypes.addressof(here), 4))
-"""
-INTO = {
-    "process_vm_readv": "here = buffer(bytes(4))\n{memory}print(call('process_vm_readv', 1, near, 1, far, 1, 0) == 4)",
-    "pidfd_getfd": "print(call('pidfd_getfd', call('pidfd_open', 1, 0), 3, 0) > 0)",
-    "kcmp": "print(call('kcmp', 1, os.getpid(), 0, 1, 1) >= 0)",
-    "ptrace": "print(call('ptrace', 0x4206, 1, 0, 0) == 0)",
-}
-
-
-@pytest.mark.parametrize("name", INTO)
-async def test_its_memory_and_descriptors(backend, boxes, name):
-    """Two walls: the filter, and that process 1 may not be dumped. Each holds alone; without both the attack succeeds."""
-    blind = INTO[name].replace("{memory}", "far = near = buffer(struct.pack('QQ', ctypes.addressof(here), 4))\n")
-    seeing = INTO[name].replace("{memory}", MEMORY)
-    for families, steps, source in (((), (), blind), ((), UNDUMPABLE, seeing), (("other processes",), (), blind)):
-        with without(backend, *families, steps=steps):
-            async with boxes.make_box(backend) as box:
-                assert (await box.python(PRELUDE + source)).stdout == "EPERM\n"
-                assert (await box.run("true")).returncode == 0
-    with without(backend, "other processes", steps=UNDUMPABLE):
-        async with boxes.make_box(backend) as box:
-            assert (await box.python(PRELUDE + seeing)).stdout == "True\n"
-
-
-SIGNALS = """
-for number in range(65):
-    for target in (1, -1) if number in (0, 18) else (1,):
-        try: os.kill(target, number)
-        except OSError: pass
-        try: signal.pidfd_send_signal(os.pidfd_open(1), number)
-        except (OSError, ValueError): pass
-read, write = os.pipe()
-for number in (9, 19, 15, 0):
-    fcntl.fcntl(read, fcntl.F_SETOWN, 1)
-    fcntl.fcntl(read, 10, number)  # F_SETSIG
-    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    os.write(write, b"x")
-print("done")
-"""
-
-
-async def test_signals(box):
-    """From inside its own namespace, the kernel drops those that it has no handler for; those of descriptors, too."""
-    result = await box.python(PRELUDE + SIGNALS)
-    assert (result.stdout, result.returncode) == ("done\n", 0), result.stderr
-    assert (await box.run("true")).returncode == 0
-
-
 ORPHAN = """
 if os.fork() == 0:
     while os.getppid() != 1: pass
@@ -119,57 +67,6 @@ async def test_making_it_a_tracer(box):
     while len((await box.run("ps", "-e")).stdout.splitlines()) > 3:
         assert time.monotonic() - begin < 20
         await asyncio.sleep(0.01)
-
-
-ROBBED = """
-import resource
-try: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))
-except PermissionError: raise SystemExit("refused")
-while True: os.write(1, bytes(1 << 16))
-"""
-
-
-async def test_taking_its_processor_away(backend, boxes):
-    """The kernel kills who has used up a limit; then the sandbox is lost, and the machine would get the blame."""
-    async with boxes.make_box(backend) as box:
-        assert (await box.python(PRELUDE + ROBBED)).stderr == "refused\n"
-        assert (await box.run("true")).returncode == 0
-    with without(backend, "process 1"):
-        async with boxes.make_box(backend) as box:
-            with pytest.raises(SandboxGone):
-                await box.python(PRELUDE + ROBBED)
-
-
-LEASE = """
-shutil.copy("/bin/true", "program")
-held = os.open("program", os.O_RDONLY)
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-print(libc.fcntl(held, 1024, 1), flush=True)
-time.sleep(60)
-"""
-
-
-async def lease(box):
-    exec_id, subscription = box.start("python3", "-I", "-c", PRELUDE + LEASE)
-    while not (frame := await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"\n"):
-        pass
-    begin = time.monotonic()
-    starting = asyncio.create_task(box.run("./program"))
-    done, _ = await asyncio.wait({starting}, timeout=1)
-    await box.link.cancel(exec_id) if done else None
-    return frame.payload, bool(done), time.monotonic() - begin, starting
-
-
-async def test_a_lease_on_a_program_that_it_starts(backend, boxes):
-    """Opening what someone holds a write lease on waits for him, 45 s: process 1 with everything that it does."""
-    async with boxes.make_box(backend) as box:
-        said, done, seconds, starting = await lease(box)
-        assert (said, done, (await starting).returncode) == (b"-1\n", True, 0) and seconds < 1
-    with without(backend, "leases"):
-        async with boxes.make_box(backend) as box:
-            said, done, _, starting = await lease(box)
-            assert (said, done) == (b"0\n", False)
-            starting.cancel()
 
 
 ELSEWHERE = """

@@ -1,0 +1,222 @@
+"""Process 1: its memory, its descriptors, its life, and what it says of commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+from aviato.server.supervisor.subscription import SandboxGone
+from aviato.wire.frames import FrameType, encode
+from tests.attacks.mutate import UNDUMPABLE
+from tests.attacks.pairs.kernel import FAMILIES
+from tests.attacks.programs import PRELUDE
+from tests.attacks.registry import Area, Arena, Patch
+
+area = Area(__name__)
+TEMPLATE = "server/backends/local/template.py"
+CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
+
+MEMORY = """
+try:
+    with open("/proc/1/maps") as file: start = int(file.readline().split("-")[0], 16)
+except OSError:
+    start = 1 << 40  # The attempt itself is refused before an address matters.
+here = buffer(bytes(4))
+far, near = buffer(struct.pack("QQ", start, 4)), buffer(struct.pack("QQ", ctypes.addressof(here), 4))
+"""
+INTO = {
+    "read the memory of process 1": MEMORY + "print(call('process_vm_readv', 1, near, 1, far, 1, 0) == 4)",
+    "take a descriptor of process 1": "print(call('pidfd_getfd', call('pidfd_open', 1, 0), 3, 0) > 0)",
+    "compare descriptors with process 1": "print(call('kcmp', 1, os.getpid(), 0, 1, 1) >= 0)",
+    "trace process 1": "print(call('ptrace', 0x4206, 1, 0, 0) == 0)",
+}
+for _name, _source in INTO.items():
+    area.program(_name, PRELUDE + _source, CLOSED, FAMILIES["other processes"])
+
+LOOK = """
+def attempt(action):
+    try: return bool(action())
+    except OSError: return False
+print(any((
+    attempt(lambda: open("/proc/1/maps").read(100)),
+    attempt(lambda: os.listdir("/proc/1/fd")),
+    attempt(lambda: os.readlink("/proc/1/exe")),
+    attempt(lambda: os.open("/proc/1/mem", os.O_RDWR)),
+    attempt(lambda: os.write(os.open("/proc/1/oom_score_adj", os.O_WRONLY), b"500")),
+)))
+"""
+area.program("look at process 1 in /proc", PRELUDE + LOOK, CLOSED)
+
+# -- its words -------------------------------------------------------------------------------------------------------------
+
+INHERITED = area.defence(
+    "descriptors of process 1 are not inherited",
+    patches=(Patch(TEMPLATE, "os.dup2(fd, target, inheritable=False)", "os.dup2(fd, target, inheritable=True)"),),
+)
+FORGED = {
+    "returncode": 0,
+    "signal": None,
+    "timed_out": False,
+    "oom_killed": False,
+    "cancelled": False,
+    "duration_seconds": 0.1,
+    "stdout_bytes_total": 0,
+    "stderr_bytes_total": 0,
+    "cpu_seconds": 0.0,
+    "max_rss_bytes": 1,
+}
+FORGE = """
+import os, sys, time
+frames = bytes.fromhex(sys.argv[1])
+for fd in range(3, 256):
+    try: os.write(fd, frames)
+    except OSError: pass
+time.sleep(0.3)
+sys.exit(7)
+"""
+
+
+@area.attack("forge its own good end", INHERITED)
+async def forge(arena: Arena) -> bool:
+    end = json.dumps(FORGED).encode()
+    frames = b"".join(encode(FrameType.EXIT, end, channel=channel) for channel in range(1, 16))
+    async with arena.box() as box:
+        result = await box.python(FORGE, frames.hex())
+        if arena.off:
+            return bool(result.exit is not None and result.returncode == 0)
+        assert (result.returncode, result.error) == (7, None)
+        return False
+
+
+# -- its life --------------------------------------------------------------------------------------------------------------
+
+UNHEARING = area.defence(
+    "process 1 has no handler of a signal from inside",
+    patches=(Patch(TEMPLATE, "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n", ""),),
+)
+SIGNALS = """
+for number in range(65):
+    for target in (1, -1) if number in (0, 18) else (1,):
+        try: os.kill(target, number)
+        except OSError: pass
+        try: signal.pidfd_send_signal(os.pidfd_open(1), number)
+        except (OSError, ValueError): pass
+read, write = os.pipe()
+for number in (9, 19, 15, 2, 0):
+    fcntl.fcntl(read, fcntl.F_SETOWN, 1)
+    fcntl.fcntl(read, 10, number)  # F_SETSIG
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(write, b"x")
+"""
+
+
+@area.attack("end process 1 by a signal", UNHEARING)
+async def signals(arena: Arena) -> bool:
+    async with arena.box() as box:
+        try:
+            assert (await box.python(PRELUDE + SIGNALS)).returncode == 0
+            return bool((await box.run("true")).returncode != 0)
+        except SandboxGone:
+            return True
+
+
+ROBBED = """
+import resource
+try: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))
+except PermissionError: raise SystemExit(0)
+while True: os.write(1, bytes(1 << 16))
+"""
+
+
+@area.attack("take the processor from process 1", FAMILIES["process 1"])
+async def robbed(arena: Arena) -> bool:
+    """The kernel kills who has used up a limit; then the sandbox is lost, and the machine would get the blame."""
+    async with arena.box() as box:
+        try:
+            assert (await box.python(PRELUDE + ROBBED)).returncode == 0
+            return bool((await box.run("true")).returncode != 0)
+        except SandboxGone:
+            return True
+
+
+LEASE = """
+shutil.copy("/bin/true", "program")
+held = os.open("program", os.O_RDONLY)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+print(libc.fcntl(held, 1024, 1), flush=True)
+time.sleep(60)
+"""
+
+
+@area.attack("hold process 1 up by a lease on a program that it starts", FAMILIES["leases"])
+async def lease(arena: Arena) -> bool:
+    """Opening what someone holds a write lease on waits for him, 45 s: process 1 with everything that it does."""
+    async with arena.box() as box:
+        exec_id, subscription = box.start("python3", "-I", "-c", PRELUDE + LEASE)
+        while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"\n"):
+            pass
+        starting = asyncio.create_task(box.run("./program"))
+        done, _ = await asyncio.wait({starting}, timeout=1)
+        if not done:
+            starting.cancel()
+            return True
+        assert starting.result().returncode == 0
+        await box.link.cancel(exec_id)
+        return False
+
+
+UNTRACED = area.defence(
+    "who makes process 1 its tracer is killed",
+    patches=(Patch("server/supervisor/commands.py", "if os.WIFSTOPPED(status):", "if False:"),),
+)
+
+
+@area.attack("live on behind one's own result", UNTRACED)
+async def traced(arena: Arena) -> bool:
+    """A child can make its parent its tracer; when it then stops, the parent is told as if it had ended."""
+    source = f"{PRELUDE}call('ptrace', 0, 0, 0, 0)\nos.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(60)"
+    async with arena.box() as box:
+        exec_id, subscription = box.start("python3", "-I", "-c", source)
+        try:
+            await asyncio.wait_for(box.finish(exec_id, subscription), 2)
+        except TimeoutError:
+            return True  # Nor is that an end.
+        return "python3" in (await box.run("ps", "-e")).stdout
+
+
+FIRST = area.defence(
+    "files are looked at before they are opened",
+    patches=(
+        Patch("server/supervisor/reading.py", "if not stat.S_ISREG(found.st_mode):", "if False:"),
+        Patch("server/supervisor/reading.py", "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY", "os.O_RDONLY | os.O_NOCTTY"),
+    ),
+)
+
+
+@area.attack("hold process 1 up by a FIFO that is read as a file", FIRST)
+async def fifo(arena: Arena) -> bool:
+    async with arena.box() as box:
+        await box.sh("mkfifo pipe")
+        reading = asyncio.create_task(box.get("pipe"))
+        done, _ = await asyncio.wait({reading}, timeout=1)
+        if done:
+            assert getattr(reading.exception(), "reason", None) == "not_a_regular_file"
+            return False
+        reading.cancel()
+        return True
+
+
+@area.attack("feed a reader of files without end", FIRST)
+async def endless(arena: Arena) -> bool:
+    async with arena.box() as box:
+        await box.sh("ln -s /dev/zero result")
+        begin, got = time.monotonic(), 0
+        try:
+            async for piece in box.link.read_file("result"):
+                got += len(piece)
+                if got > 1 << 20 or time.monotonic() - begin > 5:
+                    return True
+        except Exception as error:
+            assert getattr(error, "reason", None) == "not_a_regular_file", error
+        return False
