@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,20 @@ async def test_a_start_without_its_ports_fails_and_frees_them(server, monkeypatc
     assert server.service.ports._exposed == {} and ended["service_urls"] == {} and ended["exposed_ports"] == [80]
     with pytest.raises(ConnectionRefusedError):
         await connect(info, 80)
+
+
+async def test_a_connection_that_is_cut_before_it_begins_keeps_no_socket(server):
+    """It is cut between its accept and the first step of its task."""
+    info = await server.running(ports=[9000], detached=True)
+    service = server.service.ports
+    port = service._exposed[info["sandbox_id"]].ports[9000]
+    service._accept_no_more(port)
+    with socket.create_connection(("127.0.0.1", port.address), 5) as client:
+        service._accept(port)
+        (task,) = port.connections
+        await service.shut()
+        assert task.cancelled()
+        del task, port
+        gc.collect()  # Of a socket that nobody closed this would warn.
+        assert client.recv(1) == b""
+    await server.call("DELETE", f"/v1/sandboxes/{info['sandbox_id']}", expect=200)

@@ -14,6 +14,7 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
@@ -243,7 +244,7 @@ class Ports:
             sock.setblocking(False)
             task = asyncio.create_task(self._serve(port, sock), name=f"port {port.number} of {port.sandbox_id}")
             port.connections.add(task)
-            task.add_done_callback(lambda task: self._ended(port, task))
+            task.add_done_callback(partial(self._ended, port, sock))
 
     def _pause(self, port: _Port, why: str) -> None:
         """Let further connections wait in the kernel."""
@@ -254,7 +255,8 @@ class Ports:
             port.warned_at = now
             log.warning("port %d of sandbox %s %s; others wait", port.number, port.sandbox_id, why)
 
-    def _ended(self, port: _Port, task: asyncio.Task[None]) -> None:
+    def _ended(self, port: _Port, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        sock.close()  # A task that is cancelled before its first step has not.
         port.connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection to port %d of sandbox %s broke off", port.number, port.sandbox_id, exc_info=error)
