@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
+import time
 from ipaddress import ip_address
 
 import pytest
@@ -15,8 +21,9 @@ from aviato.server.egress import journal as journal_module
 from aviato.server.egress import proxy as proxy_module
 from aviato.server.egress.journal import Journal
 from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
+from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import make_policy, networks
-from aviato.server.egress.proxy import Proxy, is_own
+from aviato.server.egress.proxy import Proxy
 from aviato.server.service import egress as egress_module
 
 pytestmark = pytest.mark.anyio
@@ -269,6 +276,32 @@ async def test_the_machines_own_public_address_is_as_good_as_its_loopback(monkey
         assert "the server's own" in inside.notes[0]["why"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="a network of its own needs root and ip")
+def test_every_address_of_the_machine_is_its_own():
+    """A second address of a network is left by the first one's: it is found in another way."""
+    source = "import sys, ipaddress; from aviato.server.egress.own import is_own\n"
+    source += "print(*(is_own(ipaddress.ip_address(text)) for text in sys.argv[1:]))"
+    addresses = ["8.8.4.4", "8.8.4.5", "2600::5", "2600::6", "8.8.4.6", "2600::7", "9.9.9.9"]
+    script = "ip link add out0 type veth peer name out1 || exit 77; for one in lo out0 out1; do ip link set $one up; done; "
+    for one in addresses[:4]:
+        script += f"ip address add {one}/{'64 dev out0 nodad' if ':' in one else '24 dev out0'} || exit 77; "
+    script += "ip route add default dev out0; "
+    command = ["unshare", "--net", "sh", "-c", script + 'exec "$@"', "sh", sys.executable, "-c", source, *addresses]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said.returncode == 77:
+        pytest.skip(f"this machine makes no such network: {said.stderr}")
+    assert said.stdout.split() == ["True"] * 4 + ["False"] * 3, said.stderr
+
+
+async def test_without_descriptors_nobody_knows_whose_an_address_is(monkeypatch):
+    def full(address):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(proxy_module, "is_own", full)
+    async with Inside(allowed=()) as inside:
+        assert status(await inside.ask(b"CONNECT 8.8.4.4:443 HTTP/1.1\r\n\r\n")) == 403
+
+
 async def test_a_name_that_is_not_allowed_is_never_looked_up():
     """Else names would carry data out (a DNS tunnel)."""
     async with Inside(["a.example", "*.b.example"], names={"x.b.example": ["10.0.0.1"]}) as inside:
@@ -382,6 +415,61 @@ async def test_the_log_is_bounded(tmp_path, monkeypatch):
     assert (tmp_path / "sb-b.jsonl").stat().st_mode & 0o777 == 0o600
     journal.remove(["sb-a", "sb-b", "sb-c"])
     assert list(tmp_path.iterdir()) == []
+
+
+async def longest_turn(seconds):
+    """How long others had to wait for the loop, at worst."""
+    worst, end = 0.0, time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        await asyncio.sleep(0)
+        worst = max(worst, time.monotonic() - began)
+    return worst
+
+
+@pytest.mark.parametrize("data", [b"1\r\nx\r\n" * 4096, b"fffff\r\n" + b"x" * 0xFFFFF + b"\r\n"], ids=["small", "large"])
+async def test_bodies_without_end_leave_others_their_turns(data):
+    async with Host(answer=until_closed) as host, Inside() as inside:
+        _, writer = await inside.open()
+        writer.write(b"POST http://127.0.0.1:%d/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % host.port)
+        pouring = asyncio.create_task(pour_into(writer, data))
+        while not host.got or len(host.got[0]) < 10_000:
+            await asyncio.sleep(0.01)
+        # A busy machine adds to it.
+        assert await longest_turn(1.0) < 0.2
+        assert len(data) > 100_000 or len(host.got[0]) < 100_000, "small chunks are slowed down"
+        pouring.cancel()
+        await asyncio.gather(pouring, return_exceptions=True)
+
+
+async def pour_into(writer, data):
+    while True:
+        writer.write(data)
+        await writer.drain()
+
+
+async def test_few_sandboxes_do_not_take_all_connections(monkeypatch):
+    monkeypatch.setattr(egress_module.Egress, "_accept_from", lambda self, way: None)
+    egress = egress_module.Egress(None, "/nowhere", [])
+    egress.most_connections = 64
+    accepted = []
+    for number in range(3):
+        ours, theirs = socket.socket(), socket.create_server(("127.0.0.1", 0))
+        theirs.setblocking(False)
+        way = egress_module._Way(f"sb-{number}", theirs, Idle())
+        egress._ways[way.sandbox_id] = way
+        clients = [socket.create_connection(theirs.getsockname()) for _ in range(40)]
+        for _ in range(4):
+            egress._accept(way)
+        accepted.append(len(way.connections))
+        for sock in (ours, *clients):
+            sock.close()
+    assert accepted == [32, 16, 8]
+    await egress.shut()
+
+
+class Idle:
+    async def serve(self, sock):
+        await asyncio.Event().wait()
 
 
 async def test_connections_in_a_loop_are_slowed_down(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aviato.server.egress.bodies import Chunks
 from aviato.server.egress.requests import Malformed, chunk_size, parse_answer, parse_request
 
 
@@ -122,3 +123,28 @@ def test_chunk_sizes():
     ):
         with pytest.raises(Malformed):
             chunk_size(wrong)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40)), st.binary(max_size=9), st.lists(st.integers(1, 30)), st.booleans())
+def test_chunks_say_the_same_however_they_come(parts, rest, cuts, trailer):
+    data = b"".join(b"%X;a=b\r\n%b\r\n" % (len(part), part) for part in parts)
+    data += b"0\r\n" + (b"A: b\r\n" if trailer else b"") + b"\r\n" + rest
+    chunks, got, at = Chunks(), b"", 0
+    for cut in [*cuts, len(data)]:
+        if not chunks.over:
+            got += chunks.feed(data[at : at + cut])
+            at += cut
+    assert chunks.over and got == b"".join(parts) and chunks.read == len(parts) + 1
+    assert chunks.rest() + data[at:] == rest
+
+
+@pytest.mark.parametrize(
+    "data", [b"1\r\nab\r\n", b"1\r\na\n0\r\n\r\n", b"1" * 5000, b"0\r\n" + b"a" * 5000, b"0\r\n" + b"a: b\r\n" * 65, b"x\r\n"]
+)
+def test_no_chunks(data):
+    with pytest.raises(Malformed):
+        Chunks().feed(data)
+    with pytest.raises(Malformed):
+        chunks = Chunks()
+        for byte in data:
+            chunks.feed(bytes([byte]))

@@ -14,7 +14,7 @@ from aviato import hosts
 if TYPE_CHECKING:
     from aviato.server.egress.policy import Address
 
-THREADS = 16
+THREADS = 64
 LOOKUPS_A_SANDBOX = 4
 """At once: a sandbox whose names hang leaves threads for others."""
 SECONDS = 10.0

@@ -9,11 +9,13 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.egress.bodies import send_bytes, send_chunks
+from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import plain
-from aviato.server.egress.requests import Malformed, chunk_size, parse_answer, parse_request
+from aviato.server.egress.requests import Malformed, parse_answer, parse_request
 from aviato.server.egress.streams import Stream
 from aviato.server.relay import relay
 
@@ -31,7 +33,6 @@ MAX_ADDRESSES = 6
 IDLE_SECONDS = 900.0
 """How long neither side of a connection may say anything: models that think are silent for minutes."""
 MAX_INTERIM = 8
-MAX_TRAILERS = 64
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MAX_PHRASE_CHARACTERS = 300
 
@@ -94,6 +95,7 @@ class Proxy:
         self._lookup = lookup
         self._asker = asker
         self._note = note
+        self._pace = asyncio.Lock()
 
     async def serve(self, sock: socket.socket) -> None:
         """Serve one connection until it is over. Owns the socket."""
@@ -145,7 +147,10 @@ class Proxy:
             raise Refused("502 Bad Gateway", f"{request.host} has no address: {text}", "unreachable") from None
         refusals, good = [], []
         for address in found:
-            refusal = self._policy.refuse_address(address) or self._refuse_own(address)
+            try:
+                refusal = self._policy.refuse_address(address) or self._refuse_own(address)
+            except OSError as error:
+                refusal = f"nobody can say whose {address} is: {error.strerror}"
             if refusal is None:
                 good.append(address)
             else:
@@ -211,9 +216,9 @@ class Proxy:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await host.send(request.head)
             if request.body == "chunked":
-                await _send_chunks(client, host)
+                await send_chunks(client, host, self._pace)
             else:
-                await _send_bytes(client, host, request.body)
+                await send_bytes(client, host, request.body)
         # What comes now was not asked for: it stays where it is, and so does its sender.
         if not client.taken() and not await asyncio.get_running_loop().sock_recv(client.sock, 1):
             return
@@ -259,36 +264,6 @@ class Proxy:
             await client.leave()
 
 
-async def _send_bytes(client: Stream, host: Stream, left: int) -> None:
-    while left:
-        data = await client.some()
-        if not data:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "the client is gone")
-        await host.send(data[:left])
-        if len(data) > left:
-            client.give_back(data[left:])
-            return
-        left -= len(data)
-
-
-async def _send_chunks(client: Stream, host: Stream) -> None:
-    """Chunks in one form: what comes with strange sizes, extensions or trailers goes without."""
-    while size := chunk_size(await client.line()):
-        await host.send(b"%x\r\n" % size)
-        await _send_bytes(client, host, size)
-        if await client.line() != b"\r\n":
-            raise Malformed("a chunk is longer than it says")
-        await host.send(b"\r\n")
-    for _ in range(MAX_TRAILERS):
-        line = await client.line()
-        if not line:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "the client is gone")
-        if line == b"\r\n":
-            await host.send(b"0\r\n\r\n")
-            return
-    raise Malformed("there are too many trailers")
-
-
 async def _open(address: Address, port: int) -> socket.socket:
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -301,14 +276,3 @@ async def _open(address: Address, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def is_own(address: Address) -> bool:
-    """Whether an address is this machine's: it, or the loopback, would then be the one to come from. Nothing is sent."""
-    address = plain(address)
-    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as probe:
-        probe.connect((str(address), 9))
-        found = ip_address(probe.getsockname()[0])
-        return found == address or found.is_loopback
-    return False

@@ -165,11 +165,12 @@ class Egress:
 
     def _accept(self, way: _Way) -> None:
         for _ in range(ACCEPTS_A_TURN):
-            if len(way.connections) >= min(CONNECTIONS_A_SANDBOX, self.most_connections):
+            if len(way.connections) >= CONNECTIONS_A_SANDBOX:
                 self._pause(way, f"has {len(way.connections)} connections to the network, the most that it may have")
                 return
-            if self._connections() >= self.most_connections:
-                self._pause(way, f"waits: the server has {self.most_connections} connections to the network, the most it may")
+            # As many as are left for others, so that a few sandboxes cannot take all.
+            if len(way.connections) >= self.most_connections - self._connections():
+                self._pause(way, f"waits: the server may have {self.most_connections} connections to the network, and has most")
                 return
             if not way.may_connect():
                 self._accept_no_more(way)
