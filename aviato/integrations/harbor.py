@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
+from aviato.options import NetworkOptions
 from aviato.sandbox import Sandbox
 
 try:
@@ -91,23 +92,26 @@ class AviatoEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """No way out to the network, at all times, and no more than that."""
-        return EnvironmentCapabilities(disable_internet=True)
+        """The network is closed, open to listed hosts, or open, from the start to the end of a trial."""
+        return EnvironmentCapabilities(
+            disable_internet=True,
+            network_allowlist=True,
+            network_allowlist_hostnames=True,
+            network_allowlist_wildcard_hostnames=True,
+            network_allowlist_ipv4_addresses=True,
+            network_allowlist_ipv6_addresses=True,
+        )
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
         """None can be asked for yet, so a job that insists on one is refused before it starts."""
         return EnvironmentResourceCapabilities()
 
-    def validate_network_policy_support(self, network_policy: Any = None) -> None:
-        """Refuse a public network as well: there is none."""
-        policy = network_policy or self._network_policy
-        if policy.network_mode == NetworkMode.PUBLIC and not self._without_network:
-            raise ValueError(
-                "network_mode='public' is not supported by aviato: its sandboxes have no way out to the network yet. Set "
-                "network_mode='no-network' in the task, or run it without one by --ek without_network=true"
-            )
-        super().validate_network_policy_support(network_policy)
+    def _egress(self) -> str | list[str]:
+        policy = self._network_policy
+        if policy.network_mode == NetworkMode.PUBLIC:
+            return "none" if self._without_network else "internet"
+        return list(policy.allowed_hosts) or "none"
 
     def _validate_definition(self) -> None:
         declared = self.task_env_config.docker_image
@@ -136,6 +140,7 @@ class AviatoEnvironment(BaseEnvironment):
             tags=["harbor", self.session_id[:256], *self._tags],
             max_lifetime_seconds=self._max_lifetime_seconds,
             detached=self._detached,
+            network=NetworkOptions(egress_mode=self._egress()),
         )
         try:
             await _settle(sandbox)

@@ -19,13 +19,14 @@ import os
 import shlex
 from pathlib import Path
 from posixpath import join
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
+from aviato.options import NetworkOptions
 from aviato.sandbox import Sandbox
 
 try:
@@ -56,9 +57,10 @@ _ROOT = (None, "root", "0", 0)
 
 
 class AviatoSandboxConfig(BaseModel):
-    """How the sandboxes of a task are made; every field is that of `aviato.Sandbox`.
+    """How the sandboxes of a task are made; every field but `egress_mode` is that of `aviato.Sandbox`.
 
     Attributes:
+        egress_mode: that of `aviato.NetworkOptions`: `none`, `internet` or an allow-list of hosts.
         working_dir: where commands start and what relative paths count from; it is made.
         detached: the sandbox outlives the process, for `--no-sandbox-cleanup`; `inspect sandbox cleanup aviato` ends it.
     """
@@ -70,6 +72,7 @@ class AviatoSandboxConfig(BaseModel):
     working_dir: str = Field(default=WORKING_DIR, pattern="^/")
     environment_variables: dict[str, str] = {}
     ports: list[int] = []
+    egress_mode: Literal["none", "internet"] | list[str] = "none"
     tags: list[str] = []
     max_lifetime_seconds: float | None = None
     idle_timeout_seconds: float | None = None
@@ -188,10 +191,11 @@ class AviatoSandboxEnvironment(SandboxEnvironment):
     ) -> dict[str, SandboxEnvironment]:
         """A sandbox that runs, under the name `default`."""
         chosen = _config(config)
-        options = chosen.model_dump(exclude={"tags"}, exclude_none=True)
+        options = chosen.model_dump(exclude={"tags", "egress_mode"}, exclude_none=True)
         if chosen.working_dir == WORKING_DIR:
             del options["working_dir"]
-        sandbox = Sandbox(**options, tags=[TAG, f"inspect-task:{task_name}"[:256], *chosen.tags])
+        network = NetworkOptions(egress_mode=chosen.egress_mode)
+        sandbox = Sandbox(**options, network=network, tags=[TAG, f"inspect-task:{task_name}"[:256], *chosen.tags])
         try:
             await _settle(sandbox)
             if chosen.working_dir != WORKING_DIR:

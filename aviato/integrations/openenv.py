@@ -55,7 +55,7 @@ class AviatoProvider(ContainerProvider):
         env_vars: of the server.
         port: that it listens on.
         base_url: the aviato server; None is that of the environment, or the embedded one.
-        options: of `aviato.Sandbox`.
+        options: of `aviato.Sandbox`, such as `network=`.
     """
 
     def __init__(

@@ -7,8 +7,8 @@
     trace = await agent.run(task, runtime=runtime)
 
 The runtimes that a configuration can name are a closed list of verifiers, so one of these is made by the program and lent to
-the agent. Nothing inside reaches the network, the host's included: a harness that calls the model from inside needs another
-runtime.
+the agent. What is inside reaches what `egress_mode` says, by a proxy, and never a loopback outside: a harness that calls the
+model from inside needs an address of the model that the mode allows, or another runtime.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import contextlib
 import logging
 import math
 import signal
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
+from aviato import hosts
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
-from aviato.options import SandboxStatus
+from aviato.options import NetworkOptions, SandboxStatus
 from aviato.sandbox import Sandbox
 
 try:
@@ -54,6 +57,7 @@ class AviatoRuntimeConfig(BaseConfig):
         image: `container_image` of the sandbox.
         workdir: where commands start and what relative paths count from; it is made.
         ports: that `expose` can publish. Servers that verifiers places inside listen on 8000.
+        egress_mode: that of `aviato.NetworkOptions`: `none`, `internet` or an allow-list of hosts, from the start to the end.
     """
 
     type: Literal["aviato"] = "aviato"
@@ -62,6 +66,7 @@ class AviatoRuntimeConfig(BaseConfig):
     base_url: str | None = None
     environment_variables: dict[str, str] = {}
     ports: list[int] = [SERVICE_PORT]
+    egress_mode: Literal["none", "internet"] | list[str] = "none"
     tags: list[str] = []
     max_lifetime_seconds: float | None = None
     idle_timeout_seconds: float | None = None
@@ -86,9 +91,13 @@ class AviatoRuntime(Runtime):
     async def start(self) -> None:
         """Make the sandbox and wait until it runs."""
         config = self.config
-        options = config.model_dump(exclude={"type", "image", "workdir", "tags"}, exclude_none=True)
+        options = config.model_dump(exclude={"type", "image", "workdir", "tags", "egress_mode"}, exclude_none=True)
         sandbox = Sandbox(
-            **options, container_image=config.image, working_dir=config.workdir, tags=["verifiers", self.name, *config.tags]
+            **options,
+            container_image=config.image,
+            working_dir=config.workdir,
+            tags=["verifiers", self.name, *config.tags],
+            network=NetworkOptions(egress_mode=config.egress_mode),
         )
         self._sandbox, self.info.id = sandbox, sandbox.sandbox_id
         await _settle(sandbox)
@@ -174,11 +183,14 @@ class AviatoRuntime(Runtime):
             raise SandboxError(f"port {port} is not among the ports={self.config.ports} of the runtime's config") from None
 
     async def prepare_execution(self, routes: list[str] | None) -> None:
-        """The network is closed at all times: closing it is done, and opening it is refused."""
+        """The network stays what `egress_mode` made it: opening it further is refused, and what it does not reach is told."""
+        mode = self.config.egress_mode
         if routes is None:
-            raise SandboxError("aviato's sandboxes have no way out to the network yet, so none can be opened")
-        if routes:
-            logger.warning("nothing in %s can reach %s: sandboxes have no way out to the network yet", self.info.id, routes)
+            if mode != "internet":
+                raise SandboxError(f"the network of a sandbox cannot be opened later: its egress_mode is {mode!r}")
+            return
+        if closed := [route for route in routes if not _reached(route, mode)]:
+            logger.warning("nothing in %s can reach %s: its egress_mode is %r", self.info.id, closed, mode)
 
     @property
     def _running(self) -> Sandbox:
@@ -220,6 +232,19 @@ class AviatoProcess(RuntimeProcess):
     async def kill(self) -> None:
         """SIGKILL to its process group."""
         await _settle(self._process.send_signal(signal.SIGKILL))
+
+
+def _reached(route: str, mode: str | list[str]) -> bool:
+    """Whether a URL may lead anywhere from inside, as far as its name tells; there the loopback is the sandbox's own."""
+    try:
+        url = urlsplit(route)
+        host = hosts.canonical(url.hostname or "")
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError:
+        return False
+    if mode == "none" or host == "localhost" or (hosts.is_address(host) and ip_address(host).is_loopback):
+        return False
+    return mode == "internet" or any(hosts.pattern(item).covers(host, port) for item in mode)
 
 
 async def _chunks(stream: StreamReader[str]) -> AsyncIterator[bytes]:

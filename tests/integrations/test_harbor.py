@@ -155,16 +155,40 @@ async def test_what_is_not_there_is_refused_before_the_start(
 
 async def test_a_network_policy_is_kept_or_refused(make: Any) -> None:
     public = NetworkPolicy()
-    with pytest.raises(ValueError, match="no way out"):
-        make(network_policy=public)
     with pytest.raises(ValueError, match="cannot change network policy"):
         make(network_policy=CLOSED, phase_network_policies=[public])
+    ranges = NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["10.0.0.0/8"])
     with pytest.raises(ValueError, match="allowlist"):
-        make(network_policy=NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=["a.example"]))
+        make(network_policy=ranges)
     env = make(ek={"without_network": True}, network_policy=public)
     await env.start(force_build=False)
     assert (await env.exec("ls /sys/class/net || true; cat /proc/net/route | tail -n +2")).stdout.strip() in ("", "lo")
+    assert (await env.exec("echo $https_proxy")).stdout == "\n"
     await env.stop(delete=True)
+
+
+LISTED = ["a.example", "*.b.example", "93.184.216.34", "2606:2800::1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "reaches_others"),
+    [
+        (NetworkPolicy(), True),
+        (NetworkPolicy(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=LISTED), False),
+        (NetworkPolicy(network_mode=NetworkMode.ALLOWLIST), None),
+        (CLOSED, None),
+    ],
+)
+async def test_the_network_of_a_trial(make: Any, policy: NetworkPolicy, reaches_others: bool | None) -> None:
+    """Which is told by what the proxy says of a private address; it needs no network."""
+    ask = "import os, urllib.request as u, urllib.error as e\ntry: u.urlopen('http://10.0.0.1/')\n"
+    ask += "except e.HTTPError as error: print(error.reason)\nexcept e.URLError: print('nothing')"
+    env = make(network_policy=policy)
+    await env.start(force_build=False)
+    said = (await env.exec(f'python3 -c "{ask}"')).stdout
+    await env.stop(delete=True)
+    assert ("allow-list" in said) == (reaches_others is False) and ("may connect to" in said) == (reaches_others is True)
+    assert (said == "nothing\n") == (reaches_others is None), said
 
 
 async def test_an_enforced_limit_is_refused(make: Any) -> None:

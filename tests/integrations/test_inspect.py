@@ -58,6 +58,19 @@ async def test_a_missing_program_is_a_result(env: AviatoSandboxEnvironment) -> N
     assert result.returncode == 126
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"), [("internet", "no address that"), (["a.example"], "the allow-list"), ("none", "unreachable")]
+)
+async def test_a_way_to_the_network(server: RunningServer, mode: Any, said: str) -> None:
+    config = AviatoSandboxConfig.model_validate({"base_url": server.url, "egress_mode": mode, "ports": [8000]})
+    made = await AviatoSandboxEnvironment.sample_init("network", config, {})
+    ask = "import urllib.request as u\ntry: u.urlopen('http://10.0.0.1/')\nexcept OSError as error: print(error)"
+    assert said in (await made["default"].exec(["python3", "-c", ask])).stdout
+    await AviatoSandboxEnvironment.sample_cleanup("network", config, made, interrupted=False)
+    with pytest.raises(exceptions.AviatoValidationError, match="egress_mode"):
+        await AviatoSandboxEnvironment.sample_init("network", AviatoSandboxConfig(egress_mode=["http://a.example"]), {})
+
+
 @pytest.mark.parametrize("retry", [True, False])
 async def test_a_command_that_takes_too_long_has_run_once(env: AviatoSandboxEnvironment, retry: bool) -> None:
     with pytest.raises(TimeoutError) as caught:

@@ -19,7 +19,7 @@ pytest.importorskip("openenv.core.containers.runtime", reason="openenv is not in
 
 from openenv.core.generic_client import GenericEnvClient
 
-from aviato import Sandbox
+from aviato import NetworkOptions, Sandbox
 from aviato.integrations.openenv import AviatoProvider
 from tests.conftest import RunningServer
 from tests.rl.machine import supervisors
@@ -89,6 +89,16 @@ def test_a_start_that_fails_leaves_nothing(make: Callable[..., AviatoProvider], 
     with pytest.raises(TypeError, match="gpus"):
         make().start_container(gpus=1)
     assert not Sandbox.list(tags=["openenv"], base_url=server.url).result()
+
+
+def test_a_way_to_the_network(make: Callable[..., AviatoProvider]) -> None:
+    ask = "import urllib.request as u\ntry: u.urlopen('http://10.0.0.1/')\nexcept OSError as error: print(error)"
+    serve = ["sh", "-c", 'python3 -c "$0" >health; exec python3 -m http.server 8000', ask]
+    for mode, said in (("internet", "no address that"), (["a.example"], "the allow-list"), ("none", "unreachable")):
+        with make(command=serve, network=NetworkOptions(egress_mode=mode)) as provider:
+            url = provider.start_container()
+            provider.wait_for_ready(url)
+            assert said in health(url)
 
 
 def test_a_server_that_never_answers(make: Callable[..., AviatoProvider]) -> None:

@@ -119,8 +119,28 @@ async def test_the_network_is_closed(runtime: AviatoRuntime, caplog: pytest.LogC
     assert not caplog.records
     await runtime.prepare_execution(["http://127.0.0.1:1/v1"])
     assert "http://127.0.0.1:1/v1" in caplog.text
-    with pytest.raises(SandboxError, match="no way out"):
+    with pytest.raises(SandboxError, match="opened later"):
         await runtime.prepare_execution(None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("internet", "no address that a sandbox"), (["a.example"], "the allow-list"), ("none", "unreachable")]
+)
+async def test_the_network_that_was_asked_for(server: RunningServer, caplog: Any, mode: Any, said: str) -> None:
+    runtime = AviatoRuntime(AviatoRuntimeConfig(base_url=server.url, egress_mode=mode))
+    await runtime.start()
+    try:
+        source = "import sys, urllib.request as u\ntry: u.urlopen(sys.argv[1])\nexcept OSError as error: print(error)"
+        assert said in (await runtime.run(["python3", "-c", source, "http://10.0.0.1/"], {})).stdout
+        await runtime.prepare_execution([])
+        if mode == "internet":
+            await runtime.prepare_execution(None)
+        await runtime.prepare_execution(["https://a.example/v1"])
+        assert bool(caplog.records) == (mode == "none")
+        await runtime.prepare_execution(["http://127.0.0.1:1/v1"])
+        assert "http://127.0.0.1:1/v1" in caplog.text
+    finally:
+        await runtime.stop()
 
 
 async def test_a_lost_sandbox(make_server: Callable[..., RunningServer]) -> None:
