@@ -100,20 +100,14 @@ class Arena:
                 await template.close()
 
     @contextmanager
-    def server(self, **settings: Any) -> Iterator[Any]:
-        """A server of the build, of its own process: only `patches` are left out of it."""
-        from tests.conftest import make_state_dir, remove, start_server
-
+    def programs(self) -> Iterator[None]:
+        """Programs that are started meanwhile, servers among them, are of the build: they lack its `patches`."""
         with ExitStack() as stack:
             patches = [patch for defence in self.off for patch in defence.patches]
             if patches:
                 paths = f"{stack.enter_context(patched(patches))}:{os.environ.get('PYTHONPATH', '')}"
-                stack.enter_context(mock.patch.dict(os.environ, PYTHONPATH=paths))
-            state = make_state_dir()
-            stack.callback(remove, state)
-            running = start_server(state, **settings)
-            stack.callback(running.stop)
-            yield running
+                stack.enter_context(mock.patch.dict(os.environ, PYTHONPATH=paths, PYTHONSAFEPATH="1"))
+            yield
 
 
 @dataclass(frozen=True, kw_only=True)

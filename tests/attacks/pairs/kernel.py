@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+
 from tests.attacks import programs
 from tests.attacks.mutate import CAPABILITIES
-from tests.attacks.registry import Area, Arena
+from tests.attacks.registry import Area, Arena, root_only
 
 area = Area(__name__)
 NO_CAPABILITIES = area.defence("commands have no capability", steps=CAPABILITIES)
@@ -33,3 +37,35 @@ def register(name: str, attack: programs.Attack) -> None:
 
 for _name, _attack in programs.ATTACKS.items():
     register(_name, _attack)
+
+
+MODULES = area.defence("filter: kernel code", families=("kernel code",))
+REMOVE = """
+import ctypes, errno, sys
+from aviato.server.backends.local import syscalls
+libc = ctypes.CDLL(None, use_errno=True)
+syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+syscalls.load_filter(bytes.fromhex(sys.argv[1]))
+libc.syscall(ctypes.c_long(int(sys.argv[2])), b"no-such-module", 0)
+print(errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def no_modules(backend: object) -> str | None:
+    return root_only(backend) or ("this root may not either" if removed(b"") == "EPERM" else None)
+
+
+def removed(compiled: bytes) -> str:
+    """What the kernel says when a module that is not there is to be removed, outside of any sandbox."""
+    source = REMOVE if compiled else REMOVE.replace("syscalls.load_filter", "len")
+    argv = [sys.executable, "-c", source, compiled.hex(), str(programs.number("delete_module"))]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+
+@area.attack("remove a kernel module", MODULES, impossible=no_modules)
+async def modules(arena: Arena) -> bool:
+    """By the machine's own root under the filter: nobody in a sandbox comes as far as to be refused by the filter alone.
+
+    A kernel without modules says so; the filter never lets anybody ask.
+    """
+    return await asyncio.to_thread(removed, arena.backend._filter) != "EPERM"

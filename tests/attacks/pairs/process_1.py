@@ -220,3 +220,68 @@ async def endless(arena: Arena) -> bool:
         except Exception as error:
             assert getattr(error, "reason", None) == "not_a_regular_file", error
         return False
+
+
+# -- its time --------------------------------------------------------------------------------------------------------------
+
+LINGER = area.defence(
+    "a result does not wait for those who keep its streams",
+    patches=(Patch("server/supervisor/command.py", "LINGER_SECONDS = 0.1\n", "LINGER_SECONDS = 1000.0\n"),),
+)
+KEEPS = "setsid sh -c \"trap '' HUP; exec sleep 30\" & sleep 0.2; exit 3"
+for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
+
+    @area.attack(f"hold one's result back by keeping its {_name}", LINGER)
+    async def keep(arena: Arena, terminal: tuple[int, int] | None = _terminal) -> bool:
+        async with arena.box() as box:
+            exec_id, subscription = box.start("sh", "-c", KEEPS, terminal=terminal)
+            try:
+                result = await asyncio.wait_for(box.finish(exec_id, subscription), 3)
+            except TimeoutError:
+                return True
+            assert result.returncode == 3
+            return False
+
+
+DIALS = area.defence(
+    "process 1 waits for no connection inside",
+    patches=(
+        Patch(
+            "server/supervisor/ports.py",
+            "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)",
+            "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)",
+        ),
+    ),
+)
+DEAF = """
+import socket, time
+listener = socket.socket()
+listener.bind(("127.0.0.1", 8000))
+listener.listen(0)
+print("deaf", flush=True)
+time.sleep(60)
+"""
+
+
+@area.attack("hold process 1 up by a port where nobody accepts", DIALS)
+async def deaf(arena: Arena) -> bool:
+    async with arena.box(exposes_ports=True) as box:
+        _, subscription = box.start("python3", "-I", "-c", DEAF)
+        while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"deaf\n"):
+            pass
+        passage = await arena.backend.open_passage(box.id)
+        dials = [asyncio.create_task(passage.dial(8000)) for _ in range(8)]
+        try:
+            await asyncio.sleep(0.1)
+            await asyncio.wait_for(box.link.ping(), 1.5)
+            return False
+        except TimeoutError:
+            return True
+        finally:
+            subscription.close()
+            for dial in dials:
+                dial.cancel()
+            for done in await asyncio.gather(*dials, return_exceptions=True):
+                if not isinstance(done, BaseException):
+                    done.close()
+            passage.close()

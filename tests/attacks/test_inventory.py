@@ -1,0 +1,75 @@
+"""The threat model names what shows each promise; what it names is there, and every attack has its control."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.attacks import registry
+from tests.attacks.registry import ATTACKS, DEFENCES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIRS = "tests/attacks/pairs/"
+CONTROLLED = {
+    "tests/attacks/test_filter.py",
+    "tests/attacks/test_process_1.py",
+    "tests/attacks/grading/test_hacks.py::test_each_is_real",
+    "tests/server/test_tenants.py::test_without_the_check_they_are_seen",
+}
+"""Tests that take their defences away themselves."""
+UNCONTROLLED = {
+    "a command: other commands of the sandbox that it may signal": "nothing is promised",
+    "whoever reads what is left behind (API, store, logs, output, errors, pickles, `doctor`): secrets": (
+        "they are not there: no wall keeps anybody from them"
+    ),
+    "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
+}
+"""Promises whose attacks have no control, and why."""
+
+registry.load()
+
+
+def promises() -> list[tuple[str, str, list[str]]]:
+    """Of each row of the table: who attacks what, the promise, and what shows it."""
+    table = (ROOT / "docs" / "threat_model.md").read_text().split("\n## ")[1]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    return [(f"{row[0]}: {row[1]}", row[2], re.findall(r"`([^`]+)`", row[3]) if len(row) > 3 else []) for row in rows]
+
+
+ROWS = promises()
+
+
+def test_the_table_is_read():
+    assert len(ROWS) > 25 and all(promise for _, promise, _ in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{number}: {row[0][:60]}" for number, row in enumerate(ROWS)])
+def test_what_shows_a_promise_is_there(row):
+    target, _, shown = row
+    assert shown or target in UNCONTROLLED
+    for name in shown:
+        path, _, test = name.partition("::")
+        assert (ROOT / path).exists(), name
+        if test:
+            functions = [node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name")]
+            assert test in functions, name
+        assert not path.startswith(PAIRS) or any(attack.area == Path(path).stem for attack in ATTACKS.values()), name
+    controlled = [name for name in shown if name.startswith(PAIRS) or name in CONTROLLED]
+    assert bool(controlled) is not (target in UNCONTROLLED), f"{target}: name its pairs, or say in UNCONTROLLED why it has none"
+
+
+def test_every_test_of_attacks_shows_a_promise():
+    named = {name.partition("::")[0] for _, _, shown in ROWS for name in shown}
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "attacks").rglob("[a-z]*.py")}
+    tests = {path for path in files if path.startswith(PAIRS) or Path(path).name.startswith("test_")}
+    about = {"test_pairs.py", "test_inventory.py", "test_ordinary_programs.py"}
+    assert {path for path in tests - named if Path(path).name not in about} == set()
+
+
+def test_every_attack_has_its_control():
+    assert len(ATTACKS) > 150
+    assert all(attack.walls and set(attack.walls) <= set(DEFENCES) for attack in ATTACKS.values())
+    assert {attack.area for attack in ATTACKS.values()} == {path.stem for path in registry.PAIRS.glob("[a-z]*.py")}
