@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 def hash_key(key: str) -> str:
     """What is stored of an API key."""
-    return hashlib.sha256(key.encode()).hexdigest()
+    # As it came in a header, where any byte can stand.
+    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
 class Guard:
@@ -55,6 +56,8 @@ class Guard:
         self.challenge = 'Bearer, Basic realm="aviato"' + ("" if wandb is None else ", WandB")
         """What a caller that is not let in could bring."""
         self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
+        self.let_in: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections over TCP that have brought a key."""
 
     async def check(self, request: web.Request) -> Caller:
         """See whether a request may come in, and who asks.
@@ -69,30 +72,31 @@ class Guard:
             return OPERATOR
         uid = peer_uid(transport)
         if uid is None:
-            return await self._check_tcp(request)
+            return await self._check_tcp(request, transport)
         if uid not in (0, os.getuid()):
             raise AviatoAuthenticationError(f"this socket is for uid {os.getuid()} only, the caller is {uid}")
         self._known.add(transport)
         return OPERATOR
 
-    async def _check_tcp(self, request: web.Request) -> Caller:
+    async def _check_tcp(self, request: web.Request, transport: asyncio.BaseTransport) -> Caller:
         host = _name_of(f"//{request.headers.get('Host', '')}")
         if not self._is_ours(host):
-            why = f"the Host header names {host!r}, which is not this server; if it is, start it with --allowed-host {host}"
+            why = f"the Host header names {host!r}, which is no name of this server; --allowed-host of `aviato serve` adds one"
             raise AviatoAuthenticationError(why, reason="host")
-        origin = request.headers.get("Origin")
-        if origin is not None and _name_of(origin) != host:
-            raise AviatoAuthenticationError(f"requests from pages of {origin!r} are refused", reason="origin")
+        _refuse_pages(request)
         text = _key_of(request.headers.get("Authorization", ""))
         if text is None and KEY_HEADER in request.headers and self._wandb is not None:
-            return await self._wandb.caller(request.headers)
+            caller = await self._wandb.caller(request.headers)
+            self.let_in.add(transport)
+            return caller
         if text is None:
             wandb = " W&B keys are not accepted here." if KEY_HEADER in request.headers else ""
             raise AviatoAuthenticationError(f"an API key is needed: set AVIATO_API_KEY.{wandb}")
         key = self._known_key(text)
+        self.let_in.add(transport)
         if key.routes and _route_of(request) not in key.routes:
             allowed = ", ".join(sorted(key.routes))
-            raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path}", reason="route")
+            raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path!r}", reason="route")
         self._keep_pace(key)
         return key.caller
 
@@ -125,6 +129,31 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _refuse_pages(request: web.Request) -> None:
+    """Browsers send what they know of a login, Basic's key included, for any page: also for one that a sandbox serves.
+
+    Raises:
+        AviatoAuthenticationError: the request is of a page that is not the server's own.
+    """
+    origin = request.headers.get("Origin")
+    if origin is not None and _authority(origin, origin) != _authority(f"//{request.headers.get('Host', '')}", origin):
+        raise AviatoAuthenticationError(f"requests from pages of {origin!r} are refused", reason="origin")
+    # Pictures and scripts of a page come without an Origin.
+    site, mode = request.headers.get("Sec-Fetch-Site", "none"), request.headers.get("Sec-Fetch-Mode")
+    if site in ("cross-site", "same-site") and mode != "navigate":
+        raise AviatoAuthenticationError("requests from pages of other origins are refused", reason="origin")
+
+
+def _authority(url: str, origin: str) -> tuple[str, int] | None:
+    """Host and port; where none is said, that of the origin's scheme."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if origin.startswith("https:") else 80)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname else None
 
 
 def _route_of(request: web.Request) -> str | None:

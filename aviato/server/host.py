@@ -26,6 +26,12 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def dump_no_core() -> None:
+    """No file of this process's memory when it crashes: there are secrets in it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
 def meminfo_bytes(name: str) -> int | None:
     """A field of /proc/meminfo."""
     found = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)

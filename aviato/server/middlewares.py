@@ -42,6 +42,22 @@ def check_version(request: web.Request) -> None:
 _CURRENT = str(WIRE_VERSION)
 
 
+class _EncodingError(AviatoValidationError):
+    """A body that is compressed."""
+
+    default_reason = "encoding"
+
+
+def check_encoding(request: web.Request) -> None:
+    """Refuse what is compressed: its size would say nothing of what it becomes.
+
+    Raises:
+        AviatoValidationError: it is.
+    """
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        raise _EncodingError("the body is compressed; send it as it is")
+
+
 def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]]:
     """The one middleware: checks, then the route, and any error as JSON."""
 
@@ -54,7 +70,10 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
             caller = await guard.check(request)
             CALLER.set(caller)
             caller.check_size(request.content_length or 0)
+            check_encoding(request)
             return await handler(request)
+        except _EncodingError as error:
+            return error_response(error, 415)
         except BodyTooLargeError as error:
             return error_response(error, 413)
         except AviatoAuthenticationError as error:

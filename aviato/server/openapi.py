@@ -36,6 +36,7 @@ _TEXTS = {
     404: "Not known",
     409: "The sandbox is not in a state for it, or the id was used with another body",
     413: "The body is too large",
+    415: "The body is compressed",
     422: "What was asked for cannot be had: a file, a directory, an image",
     426: "The client speaks another version of the wire",
     429: "No capacity now; Retry-After says when to try again",
@@ -77,7 +78,7 @@ def _operation(route: Route, names: dict[Any, Any]) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *_query_parameters(route), _wire_parameter()],
         "responses": {str(status): _answer(status, body, names) for status, body in route.answers.items()},
     }
-    errors = {*_ALWAYS, *route.errors, *((413,) if route.body is not None else ())}
+    errors = {*_ALWAYS, *route.errors, *((413, 415) if route.body is not None else ())}
     for status in sorted(errors):
         operation["responses"][str(status)] = _answer(status, ErrorResponse, names)
     if route.body is not None:

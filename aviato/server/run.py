@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from aviato.server import http_log
 from aviato.server.app import make_app
 from aviato.server.guard import Guard
-from aviato.server.host import raise_open_files
+from aviato.server.host import dump_no_core, raise_open_files
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
+from aviato.server.strangers import Strangers
 from aviato.server.threads import fix_threads
 from aviato.server.wandb_keys import WandbKeys
 
@@ -74,6 +76,7 @@ async def serve(
     variables = take_variables(os.environ)
     secrets = Secrets(None if embedded else variables, settings.secrets_dir, shared=("/usr", *settings.image.values()))
     raise_open_files()
+    dump_no_core()
     fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend, secrets)
     if settings.api_key_file is not None:
@@ -94,13 +97,19 @@ async def serve(
         access_log=None,
         shutdown_timeout=CONNECTION_SECONDS,
         keepalive_timeout=KEEPALIVE_SECONDS,
+        auto_decompress=False,
+        logger=http_log.log,
     )
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, number)
-    fresh = None if listeners.tls is None else asyncio.create_task(listeners.tls.keep_fresh(), name="certificate")
     await runner.setup()
+    beside = []
+    if any(listener.family != socket.AF_UNIX for listener in listeners.sockets):
+        beside.append(asyncio.create_task(Strangers(runner, guard.let_in).keep_few(), name="strangers"))
+    if listeners.tls is not None:
+        beside.append(asyncio.create_task(listeners.tls.keep_fresh(), name="certificate"))
     try:
         for listener in listeners.sockets:
             tls = None if listener.family == socket.AF_UNIX or listeners.tls is None else listeners.tls.context
@@ -113,8 +122,8 @@ async def serve(
     finally:
         _leave_in_time()
         service.stop_waiting()
-        if fresh is not None:
-            fresh.cancel()
+        for task in beside:
+            task.cancel()
         if wandb is not None:
             await wandb.close()
         await runner.cleanup()

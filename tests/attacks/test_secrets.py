@@ -191,6 +191,8 @@ def processes_of(server: RunningServer) -> list[int]:
 
 def test_other_processes_of_the_server(place: Place, owner: Sandbox) -> None:
     """Its template and the supervisors, by what they were started with. Commands of the sandbox itself have it."""
+    own = Path(f"/proc/{place.server.pid}/environ").read_bytes()
+    assert b"AVIATO_SECRET_BY_ENV=" in own and NEEDLE.encode() not in own
     seen = 0
     for pid in processes_of(place.server):
         try:

@@ -19,6 +19,7 @@ from aviato.server.guard import Guard, hash_key
 from aviato.server.routes import ROUTES
 from aviato.server.run import listen_tcp, listen_unix
 from aviato.server.service import Service
+from aviato.server.service.execs import RECORD_DELAY_SECONDS
 from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
 
@@ -90,6 +91,30 @@ BODIES = {
 OF_A_SANDBOX = [route for route in ROUTES if "{sandbox_id}" in route.path]
 
 
+OTHERS = {
+    "GET /v1/health": "numbers of the server",
+    "GET /v1/openapi.json": "the same for all",
+    "GET /health": "the same for all",
+    "POST /v1/sandboxes": "test_ids_of_others_cannot_be_joined",
+    "GET /v1/sandboxes": "test_listings",
+    "POST /v1/acknowledgements": "test_nobody_lets_go_or_acknowledges_for_another",
+    "PUT /v1/leases/{lease_id}": "test_leases_of_others_hold",
+    "DELETE /v1/leases/{lease_id}": "test_leases_of_others_hold",
+    "POST /run_code": "a sandbox of its own, and a repeat is taken up for the same tenant alone",
+    "POST /execute_batch": "sandboxes of its own",
+}
+"""Routes without a sandbox in their path, and why nobody sees what is another's by them."""
+
+
+def test_no_route_is_forgotten(folder, backend):
+    """One that names a sandbox in its path is tried below; any other must be thought about, and stand above."""
+    folder.make()
+    service = Service(ServerSettings(), folder, backend)
+    routes = {f"{route.method} {route.resource.canonical}" for route in make_app(service, Guard()).router.routes()}
+    service.store.close()
+    assert routes == {f"{route.method} {route.path}" for route in OF_A_SANDBOX} | OTHERS.keys()
+
+
 async def tried(tenant, route, sandbox_id, exec_id):
     """Status and error of a route, without the ids in it."""
     path = route.path.replace("{sandbox_id}", sandbox_id).replace("{exec_id}", exec_id).replace("{port}", "8000")
@@ -149,6 +174,23 @@ async def test_ids_of_others_cannot_be_joined(folder, backend):
         changed = await other.call("POST", "/v1/sandboxes", {**body, "tags": ["t"]}, expect=409)
         assert refused == changed and refused["error"]["code"] == "REQUEST_ID_CONFLICT"
         assert service.registry.live[body["sandbox_id"]].record.owner != hash_key("av-1")[:32]
+
+
+async def test_ids_of_others_commands_say_nothing(folder, backend):
+    async with serving(folder, backend, "", "") as (service, _, mine, other):
+        exec_id = new_exec_id()
+        run = {"exec_id": exec_id, "command": ["echo", "x"]}
+        theirs, its = await mine.running(), await other.running()
+        await mine.call("POST", f"/v1/sandboxes/{theirs}/execs", run)
+        while (known := service.store.exec(exec_id)) is None:
+            await asyncio.sleep(0.01)
+        await other.call("POST", f"/v1/sandboxes/{its}/execs", {**run, "command": ["echo", "else"]})
+        await asyncio.sleep(2 * RECORD_DELAY_SECONDS)
+        assert service.store.exec(exec_id) == known
+        await other.call("DELETE", f"/v1/sandboxes/{its}")
+        for name in (exec_id, new_exec_id()):
+            answer = await other.call("POST", f"/v1/sandboxes/{its}/execs", {**run, "exec_id": name}, expect=409)
+            assert answer["error"]["started"] is False
 
 
 async def test_leases_of_others_hold(folder, backend):

@@ -103,7 +103,8 @@ class Registry:
         started = None
         if exec_id is not None:
             found = self.store.exec(exec_id)
-            started = found is not None and found.started
+            # Of another sandbox's command nothing is told.
+            started = found is not None and found.sandbox_id == record.sandbox_id and found.started
         ending = Ending(
             status=record.status,
             reason=record.status_reason or "lost",

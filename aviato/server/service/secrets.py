@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import itertools
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -29,7 +31,23 @@ def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
         Their values by their names.
     """
     variables = [variable for variable in environment if variable.startswith(SECRET_PREFIX)]
+    if environment is os.environ:
+        wipe_variables(SECRET_PREFIX)
     return {variable.removeprefix(SECRET_PREFIX): environment.pop(variable) for variable in variables}
+
+
+def wipe_variables(prefix: str) -> None:
+    """Overwrite the values of variables where the kernel put them, which /proc/PID/environ goes on to show."""
+    known = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    start = prefix.encode()
+    for number in itertools.count():
+        address = known[number] if known else None
+        if address is None:
+            return
+        text = ctypes.string_at(address)
+        if text.startswith(start):
+            name, _, value = text.partition(b"=")
+            ctypes.memset(address + len(name) + 1, 0, len(value))
 
 
 class Secrets:

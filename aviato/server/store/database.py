@@ -41,7 +41,10 @@ _INSERT_SANDBOX = _insert("sandboxes", SANDBOX_COLUMNS)
 _UPDATE_SANDBOX = (
     f"UPDATE sandboxes SET {', '.join(f'{name} = :{name}' for name in SANDBOX_COLUMNS)} WHERE sandbox_id = :sandbox_id"
 )
-_INSERT_EXEC = _insert("execs", EXEC_COLUMNS, replace=True)
+_SAVE_EXEC = (
+    f"{_insert('execs', EXEC_COLUMNS)} ON CONFLICT (exec_id) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in EXEC_COLUMNS)} WHERE sandbox_id = excluded.sandbox_id"
+)
 _INSERT_LEASE = _insert("leases", LEASE_COLUMNS, replace=True)
 
 
@@ -144,13 +147,16 @@ class Store:
     # Commands
 
     def save_execs(self, records: Iterable[ExecRecord]) -> None:
-        """Put commands on record, in one commit; those of a sandbox that is not on record are left out."""
+        """Put commands on record, in one commit; those of a sandbox that is not on record are left out.
+
+        An id that another sandbox has used stays with it.
+        """
         rows = [{name: getattr(record, name) for name in EXEC_COLUMNS} for record in records]
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for row in rows:
                 try:
-                    self._db.execute(_INSERT_EXEC, row)
+                    self._db.execute(_SAVE_EXEC, row)
                 except sqlite3.IntegrityError:
                     continue
         finally:
