@@ -56,8 +56,8 @@ class Guard:
         self.challenge = 'Bearer, Basic realm="aviato"' + ("" if wandb is None else ", WandB")
         """What a caller that is not let in could bring."""
         self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
-        self.let_in: WeakSet[asyncio.BaseTransport] = WeakSet()
-        """Connections over TCP that have brought a key."""
+        self.let_in: set[object] = set()
+        """Connections over TCP that have brought a key; who looks after them takes those out that have gone."""
 
     async def check(self, request: web.Request) -> Caller:
         """See whether a request may come in, and who asks.
@@ -72,13 +72,13 @@ class Guard:
             return OPERATOR
         uid = peer_uid(transport)
         if uid is None:
-            return await self._check_tcp(request, transport)
+            return await self._check_tcp(request)
         if uid not in (0, os.getuid()):
             raise AviatoAuthenticationError(f"this socket is for uid {os.getuid()} only, the caller is {uid}")
         self._known.add(transport)
         return OPERATOR
 
-    async def _check_tcp(self, request: web.Request, transport: asyncio.BaseTransport) -> Caller:
+    async def _check_tcp(self, request: web.Request) -> Caller:
         host = _name_of(f"//{request.headers.get('Host', '')}")
         if not self._is_ours(host):
             why = f"the Host header names {host!r}, which is no name of this server; --allowed-host of `aviato serve` adds one"
@@ -87,13 +87,13 @@ class Guard:
         text = _key_of(request.headers.get("Authorization", ""))
         if text is None and KEY_HEADER in request.headers and self._wandb is not None:
             caller = await self._wandb.caller(request.headers)
-            self.let_in.add(transport)
+            self.let_in.add(request.protocol)
             return caller
         if text is None:
             wandb = " W&B keys are not accepted here." if KEY_HEADER in request.headers else ""
             raise AviatoAuthenticationError(f"an API key is needed: set AVIATO_API_KEY.{wandb}")
         key = self._known_key(text)
-        self.let_in.add(transport)
+        self.let_in.add(request.protocol)
         if key.routes and _route_of(request) not in key.routes:
             allowed = ", ".join(sorted(key.routes))
             raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path!r}", reason="route")

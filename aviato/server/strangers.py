@@ -10,11 +10,8 @@ import resource
 import socket
 import time
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from aiohttp import web
 
 STRANGER_SECONDS = 10.0
@@ -29,13 +26,13 @@ class Strangers:
 
     Args:
         runner: of the server, set up.
-        let_in: the connections that have brought a key.
+        let_in: the connections that have brought a key; those that have gone are taken out.
     """
 
-    def __init__(self, runner: web.AppRunner, let_in: Container[asyncio.BaseTransport]) -> None:
+    def __init__(self, runner: web.AppRunner, let_in: set[object]) -> None:
         self._runner = runner
         self._let_in = let_in
-        self._since: WeakKeyDictionary[asyncio.BaseTransport, float] = WeakKeyDictionary()
+        self._since: dict[object, float] = {}
 
     def most(self) -> int:
         """How many may be connected."""
@@ -54,16 +51,18 @@ class Strangers:
             now: in seconds, by a clock that does not go back.
         """
         server = self._runner.server
-        found = [handler.transport for handler in server.connections] if server is not None else []
-        strangers = [one for one in found if one is not None and one not in self._let_in and _is_tcp(one)]
-        begun = {transport: self._since.setdefault(transport, now) for transport in strangers}
-        strangers.sort(key=begun.__getitem__)
+        found = server.connections if server is not None else []
+        self._let_in.intersection_update(found)
+        strangers = [one for one in found if one not in self._let_in and _is_tcp(one.transport)]
+        self._since = {one: self._since.get(one, now) for one in strangers}
+        strangers.sort(key=self._since.__getitem__)
         too_many = len(strangers) - self.most()
-        for place, transport in enumerate(strangers, 1):
-            if begun[transport] + STRANGER_SECONDS <= now or place <= too_many:
+        for place, stranger in enumerate(strangers, 1):
+            transport = stranger.transport
+            if transport is not None and (place <= too_many or self._since[stranger] + STRANGER_SECONDS <= now):
                 transport.abort()
 
 
-def _is_tcp(transport: asyncio.BaseTransport) -> bool:
-    connection = transport.get_extra_info("socket")
+def _is_tcp(transport: asyncio.BaseTransport | None) -> bool:
+    connection = None if transport is None else transport.get_extra_info("socket")
     return connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6)

@@ -22,9 +22,6 @@ CONTROLLED = {
 """Tests that take their defences away themselves."""
 UNCONTROLLED = {
     "a command: other commands of the sandbox that it may signal": "nothing is promised",
-    "whoever reads what is left behind (API, store, logs, output, errors, pickles, `doctor`): secrets": (
-        "they are not there: no wall keeps anybody from them"
-    ),
     "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
 }
 """Promises whose attacks have no control, and why."""

@@ -71,7 +71,7 @@ async def another_user(arena: Arena) -> bool:
 GUARD = "aviato.server.guard.Guard"
 KEYS = area.defence("a key is needed over TCP", swaps={f"{GUARD}._known_key": lambda guard, text: guard._keys[0]})
 NAMES = area.defence("the name of the server is looked at", swaps={f"{GUARD}._is_ours": lambda guard, host: True})
-PAGES = area.defence("pages of others are refused", swaps={"aviato.server.guard._name_of": lambda url: "localhost"})
+PAGES = area.defence("pages of others are refused", swaps={"aviato.server.guard._refuse_pages": lambda request: None})
 OWNERS = area.defence("a key sees what is its own", swaps={"aviato.server.callers.Caller.sees": lambda caller, owner: True})
 
 
@@ -96,6 +96,17 @@ async def rebinding(arena: Arena) -> bool:
 @area.attack("have a browser ask for a page", PAGES)
 async def page(arena: Arena) -> bool:
     return await let_in(Origin="http://evil.example")
+
+
+@area.attack("have a browser ask for a page that a sandbox serves", PAGES)
+async def page_of_a_sandbox(arena: Arena) -> bool:
+    """It has the server's address, at another port."""
+    return await let_in(Host="127.0.0.1:8700", Origin="http://127.0.0.1:40123")
+
+
+@area.attack("have a browser ask for a picture", PAGES)
+async def picture(arena: Arena) -> bool:
+    return await let_in(**{"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"})
 
 
 @area.attack("see and stop the sandbox of another key", OWNERS)

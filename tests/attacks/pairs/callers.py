@@ -1,0 +1,234 @@
+"""Callers of a real server: what one does to another's sandboxes, and what the network does without a key."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import resource
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from tests.attacks.registry import Area, Arena, Patch
+from tests.conftest import RunningServer, make_state_dir, remove, start_server
+
+area = Area(__name__)
+
+BY_PATH = area.defence(
+    "routes look whose sandbox it is",
+    patches=(
+        Patch("server/routes/table.py", "            service.registry.check(CALLER.get(), sandbox_id)\n", "            pass\n"),
+    ),
+)
+LISTED = area.defence(
+    "listings have a tenant's own", patches=(Patch("server/routes/sandboxes.py", "owners=call.caller.owners", "owners=None"),)
+)
+JOINED = area.defence(
+    "creates join a tenant's own",
+    patches=(Patch("server/service/sandboxes.py", " or not caller.sees(record.owner)", ""),),
+)
+ENDED = area.defence(
+    "leases end by their tenant",
+    patches=(Patch("server/service/leases.py", "lease is not None and caller.sees(lease.owner)", "lease is not None"),),
+)
+ACKNOWLEDGED = area.defence(
+    "acknowledgements are of a tenant's own",
+    patches=(Patch("server/routes/execs.py", "    if call.caller.tenant is not None:\n", "    if False:\n"),),
+)
+SIZED = area.defence(
+    "bodies have a limit",
+    patches=(Patch("server/callers.py", "self.max_body_bytes is not None and size_bytes", "False and size_bytes"),),
+)
+SHARED = area.defence(
+    "sandboxes have a number", patches=(Patch("server/service/sandboxes.py", "        self._check_share(caller)\n", ""),)
+)
+ALLOWED = area.defence(
+    "secrets are allowed by name",
+    patches=(
+        Patch(
+            "server/service/sandboxes.py",
+            "            caller.check_secrets([(one.store, one.name) for one in request.secrets])\n",
+            "",
+        ),
+    ),
+)
+CUT = area.defence(
+    "who brings no key is cut off",
+    patches=(Patch("server/strangers.py", " if one not in self._let_in and _is_tcp(one.transport)]", " if False]"),),
+)
+
+KEYS = """
+mine
+other
+small max-body-bytes=1000
+few max-sandboxes=2
+poor secrets=OTHER*
+"""
+
+
+@dataclass
+class Place:
+    """A server over TCP."""
+
+    port: int
+    pid: int
+
+    def ask(self, key: str, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Status and answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        named = {"Authorization": f"Bearer {key}", **{name.replace("_", "-"): text for name, text in headers.items()}}
+        try:
+            connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body), named)
+            response = connection.getresponse()
+            data = response.read()
+            return response.status, json.loads(data) if response.headers["Content-Type"] == "application/json" else data
+        finally:
+            connection.close()
+
+    def running(self, key: str = "mine", **more: Any) -> str:
+        """A sandbox of a key."""
+        body = {"sandbox_id": new_sandbox_id(), **({} if "lease_id" in more else {"detached": True}), **more}
+        assert self.ask(key, "POST", "/v1/sandboxes", body)[0] == 201
+        path = f"/v1/sandboxes/{body['sandbox_id']}"
+        assert self.ask(key, "GET", f"{path}?wait=running")[1]["status"] == "running"
+        return str(body["sandbox_id"])
+
+
+@contextmanager
+def server(arena: Arena, **settings: Any) -> Iterator[RunningServer]:
+    """A server of the build, in a process of its own."""
+    with arena.programs(), ExitStack() as stack:
+        state = make_state_dir()
+        stack.callback(remove, state)
+        running = start_server(state, **settings)
+        stack.callback(running.stop)
+        yield running
+
+
+@contextmanager
+def serving(arena: Arena, **variables: str) -> Iterator[Place]:
+    """A server that knows `KEYS`."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        keys = Path(directory) / "keys"
+        keys.write_text(KEYS)
+        with server(arena, environment=variables, port=0, api_key_file=keys) as running:
+            deadline = time.monotonic() + 20
+            while (found := re.search(r"http://127.0.0.1:(\d+)\n", running.log.read_text())) is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield Place(int(found[1]), running.pid)
+
+
+def attack(name: str, *walls: str, **variables: str) -> Callable[[Callable[[Place], bool]], Any]:
+    """Register one that is made from outside."""
+
+    def register(run: Callable[[Place], bool]) -> Any:
+        async def made(arena: Arena) -> bool:
+            with serving(arena, **variables) as place:
+                return run(place)
+
+        return area.attack(name, *walls)(made)
+
+    return register
+
+
+@attack("read a file of another key's sandbox", BY_PATH)
+def read(place: Place) -> bool:
+    path = f"/v1/sandboxes/{place.running()}/files?path=/tmp/x"
+    assert place.ask("mine", "PUT", path, b"of mine")[0] == 204
+    return place.ask("other", "GET", path) == (200, b"of mine")
+
+
+@attack("run a command in another key's sandbox", BY_PATH)
+def run(place: Place) -> bool:
+    path = f"/v1/sandboxes/{place.running()}/execs"
+    return place.ask("other", "POST", path, {"exec_id": new_exec_id(), "command": ["true"]})[0] == 200
+
+
+@attack("find another key's sandboxes", LISTED)
+def find(place: Place) -> bool:
+    sandbox_id = place.running(tags=["t"])
+    return sandbox_id in json.dumps(place.ask("other", "GET", "/v1/sandboxes?tag=t")[1])
+
+
+@attack("join another key's sandbox", JOINED)
+def join(place: Place) -> bool:
+    return place.ask("other", "POST", "/v1/sandboxes", {"sandbox_id": place.running(), "detached": True})[0] == 200
+
+
+@attack("end another key's sandboxes by their lease", ENDED)
+def end(place: Place) -> bool:
+    lease_id = new_lease_id()
+    path = f"/v1/sandboxes/{place.running(lease_id=lease_id)}"
+    place.ask("other", "DELETE", f"/v1/leases/{lease_id}")
+    return bool(place.ask("mine", "GET", f"{path}?wait=ended&timeout_seconds=1")[1]["status"] == "terminated")
+
+
+@attack("let go of another key's sandbox", ACKNOWLEDGED)
+def let_go(place: Place) -> bool:
+    """The next that wants a place would get its own."""
+    sandbox_id = place.running("few", releasable=True, lease_id=new_lease_id())
+    place.running("few")
+    assert place.ask("other", "POST", "/v1/acknowledgements", {"execs": [], "let_go": [sandbox_id]})[0] == 204
+    place.ask("few", "POST", "/v1/sandboxes", {"sandbox_id": new_sandbox_id(), "detached": True})
+    info = place.ask("few", "GET", f"/v1/sandboxes/{sandbox_id}?wait=ended&timeout_seconds=1")[1]
+    return bool(info["status_reason"] == "released")
+
+
+@attack("send more than one's key may", SIZED)
+def large(place: Place) -> bool:
+    path = f"/v1/sandboxes/{place.running('small')}/files?path=/tmp/x"
+    return place.ask("small", "PUT", path, b"x" * 10_000)[0] == 204
+
+
+@attack("make more sandboxes than one's key may", SHARED)
+def many(place: Place) -> bool:
+    return all(
+        place.ask("few", "POST", "/v1/sandboxes", {"sandbox_id": new_sandbox_id(), "detached": True})[0] == 201
+        for _ in range(4)
+    )
+
+
+@attack("use a secret that one's key may not", ALLOWED, AVIATO_SECRET_TOKEN="of-the-server")
+def secret(place: Place) -> bool:
+    body = {"sandbox_id": new_sandbox_id(), "detached": True}
+    wanted = [{"store": "env", "name": "TOKEN", "env_var": "TOKEN"}]
+    if place.ask("poor", "POST", "/v1/sandboxes", {**body, "secrets": wanted})[0] != 201:
+        return False
+    command = {"exec_id": new_exec_id(), "command": ["sh", "-c", "echo $TOKEN"]}
+    return b"of-the-server" in place.ask("poor", "POST", f"/v1/sandboxes/{body['sandbox_id']}/execs", command)[1]
+
+
+@attack("hold all connections without a key", CUT)
+def hold(place: Place) -> bool:
+    """As many as there can be, and another whenever one has gone. Clients that are cut off come again."""
+    resource.prlimit(place.pid, resource.RLIMIT_NOFILE, (256, 256))
+    over = threading.Event()
+
+    def flood() -> None:
+        with ExitStack() as stack:
+            while not over.wait(0.003):
+                with suppress(OSError):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", place.port), timeout=10))
+
+    holding = threading.Thread(target=flood)
+    holding.start()
+    try:
+        time.sleep(1.5)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            with suppress(OSError, http.client.HTTPException):
+                return place.ask("mine", "GET", "/v1/health")[0] != 200
+            time.sleep(0.05)
+        return True
+    finally:
+        over.set()
+        holding.join()
