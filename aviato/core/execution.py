@@ -317,8 +317,8 @@ class Execution(ExecCalls):
         self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
 
     def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
-        sandbox_id, reader_id = self._handle.sandbox_id, self._reader_id
-        self._handle.presence.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=reader_id)
+        told, sandbox_id = self._handle.presence.acknowledgements, self._handle.sandbox_id
+        told.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
 
     # -- for its calls
 

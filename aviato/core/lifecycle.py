@@ -271,6 +271,7 @@ class SandboxHandle:
             if self.turns is not None:
                 self.turns.leaving(self, False)
             raise
+        self.presence.acknowledgements.stopped(self.sandbox_id)
         if info is not None:
             self.see(info)
         elif self.turns is not None:
@@ -295,7 +296,7 @@ class SandboxHandle:
 
     async def release(self) -> None:
         """End it so that another can start, if the server too sees no use of it."""
-        await self.presence.flushed()
+        await self.presence.acknowledgements.flushed()
         info = await self.client.release(self.sandbox_id)
         if info is not None:
             self.see(info)
@@ -331,7 +332,7 @@ class SandboxHandle:
     def _tell_if_released(self) -> None:
         if self.releasable and not self._operations and self.accepted and not self.stopped:
             self.releasable = False
-            self.presence.let_go(self.sandbox_id)
+            self.presence.acknowledgements.let_go(self.sandbox_id)
             if self.turns is not None and self._create is not None and self._create.get("command") is None:
                 self.turns.let_go(self)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from aviato.core.acknowledgements import Acknowledger
+from aviato.core.background import background
 from aviato.core.client import Client
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.transport.http import HttpTransport
-from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.ids import new_lease_id
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from aviato.core.client import Retrying
     from aviato.core.execution import Execution
     from aviato.wire.sandboxes import LeaseInfo, QueueInfo
@@ -28,8 +27,6 @@ QUEUE_WARNING_SECONDS = 30.0
 SUBMIT_SECONDS = 2.0
 LONGEST_SUBMIT_SECONDS = 60.0
 """A process that ends waits so long for each step of what its detached commands need of it, and for all of them."""
-AFTER_EXIT_SECONDS = 0.01
-_ACKNOWLEDGE_AGAIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.2
 _RENEW_AGAIN_SECONDS = 1.0
 _FIRST_RENEWAL_SECONDS = 0.5
@@ -50,15 +47,12 @@ class Presence:
         self._retry = retry
         self._transports: dict[float, HttpTransport] = {}
         self._client = self.client(60.0, 60.0, retry)
+        self.acknowledgements = Acknowledger(self._client.acknowledge)
         self._keeper: asyncio.Task[None] | None = None
         self.submitting: set[asyncio.Future[None]] = set()
         """What commands that outlive this process still need of it: to be accepted by the server, and pieces of their input."""
         self.executions: dict[str, Execution] = {}
         """Commands that this process runs now: whoever attaches to one of them waits until the server has it."""
-        self._execs: dict[tuple[str, str], ExecAck] = {}
-        self._let_go: list[str] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
         self._warned_at = 0.0
         self._away = False
 
@@ -74,18 +68,18 @@ class Presence:
 
     def take_lease(self) -> str:
         """The id of the lease for a sandbox that is about to be made; after an end that was survived it is held again."""
-        self.ended = False
+        self._set_ended(False)
         return self.lease_id
 
     def hold(self) -> None:
         """Keep the lease alive from now on; called when a sandbox has been created under it."""
         if self._keeper is None or self._keeper.done():
-            self._keeper = _background(self._keep())
+            self._keeper = background(self._keep())
 
     async def end(self) -> None:
         """End the lease with all its sandboxes, if it ever held one."""
         await self._submit()
-        self.ended = True
+        self._set_ended(True)
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
@@ -97,6 +91,10 @@ class Presence:
             await self._client.end_lease(self.lease_id)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
+
+    def _set_ended(self, ended: bool) -> None:
+        self.ended = ended
+        self.acknowledgements.end(ended)
 
     async def _submit(self) -> None:
         """Wait until commands that outlive this process have what they need of it, as long as that makes progress."""
@@ -138,60 +136,6 @@ class Presence:
         self._away = False
         return lease
 
-    # -- acknowledgements
-
-    def received(
-        self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
-    ) -> None:
-        """Acknowledge bytes of a command in the background; soon after its end, and at once while it runs."""
-        self._execs[exec_id, reader_id] = ExecAck.model_construct(
-            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done, reader_id=reader_id
-        )
-        self._flush_in(AFTER_EXIT_SECONDS if done else 0.0)
-
-    def let_go(self, sandbox_id: str) -> None:
-        """Tell the server, in the background, that nobody can use this sandbox any more."""
-        self._let_go.append(sandbox_id)
-        self._flush_in(AFTER_EXIT_SECONDS)
-
-    async def flushed(self) -> None:
-        """Wait until the server has been told all of it."""
-        while not self.ended:
-            if self._flushing is None or self._flushing.done():
-                if not self._execs and not self._let_go:
-                    return
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._flush()
-            assert self._flushing is not None
-            await asyncio.wait((self._flushing,))
-
-    def _flush_in(self, seconds: float) -> None:
-        if self._flushing is not None and not self._flushing.done():
-            return
-        if self._timer is not None:
-            if seconds:
-                return
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._flush)
-
-    def _flush(self) -> None:
-        self._timer = None
-        if self._flushing is None or self._flushing.done():
-            self._flushing = _background(self._send_acknowledgements())
-
-    async def _send_acknowledgements(self) -> None:
-        while (self._execs or self._let_go) and not self.ended:
-            execs, self._execs = self._execs, {}
-            let_go, self._let_go = self._let_go, []
-            try:
-                await self._client.acknowledge(Acknowledgements.model_construct(execs=list(execs.values()), let_go=let_go))
-            except AviatoError as error:
-                logger.debug("acknowledging failed and is tried again: %s", error)
-                self._execs = {**execs, **self._execs}
-                self._let_go = let_go + self._let_go
-                await asyncio.sleep(_ACKNOWLEDGE_AGAIN_SECONDS)
-
     # -- the queue
 
     def waiting_in_queue(self, queue: QueueInfo | None) -> None:
@@ -220,14 +164,3 @@ def presence(base_url: str, retry: Retrying) -> tuple[Presence, bool]:
         return found[base_url], False
     made = found[base_url] = Presence(base_url, retry)
     return made, True
-
-
-_tasks: set[asyncio.Task[Any]] = set()
-
-
-def _background(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task that nobody waits for; kept, since a loop holds its tasks weakly."""
-    task = asyncio.get_running_loop().create_task(coroutine)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    return task

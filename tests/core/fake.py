@@ -101,6 +101,11 @@ class FakeServer:
         request.transport.close()
         return web.Response()
 
+    async def stopped(self, request: web.Request) -> web.StreamResponse:
+        """The sandbox has ended."""
+        fields = {**_INFO, "status": "terminated", "status_reason": "stopped"}
+        return self.json({"sandbox_id": request.path.split("/")[3], **fields})
+
     async def silence(self, _: web.Request) -> web.StreamResponse:
         """Never answer."""
         await asyncio.sleep(60)

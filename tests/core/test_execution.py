@@ -14,6 +14,7 @@ import pytest
 import aviato
 from aviato import AsyncClient, SandboxDefaults
 from aviato.async_client import AsyncSandbox
+from aviato.core.acknowledgements import AFTER_EXIT_SECONDS
 from aviato.wire.frames import FrameType, StreamId
 from tests.core.fake import ACCEPTED, STARTED, FakeServer, data, exit_frame, frame, serving
 
@@ -30,6 +31,13 @@ def against(tmp_path: Path, test: Test, **limits: Any) -> None:
     asyncio.run(main())
 
 
+async def acknowledged(fake: FakeServer) -> None:
+    """Wait until the server was told that a command's whole result has arrived."""
+    async with asyncio.timeout(10):
+        while not any('"done":true' in body.decode() for body in fake.seen("POST", "acknowledgements")):
+            await asyncio.sleep(0.01)
+
+
 def test_one_request_is_all_it_takes(tmp_path: Path) -> None:
     async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
         fake.execs = [fake.stream(ACCEPTED + STARTED + data(b"out", 0) + data(b"err", 0, StreamId.STDERR) + exit_frame(3))]
@@ -41,9 +49,21 @@ def test_one_request_is_all_it_takes(tmp_path: Path) -> None:
         sent = json.loads(body)
         assert sent.pop("exec_id").startswith("ex-")
         assert sent == {"command": ["echo", "é"], "environment_variables": {"A": "b"}, "timeout_seconds": 5.0}
-        await asyncio.sleep(0.1)
-        [acknowledged] = fake.seen("POST", "acknowledgements")
-        assert json.loads(acknowledged)["execs"][0]["done"] is True
+        await acknowledged(fake)
+        [told] = fake.seen("POST", "acknowledgements")
+        assert json.loads(told)["execs"][0]["done"] is True
+
+    against(tmp_path, test)
+
+
+def test_the_end_of_a_sandbox_acknowledges_its_results(tmp_path: Path) -> None:
+    async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
+        fake.execs = [fake.stream(ACCEPTED + STARTED + exit_frame(0))]
+        await sandbox.exec(["true"])
+        fake.others = [fake.stopped]
+        await sandbox.stop()
+        await asyncio.sleep(2 * AFTER_EXIT_SECONDS)
+        assert fake.seen("POST", "acknowledgements") == []
 
     against(tmp_path, test)
 
@@ -170,7 +190,7 @@ def test_large_output_is_acknowledged_on_the_way(tmp_path: Path) -> None:
         pieces = [data(b"x" * 65536, n * 65536) for n in range(16)]
         fake.execs = [fake.stream(ACCEPTED, STARTED, *pieces, exit_frame(1 << 20))]
         assert (await sandbox.exec(["x"])).stdout_bytes_total == 1 << 20
-        await asyncio.sleep(0.1)
+        await acknowledged(fake)
         steps = [json.loads(body)["execs"][0] for body in fake.seen("POST", "acknowledgements")]
         assert len(steps) >= 3
         assert steps[-1]["done"] is True

@@ -1,0 +1,114 @@
+"""What a process tells a server in the background: which output has arrived, and which sandboxes nobody can use any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aviato.core.background import background
+from aviato.exceptions import AviatoError
+from aviato.wire.execution import Acknowledgements, ExecAck
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger("aviato")
+
+LET_GO_SECONDS = 0.01
+AFTER_EXIT_SECONDS = 0.1
+"""A whole result that has arrived holds nothing up, and the end of its sandbox, which often comes soon, says it too."""
+AGAIN_SECONDS = 1.0
+
+
+class Acknowledger:
+    """Gathers what is to be told, and tells many things in one request.
+
+    Args:
+        send: tells the server.
+    """
+
+    def __init__(self, send: Callable[[Acknowledgements], Awaitable[None]]) -> None:
+        self._send = send
+        self._execs: dict[str, dict[tuple[str, str], ExecAck]] = {}
+        self._let_go: list[str] = []
+        self._within: float | None = None
+        """How soon the most urgent of it is to be told."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._ended = False
+
+    def received(
+        self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
+    ) -> None:
+        """Acknowledge bytes of a command; some time after its end, and at once while it runs."""
+        ack = ExecAck.model_construct(
+            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done, reader_id=reader_id
+        )
+        self._execs.setdefault(sandbox_id, {})[exec_id, reader_id] = ack
+        self._tell_within(AFTER_EXIT_SECONDS if done else 0.0)
+
+    def let_go(self, sandbox_id: str) -> None:
+        """Nobody can use this sandbox any more."""
+        self._let_go.append(sandbox_id)
+        self._tell_within(LET_GO_SECONDS)
+
+    def stopped(self, sandbox_id: str) -> None:
+        """It has ended: the server has nothing left of it that the acknowledgement of a whole result would free."""
+        execs = self._execs.pop(sandbox_id, None)
+        if execs is not None and (partial := {key: ack for key, ack in execs.items() if not ack.done}):
+            self._execs[sandbox_id] = partial
+
+    async def flushed(self) -> None:
+        """Wait until the server has been told all of it."""
+        while not self._ended and (self._flushing is not None or self._execs or self._let_go):
+            if self._flushing is None:
+                self._flush()
+            assert self._flushing is not None
+            await asyncio.wait((self._flushing,))
+
+    def end(self, ended: bool) -> None:
+        """Whether there is nobody to tell any more."""
+        self._ended = ended
+
+    def _tell_within(self, seconds: float) -> None:
+        self._within = seconds if self._within is None else min(self._within, seconds)
+        if self._flushing is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._execs or self._let_go:
+            self._flushing = background(self._tell())
+            self._flushing.add_done_callback(self._told)
+        else:
+            self._within = None
+
+    async def _tell(self) -> None:
+        while not self._ended:
+            execs, self._execs = self._execs, {}
+            let_go, self._let_go = self._let_go, []
+            self._within = None
+            acks = [ack for of_sandbox in execs.values() for ack in of_sandbox.values()]
+            try:
+                await self._send(Acknowledgements.model_construct(execs=acks, let_go=let_go))
+                return
+            except AviatoError as error:
+                logger.debug("acknowledging failed and is tried again: %s", error)
+            for sandbox_id, earlier in execs.items():
+                self._execs[sandbox_id] = {**earlier, **self._execs.get(sandbox_id, {})}
+            self._let_go = let_go + self._let_go
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _told(self, flushing: asyncio.Task[None]) -> None:
+        self._flushing = None
+        if self._within is not None and not flushing.cancelled():
+            self._tell_within(self._within)
