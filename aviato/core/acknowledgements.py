@@ -34,7 +34,8 @@ class Acknowledger:
         self._let_go: list[str] = []
         self._within: float | None = None
         """How soon the most urgent of it is to be told."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: tuple[float, asyncio.Handle] | None = None
+        """When it is told next."""
         self._flushing: asyncio.Task[None] | None = None
         self._ended = False
 
@@ -76,15 +77,16 @@ class Acknowledger:
         if self._flushing is not None:
             return
         loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
+            if self._timer[0] <= due:
                 return
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._flush)
+            self._timer[1].cancel()
+        self._timer = (due, loop.call_later(seconds, self._flush))
 
     def _flush(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer[1].cancel()
             self._timer = None
         if self._execs or self._let_go:
             self._flushing = background(self._tell())

@@ -73,7 +73,7 @@ async def test_what_is_writable(box):
         result = await box.sh(f"echo x > {path}")
         assert result.returncode != 0, path
     assert (await box.run("stat", "-c", "%a", "/tmp")).stdout == "1777\n"
-    assert (await box.sh("umask; touch f; stat -c %a f; df -P / | tail -1")).stdout.startswith("0022\n644\n/dev")
+    assert (await box.sh("umask; touch f; stat -c %a f; df -P / | tail -1")).stdout.startswith("0022\n644\noverlay ")
 
 
 async def test_devices(box):
@@ -232,13 +232,36 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
         plan,
         "make_plan",
         lambda options: tuple(
-            step._replace(arguments=("nowhere", ())) if step.operation == "bind_self" else step for step in real(options)
+            step._replace(arguments=("nowhere", ".", "root")) if step.operation == "overlay" else step for step in real(options)
         ),
     )
-    with pytest.raises(SandboxUnavailableError, match=r"bind_self.*No such file"):
+    with pytest.raises(SandboxUnavailableError, match=r"overlay.*No such file"):
         async with boxes.make_box(backend):
             pass
     assert await backend.place_ids() == []
+
+
+async def test_a_machine_without_layers_gives_the_same_tree(backend, boxes, monkeypatch):
+    look = ("sh", "-c", "stat -c '%N %a %U %G' /.[!.]* /* /.aviato/* /.aviato/bin/* /var/* | grep -v /proc")
+    async with boxes.make_box(backend) as box:
+        expected = sorted((await box.run(*look)).stdout.splitlines())
+        mounts = [mount for mount in await _mounts(box) if mount[0] != "/"]
+    assert len(expected) > 15
+    monkeypatch.setattr(backend, "_layered", False)
+    async with boxes.make_box(backend) as box:
+        assert sorted((await box.run(*look)).stdout.splitlines()) == expected
+        assert [mount for mount in await _mounts(box) if mount[0] != "/"] == mounts
+        assert (await box.sh("df -P / | tail -1")).stdout.startswith("/dev")
+
+
+async def test_what_lies_below_is_every_sandboxs_and_nobody_writes_there(backend, boxes):
+    async with boxes.make_box(backend) as box, boxes.make_box(backend) as other:
+        changes = "chmod 700 /opt; rm -rf /home; mv /var/tmp /var/old; ln -sf /tmp /.aviato/bin/python3; echo x > /x; ls -A /"
+        assert "home" not in (await box.sh(changes)).stdout.split()
+        look = "stat -c %a /opt /home /var/tmp; test -e /x || readlink /.aviato/bin/python3"
+        *modes, link = (await other.sh(look)).stdout.split()
+        assert modes == ["755", "755", "1777"]
+        assert link != "/tmp"
 
 
 async def test_old_kernels_get_the_same_mounts(backend, boxes, monkeypatch):

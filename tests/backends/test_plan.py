@@ -26,6 +26,8 @@ def step(steps, operation):
 VARIANTS = {
     "host": options(),
     "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12)),
+    "host on a skeleton": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), skeleton="/state/skeletons/a"),
+    "host on a skeleton as root": options(skeleton="/state/skeletons/a", root=True),
     "image": options(lower="/images/a"),
     "image as root": options(lower="/images/a", root=True),
     "image, upper in memory": options(lower="/images/a", upper_in_memory=True),
@@ -84,13 +86,16 @@ def test_only_what_is_there_is_covered():
 @pytest.mark.parametrize(
     ("changes", "layers", "owned"),
     [
+        ({"lower": None, "skeleton": "/a"}, ("/a", ".", "root"), ["root", "upper", "work"]),
+        ({"lower": None, "skeleton": "/a", "upper_in_memory": True}, ("/a", ".", "root"), ["root", "upper", "work"]),
+        ({"lower": None, "skeleton": "/a", "root": True}, ("root", ".", "root"), ["root", "upper", "work"]),
         ({}, ("/images/a", ".", "root"), ["root", "upper", "work"]),
-        ({"root": True}, ("lower", ".", "root"), ["root", "lower", "upper", "work"]),
+        ({"root": True}, ("root", ".", "root"), ["root", "upper", "work"]),
         ({"upper_in_memory": True}, ("/images/a", "layers", "root"), ["root", "layers"]),
     ],
 )
 def test_layers_of_an_image(changes, layers, owned):
-    chosen = options(lower="/images/a", **changes)
+    chosen = options(**{"lower": "/images/a", **changes})
     assert step(make_plan(chosen), "overlay").arguments == layers
     assert plan.owned_directories(chosen) == owned
 
@@ -113,6 +118,16 @@ def test_machines_without_a_merged_usr():
     steps = make_plan(options(facts=facts))
     assert {("bin", "/bin", True), ("lib", "/lib", True)} <= set(step(steps, "put").arguments[0])
     assert ("/lib64", "lib") in step(steps, "links").arguments[0]
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/opt/py", "/opt/a/b", "/root/.pyenv/versions/3.12", "/workspace"])
+def test_a_skeleton_has_every_name_once_and_parents_first(prefix):
+    found = plan.skeleton(FACTS, (prefix, f"{prefix}/bin/python3.12", 12))
+    names = [path for path, _ in (*found.directories, *found.links)]
+    assert len(set(names)) == len(names)
+    for number, path in enumerate(names):
+        assert path.rpartition("/")[0] in ("", *names[:number])
+    assert prefix == "/usr" or prefix in names
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -18,6 +18,7 @@ from aviato.server.backends.local import facts, filters, groups, plan, probe, ru
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.resolve import LocalImages
@@ -81,6 +82,9 @@ class LocalBackend(Backend):
         self._closed = False
         self._checks: list[Check] = []
         self._filter = b""
+        self._skeletons = Skeletons(directory / "skeletons")
+        self._layered = False
+        """Whether the writable layers of `host` sandboxes can lie on a skeleton."""
 
     async def open(self) -> None:
         """See `Backend`."""
@@ -123,6 +127,8 @@ class LocalBackend(Backend):
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
         around = probe.look_around(directory, len(choices) if choices else None, self._facts)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
+        mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
+        self._layered = self._modern and mapped and bool(trial.get("overlay", {}).get("ok"))
         return probe.explain(trial, around, interpreters)
 
     def _uid_choices(self) -> range | None:
@@ -170,12 +176,16 @@ class LocalBackend(Backend):
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
+        options = self._options(spec)
+        if options.skeleton is not None and not self._skeletons.has(options.skeleton):
+            made = plan.skeleton(options.facts, options.interpreter)
+            await asyncio.to_thread(self._skeletons.make, options.skeleton, made)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
             with theirs, _content(spec) as content:
-                held.asked = asyncio.ensure_future(template.create(self._request(spec, held.uid), theirs, content))
+                held.asked = asyncio.ensure_future(template.create(self._request(spec, options, held.uid), theirs, content))
                 _, held.pidfd = await asyncio.shield(held.asked)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configuration(spec))
         except SandboxGone as gone:
@@ -250,14 +260,17 @@ class LocalBackend(Backend):
             return self._template
 
     def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
-        interpreter = self._images.interpreter_at(spec.image.interpreter)
+        found = self._images.interpreter_at(spec.image.interpreter)
+        interpreter = (found.prefix, found.executable, found.minor) if found else None
+        layered = self._layered and spec.image.root is None
         limits = self.limits(spec)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
             place=self._places.path(spec.sandbox_id),
             facts=self._facts,
-            interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
+            interpreter=interpreter,
             lower=spec.image.root,
+            skeleton=self._skeletons.path(plan.skeleton(self._facts, interpreter)) if layered else None,
             upper_in_memory=self._upper_in_memory,
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
@@ -267,8 +280,7 @@ class LocalBackend(Backend):
             grouped=bool(groups_of(spec.requests, spec.limits, self._facts)),
         )
 
-    def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
-        options = self._options(spec)
+    def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
         trees = []
         if self._root and self._modern and options.interpreter is not None and plan.own_prefix(options.interpreter[0]):
             # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
@@ -280,7 +292,7 @@ class LocalBackend(Backend):
             "gid": uid if self._root else os.getegid(),
             "plan": plan.make_plan(options),
             "trees": trees,
-            "lower": options.lower if self._root else None,
+            "lower": (options.lower or options.skeleton) if self._root else None,
             "modern": self._modern,
             "ports": spec.exposes_ports or spec.egress_port is not None,
             "filter": self._filter.hex(),

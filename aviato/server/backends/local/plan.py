@@ -73,13 +73,19 @@ LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ETC_BYTES = 16 << 20
-LINKS_BYTES = 64 << 10
 RUN_BYTES = 16 << 20
 MEMORY_UPPER_BYTES = 1 << 30
 """Size of the writable layer where it has to be in memory, by default."""
 UPPER_SLACK_BYTES = 32 << 20
 """So much more it can hold than it may: who goes beyond the limit of the disk is to be seen doing so."""
 MOUNTED_DIRECTORY = "mounted"
+
+
+class Skeleton(NamedTuple):
+    """The names that every `host` sandbox begins with: directories (parents first) with modes, links with targets."""
+
+    directories: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, str], ...]
 
 
 class Step(NamedTuple):
@@ -131,6 +137,8 @@ class PlanOptions:
         facts: of the machine.
         interpreter: prefix, executable and minor version of the Python that `python` means; `host` images only.
         lower: root directory of a `dir` image; None is `host`.
+        skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
+            them anew in each sandbox, where the machine cannot put layers over one another.
         upper_in_memory: the place cannot carry an overlay's writable layer.
         root: whether the server is the real root; then `lower` arrives idmapped.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
@@ -145,6 +153,7 @@ class PlanOptions:
     facts: HostFacts = field(default_factory=HostFacts)
     interpreter: tuple[str, str, int] | None = None
     lower: str | None = None
+    skeleton: str | None = None
     upper_in_memory: bool = False
     root: bool = False
     mounted: tuple[tuple[str, int], ...] = ()
@@ -161,7 +170,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("identity", (), "wait until the template has mapped one unprivileged id, then be 0 inside"),
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
         *_mounted_sources(options),
-        *(_host_root() if options.lower is None else _image_root(options)),
+        *_root(options),
         Step("keep_layer", (_layer(options),), "a view of the writable layer alone, by which process 1 counts what is in it"),
         Step("pivot", ("root",), "the sandbox's root is / now; the machine's waits at the current directory to be let go"),
         *(_host_tree(options) if options.lower is None else _image_tree()),
@@ -173,23 +182,45 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     )
 
 
+def _below(options: PlanOptions) -> str | None:
+    """What lies below the writable layer."""
+    return options.skeleton if options.lower is None else options.lower
+
+
+def _in_memory(options: PlanOptions) -> bool:
+    return options.lower is not None and options.upper_in_memory
+
+
 def _layer(options: PlanOptions) -> str:
-    if options.lower is None:
+    if _below(options) is None:
         return "root"
-    return "layers/upper" if options.upper_in_memory else "upper"
+    return "layers/upper" if _in_memory(options) else "upper"
 
 
 def owned_directories(options: PlanOptions) -> list[str]:
     """What the template makes in the place and hands to the sandbox's id."""
     mounted = [MOUNTED_DIRECTORY] if options.mounted else []
-    if options.lower is None:
-        return ["root", *mounted]
-    return [
-        "root",
-        *mounted,
-        *(["lower"] if options.root else []),
-        *(["layers"] if options.upper_in_memory else ["upper", "work"]),
-    ]
+    layers = [] if _below(options) is None else ["layers"] if _in_memory(options) else ["upper", "work"]
+    return ["root", *mounted, *layers]
+
+
+def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
+    """What `PlanOptions.skeleton` has to hold."""
+    directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
+    directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
+    directories += [("/home", 0o755), ("/opt", 0o755)]
+    directories += [(f"/{name}", 0o755) for name in facts.directories]
+    links = [(f"/{name}", target) for name, target in facts.links]
+    if interpreter is not None:
+        prefix, executable, minor = interpreter
+        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
+        links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
+        if own_prefix(prefix):
+            made = {path for path, _ in directories}
+            ways = prefix.split("/")[1:]
+            above = ("/" + "/".join(ways[: depth + 1]) for depth in range(len(ways)))
+            directories += [(path, 0o755) for path in above if path not in made]
+    return Skeleton(tuple(directories), tuple(links))
 
 
 def environment(interpreter: bool) -> dict[str, str]:
@@ -239,16 +270,15 @@ def own_prefix(prefix: str) -> bool:
     return prefix != "/usr" and not prefix.startswith("/usr/")
 
 
-def _host_root() -> list[Step]:
-    return [Step("bind_self", ("root", SAFE), "a directory of the sandbox's own is its writable /, on disk")]
-
-
-def _image_root(options: PlanOptions) -> list[Step]:
+def _root(options: PlanOptions) -> list[Step]:
+    below = _below(options)
+    if below is None:
+        return [Step("bind_self", ("root", SAFE), "a directory of the sandbox's own is its writable /, on disk")]
     steps = []
     if options.root:
-        steps.append(Step("put_lower", ("lower",), "the image, its owner mapped to the sandbox's id; made by the template"))
+        steps.append(Step("put_lower", ("root",), "what lies below, its owner mapped to the sandbox's; made by the template"))
     layers = "."
-    if options.upper_in_memory:
+    if _in_memory(options):
         layers = "layers"
         steps.append(
             Step(
@@ -257,31 +287,23 @@ def _image_root(options: PlanOptions) -> list[Step]:
                 "the place's file system cannot carry an upper layer",
             )
         )
-    lower = "lower" if options.root else str(options.lower)
-    return [*steps, Step("overlay", (lower, layers, "root"), "the image below, a writable layer of the sandbox's own above")]
+    lower = "root" if options.root else below
+    return [*steps, Step("overlay", (lower, layers, "root"), "what is not the sandbox's own below, its writable layer above")]
 
 
 def _host_tree(options: PlanOptions) -> list[Step]:
-    facts = options.facts
-    # Every name made on disk costs as much as several system calls, and again when it is removed: no more than needed.
-    directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
-    directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
-    directories += [("/home", 0o755), ("/opt", 0o755)]
-    directories += [(f"/{name}", 0o755) for name in facts.directories]
-    links = [(f"/{name}", target) for name, target in facts.links]
-    if facts.utc is not None:
-        links.append(("/etc/localtime", facts.utc))
-    steps = [Step("tmpfs", ("/etc", ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory")]
-    if options.interpreter is not None:
-        executable, minor = options.interpreter[1:]
-        directories.append(("/.aviato", 0o755))
-        steps.append(Step("tmpfs", ("/.aviato", LINKS_BYTES, 0o755), "what is ours"))
-        steps.append(Step("directories", (((LINKS_DIRECTORY, 0o755),),), "for the links of the interpreter"))
-        links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
+    steps = []
+    if options.skeleton is None:
+        directories, links = skeleton(options.facts, options.interpreter)
+        steps = [
+            Step("directories", (directories,), "the top of the tree"),
+            Step("links", (links,), "the machine's own links, and those of the interpreter"),
+        ]
+    zone = [] if options.facts.utc is None else [("/etc/localtime", options.facts.utc)]
     return [
-        Step("directories", (tuple(directories),), "the top of the tree"),
         *steps,
-        Step("links", (tuple(links),), "the machine's own links, and those of the interpreter"),
+        Step("tmpfs", ("/etc", ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
+        Step("links", (tuple(zone),), "the time zone"),
         Step(
             "files",
             (tuple(_etc_files(options.sandbox_id)),),
