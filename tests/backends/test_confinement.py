@@ -232,7 +232,8 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
         plan,
         "make_plan",
         lambda options: tuple(
-            step._replace(arguments=("nowhere", ".", "root")) if step.operation == "overlay" else step for step in real(options)
+            step._replace(arguments=("nowhere", ".", "root", ())) if step.operation == "overlay" else step
+            for step in real(options)
         ),
     )
     with pytest.raises(SandboxUnavailableError, match=r"overlay.*No such file"):

@@ -96,7 +96,7 @@ def test_only_what_is_there_is_covered():
 )
 def test_layers_of_an_image(changes, layers, owned):
     chosen = options(**{"lower": "/images/a", **changes})
-    assert step(make_plan(chosen), "overlay").arguments == layers
+    assert step(make_plan(chosen), "overlay").arguments == (*layers, plan.SAFE)
     assert plan.owned_directories(chosen) == owned
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from aviato.server.backends.base import MountedFile
 from aviato.server.backends.local.plan import Step
@@ -162,13 +164,21 @@ area.program(
 
 # -- set-uid programs and devices ------------------------------------------------------------------------------------------
 
+
+def without_on_root(dropped: str, steps: Steps) -> Steps:
+    """The sandbox's root, in layers or plain, lacks an attribute."""
+    kept = tuple({"nosuid", "nodev"} - {dropped})
+    steps = with_arguments("overlay", lambda *others: (*others[:3], kept))(steps)
+    return with_arguments("bind_self", lambda path, _: (path, kept))(steps)
+
+
 NOSUID = area.defence(
     "no set-uid on what is the sandbox's own",
-    change=lambda steps: with_arguments("bind_self", lambda path, how: (path, tuple(set(how) - {"nosuid"})))(steps),
+    change=lambda steps: without_on_root("nosuid", steps),
 )
 NODEV = area.defence(
     "no devices on what is the sandbox's own",
-    change=lambda steps: with_arguments("bind_self", lambda path, how: (path, tuple(set(how) - {"nodev"})))(steps),
+    change=lambda steps: without_on_root("nodev", steps),
 )
 NO_NEW_PRIVILEGES = area.defence(
     "no new privileges",
@@ -192,7 +202,8 @@ ONE_ID = area.defence(
 async def set_uid(arena: Arena) -> bool:
     """Its owner is the neighbouring id, which only the machine's root can give it to."""
     async with arena.box() as box:
-        program = f"{arena.backend._places.path(box.id)}/root/workspace/id"
+        await box.run("touch", "/workspace/there")  # Now the directory is the sandbox's own.
+        program = f"{arena.backend._places.path(box.id)}/upper/workspace/id"
         shutil.copy("/usr/bin/id", program)
         owner = os.stat(f"{arena.backend._places.path(box.id)}/root")
         os.chown(program, owner.st_uid + 1, owner.st_gid)
@@ -202,11 +213,17 @@ async def set_uid(arena: Arena) -> bool:
 
 @area.attack("open a device", NODEV, impossible=root_only)
 async def device(arena: Arena) -> bool:
-    async with arena.box() as box:
-        path = f"{arena.backend._places.path(box.id)}/root/workspace/device"
-        os.mknod(path, 0o20666, os.makedev(1, 5))
-        os.chmod(path, 0o666)
-        return await arena.inside(box, CHANGE.format("open('/workspace/device', 'rb').read(1)"))
+    """Where the writable layer lies on a skeleton the kernel too opens none: an overlay of another user namespace has none."""
+    with patch.object(arena.backend, "_layered", False):
+        async with arena.box() as box:
+            return await _opens_a_device(arena, box)
+
+
+async def _opens_a_device(arena: Arena, box: Any) -> bool:
+    path = f"{arena.backend._places.path(box.id)}/root/workspace/device"
+    os.mknod(path, 0o20666, os.makedev(1, 5))
+    os.chmod(path, 0o666)
+    return await arena.inside(box, CHANGE.format("open('/workspace/device', 'rb').read(1)"))
 
 
 # -- the caller's read-only files ------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Confinement:
             raise OSError(errno.EINVAL, "the template sent no lower layer")
         sys.move_mount(self._lower, target)
 
-    def _do_overlay(self, lower: str, layers: str, target: str) -> None:
+    def _do_overlay(self, lower: str, layers: str, target: str, attributes: tuple[str, ...]) -> None:
         if layers != ".":
             for name in ("upper", "work"):
                 os.mkdir(f"{layers}/{name}", 0o755)
@@ -120,7 +120,8 @@ class Confinement:
         if ":" in lower or "," in lower or "\\" in lower or lower.startswith("/"):
             # The option's own separators need no escape when the path is a descriptor's.
             link = f"/proc/self/fd/{os.open(lower, os.O_PATH | os.O_CLOEXEC)}"
-        sys.mount("overlay", target, "overlay", sys.MS_NOSUID | sys.MS_NODEV, _overlay_options(link, layers))
+        flags = sum(FLAGS[name] for name in attributes)
+        sys.mount("overlay", target, "overlay", flags, _overlay_options(link, layers))
 
     def _do_keep_layer(self, path: str) -> None:
         # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.

@@ -288,7 +288,10 @@ def _root(options: PlanOptions) -> list[Step]:
             )
         )
     lower = "root" if options.root else below
-    return [*steps, Step("overlay", (lower, layers, "root"), "what is not the sandbox's own below, its writable layer above")]
+    return [
+        *steps,
+        Step("overlay", (lower, layers, "root", SAFE), "what is not the sandbox's own below, its writable layer above"),
+    ]
 
 
 def _host_tree(options: PlanOptions) -> list[Step]:
