@@ -89,6 +89,18 @@ class Arena:
             assert (await box.run("true")).returncode == 0
         return bool(result.stdout.strip() == "True")
 
+    async def workspace(self, box: Any) -> str:
+        """Where the machine has a sandbox's `/workspace`, once the sandbox has written there."""
+        assert (await box.run("mkdir", "-p", "/workspace/.there")).returncode == 0
+        place = self.backend._places.path(box.id)
+        return next(path for path in (f"{place}/upper/workspace", f"{place}/root/workspace") if os.path.isdir(path))
+
+    @asynccontextmanager
+    async def plain(self) -> AsyncIterator[None]:
+        """Sandboxes that are made meanwhile are those of a machine without layers."""
+        with mock.patch.object(self.backend, "_layered", False):
+            yield
+
     @asynccontextmanager
     async def restarted(self) -> AsyncIterator[None]:
         """Sandboxes that are made meanwhile come from a template that is started now."""

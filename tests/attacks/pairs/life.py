@@ -92,9 +92,9 @@ WRITES = "while :; do date +%s%N > /tmp/lives; sleep 0.02; done >/dev/null 2>&1 
 
 @area.attack("outlive a timeout as a program that nobody may read", HIDERS, impossible=root_only)
 async def unreadable(arena: Arena) -> bool:
-    """Whose owner is none of the sandbox's: an image can have such programs. Not even process 1 may look into it."""
-    async with arena.box() as box:
-        program = f"{arena.backend._places.path(box.id)}/root/workspace/hidden"
+    """Whose owner is none of the sandbox's. Not even process 1 may look into it. In layers the kernel does not start it."""
+    async with arena.plain(), arena.box() as box:
+        program = f"{await arena.workspace(box)}/hidden"
         shutil.copy("/bin/sh", program)
         os.chown(program, 12345, 12345)
         os.chmod(program, 0o711)

@@ -235,10 +235,10 @@ def others_files() -> None:
     async def write(arena: Arena) -> bool:
         source = "import sys\ntry: print(open(sys.argv[1], 'w').write('x') == 1)\nexcept OSError as error: print(error)"
         async with arena.box() as one, arena.box() as two:
-            place = Path(arena.backend._places.path(two.id))
+            place = Path(await arena.workspace(two))
             for directory in place.parents[:-2]:
                 directory.chmod(directory.stat().st_mode | 0o011)
-            return await arena.inside(one, source, f"/..{place}/root/workspace/x")
+            return await arena.inside(one, source, f"/..{place}/x")
 
 
 others_files()

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 from aviato.server.backends.base import MountedFile
 from aviato.server.backends.local.plan import Step
@@ -202,8 +200,7 @@ ONE_ID = area.defence(
 async def set_uid(arena: Arena) -> bool:
     """Its owner is the neighbouring id, which only the machine's root can give it to."""
     async with arena.box() as box:
-        await box.run("touch", "/workspace/there")  # Now the directory is the sandbox's own.
-        program = f"{arena.backend._places.path(box.id)}/upper/workspace/id"
+        program = f"{await arena.workspace(box)}/id"
         shutil.copy("/usr/bin/id", program)
         owner = os.stat(f"{arena.backend._places.path(box.id)}/root")
         os.chown(program, owner.st_uid + 1, owner.st_gid)
@@ -214,16 +211,11 @@ async def set_uid(arena: Arena) -> bool:
 @area.attack("open a device", NODEV, impossible=root_only)
 async def device(arena: Arena) -> bool:
     """Where the writable layer lies on a skeleton the kernel too opens none: an overlay of another user namespace has none."""
-    with patch.object(arena.backend, "_layered", False):
-        async with arena.box() as box:
-            return await _opens_a_device(arena, box)
-
-
-async def _opens_a_device(arena: Arena, box: Any) -> bool:
-    path = f"{arena.backend._places.path(box.id)}/root/workspace/device"
-    os.mknod(path, 0o20666, os.makedev(1, 5))
-    os.chmod(path, 0o666)
-    return await arena.inside(box, CHANGE.format("open('/workspace/device', 'rb').read(1)"))
+    async with arena.plain(), arena.box() as box:
+        path = f"{await arena.workspace(box)}/device"
+        os.mknod(path, 0o20666, os.makedev(1, 5))
+        os.chmod(path, 0o666)
+        return await arena.inside(box, CHANGE.format("open('/workspace/device', 'rb').read(1)"))
 
 
 # -- the caller's read-only files ------------------------------------------------------------------------------------------
