@@ -49,14 +49,14 @@ class Supervisor:
     """The sandbox's one authority."""
 
     def __init__(
-        self, connection: int | None, listener: int, note: int, layer: int, ports: int | None, groups: list[int]
+        self, connection: int | None, listener: int, note: int, layer: int, sockets: int, ports: int | None, groups: list[int]
     ) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-        self._watch = Watch(self._loop, self._proc, layer, self._commands, self._trouble)
+        self._watch = Watch(self._loop, self._proc, layer, sockets, self._commands, self._trouble)
         self._commands.on_started = self._watch.begin
         if groups:
             self._watch.keep_in_group(groups[0])
@@ -400,7 +400,13 @@ def _take_short_turns() -> None:
 
 
 def run(
-    connection: int | None, listener: int, note: int, layer: int, ports: int | None = None, groups: tuple[int, ...] = ()
+    connection: int | None,
+    listener: int,
+    note: int,
+    layer: int,
+    sockets: int,
+    ports: int | None = None,
+    groups: tuple[int, ...] = (),
 ) -> None:
     """Be process 1, with these descriptors and nothing else. Never returns.
 
@@ -409,6 +415,7 @@ def run(
         listener: where later servers connect.
         note: a file for last words.
         layer: the writable layer, as a mount of its own.
+        sockets: tells what sockets hold, see `buffers`.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
         groups: `memory.oom_control` and each `tasks` of the sandbox's control groups, if it has any.
     """
@@ -417,7 +424,7 @@ def run(
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, layer, ports, list(groups)).run()
+    Supervisor(connection, listener, note, layer, sockets, ports, list(groups)).run()
 
 
 __all__ = ["PROTOCOL", "Supervisor", "run"]

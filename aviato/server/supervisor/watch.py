@@ -11,6 +11,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import memory
+from aviato.server.supervisor.buffers import Buffers
 from aviato.server.supervisor.disk import Disk
 from aviato.server.supervisor.group import Group
 from aviato.server.supervisor.segments import Segments
@@ -38,11 +39,14 @@ class Watch:
         loop: of process 1.
         proc: descriptor of /proc.
         layer: descriptor of the writable layer.
+        sockets: descriptor that tells what sockets hold.
         commands: who is to blame.
         trouble: told of what nobody foresaw.
     """
 
-    def __init__(self, loop: Loop, proc: int, layer: int, commands: Commands, trouble: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, loop: Loop, proc: int, layer: int, sockets: int, commands: Commands, trouble: Callable[[Exception], None]
+    ) -> None:
         self._loop = loop
         self._proc = proc
         self._layer = layer
@@ -55,6 +59,7 @@ class Watch:
         self._swap = False
         self._stores: memory.Stores | None = None
         self._segments = Segments(proc)
+        self._buffers = Buffers(proc, sockets)
         self._job: Job | None = None
         self._rough = 0
         self._nameless: dict[int, int] = {}
@@ -141,13 +146,14 @@ class Watch:
         stored = self._stores.used_bytes() + sum(self._nameless.values())
         stored += yield from self._segments.used_bytes()
         rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
-        rough += stored
+        buffers = yield from self._buffers.used_bytes()
+        rough += stored + buffers
         grown, self._rough = rough - self._rough, rough
         self._unsure = rough > limit and not self._is_due(rough, limit)
         if rough > limit and not self._unsure:
             began = self._loop.now()
             shares = yield from memory.exact(self._proc, pids, self._nameless)
-            used = shares.total(stored)
+            used = shares.total(stored) + buffers
             now = self._loop.now()
             self._exact = (now + REST * (now - began), rough, used)
             if used > limit and shares.bytes:

@@ -288,6 +288,39 @@ for _name, _source in {"shared memory that nobody is attached to": HELD, "semaph
                 return bool(result.stdout == "True\n")
 
 
+BUFFERS = area.defence(
+    "what sockets hold counts as memory",
+    patches=(Patch("server/supervisor/watch.py", "yield from self._buffers.used_bytes()", "0"),),
+)
+SOCKETS = {
+    "Unix sockets": "socket.socketpair()",
+    "datagrams": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+    "connections": "(socket.create_connection(listener.getsockname()), listener.accept()[0])",
+}
+FULL = """
+import socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+kept, total = [], 0
+while total < 160 << 20 and len(kept) < 1900:
+    kept.append({pair})
+    kept[-1][0].setblocking(False)
+    try:
+        while True: total += kept[-1][0].send(bytes(32768))
+    except BlockingIOError: pass
+time.sleep(0.5)
+print(total >= 160 << 20)
+"""
+for _name, _source in SOCKETS.items():
+
+    @area.attack(f"memory bomb of {_name} that nobody reads", BUFFERS)
+    async def unread(arena: Arena, pair: str = _source) -> bool:
+        with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+            async with arena.box(limits={"memory": 80 * MIB}) as box:
+                result = await box.python(FULL.format(pair=pair))
+                assert result.stderr == "" and (result.stdout or (result.returncode, result.exit["oom_killed"]) == (137, True))
+                return bool(result.stdout == "True\n")
+
+
 # -- time ------------------------------------------------------------------------------------------------------------------
 
 LIFETIME = area.defence("a lifetime", configuration=lambda told: told.update(max_lifetime_seconds=None))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import mounted
 from aviato.server.backends.local import syscalls as sys
+from aviato.server.supervisor.buffers import open_diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -221,6 +222,9 @@ class Confinement:
     def _do_loopback(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+
+    def _do_watch_sockets(self) -> None:
+        self.sockets = open_diagnosis()
 
     def _do_hostname(self, name: str) -> None:
         sys.set_hostname(name)

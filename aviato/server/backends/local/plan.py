@@ -417,6 +417,7 @@ def _closing(options: PlanOptions) -> list[Step]:
         limits["nproc"] = options.processes + 1 + options.grouped
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
+        Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),
         Step("hostname", (options.sandbox_id,), "its own name"),
         Step("last_user_namespace", (), "the mounts belong to the outer namespace now: nobody inside can change them"),
         Step(

@@ -44,7 +44,7 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWNET
     | syscalls.CLONE_NEWCGROUP
 )
-CONNECTION, LISTENER, NOTE, LAYER, PORTS = 3, 4, 5, 6, 7
+CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, PORTS = 3, 4, 5, 6, 7, 8
 NAME = b"aviato-supervisor"
 REPORT_SECONDS = 10
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
@@ -256,11 +256,11 @@ class Template:
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
-            fds.insert(LAYER - CONNECTION, confinement.layer)
+            fds[LAYER - CONNECTION : LAYER - CONNECTION] = [confinement.layer, confinement.sockets]
             _arrange(fds)
             ports = PORTS if request["ports"] else None
             groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, ports, groups)
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
