@@ -91,6 +91,51 @@ async def link(arena: Arena) -> bool:
         shutil.rmtree(target)
 
 
+NAMES = area.defence(
+    "names in a tree lose their control characters", swaps={"aviato.trees.unpack.shown": lambda name: os.fsdecode(name)}
+)
+
+
+@area.attack("write to the caller's terminal by a name in a tree", NAMES)
+async def named(arena: Arena) -> bool:
+    state, target = make_state_dir(), Path(tempfile.mkdtemp())
+    server = start_server(state)
+    try:
+        async with aviato.Sandbox(base_url=server.url) as sandbox:
+            await sandbox.exec(["python3", "-c", "import os; os.mkdir('tree'); os.symlink('/etc/\033]0;owned\007', 'tree/link')"])
+            try:
+                await sandbox.download("tree", target / "got")
+            except AviatoError as error:
+                return "\x1b" in str(error)
+        raise AssertionError("a link that leads out was taken")
+    finally:
+        await asyncio.to_thread(server.stop)
+        remove(state)
+        shutil.rmtree(target)
+
+
+PRINTABLE = area.defence(
+    "last words of a command lose their control characters", swaps={"aviato.process._printable": lambda text: text}
+)
+
+
+@area.attack("write to the caller's terminal by one's last words", PRINTABLE)
+async def last_words(arena: Arena) -> bool:
+    state = make_state_dir()
+    server = start_server(state)
+    try:
+        async with aviato.Sandbox(base_url=server.url) as sandbox:
+            try:
+                await sandbox.exec(["sh", "-c", "printf 'it is \033]0;owned\007' >&2; exit 3"], check=True)
+            except aviato.SandboxExecutionError as error:
+                assert "it is " in str(error)
+                return "\x1b" in str(error)
+        raise AssertionError("it ended well")
+    finally:
+        await asyncio.to_thread(server.stop)
+        remove(state)
+
+
 # -- scores of scripts -----------------------------------------------------------------------------------------------------
 
 SECRET = area.defence(

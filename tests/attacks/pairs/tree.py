@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from aviato.exceptions import SandboxFileError
 from aviato.server.backends.base import MountedFile
 from aviato.server.backends.local.plan import Step
 from tests.attacks.registry import Area, Arena, Patch, Steps, root_only
@@ -251,3 +252,18 @@ area.program(
     ABOVE,
     box={"mounted_files": FILES},
 )
+
+
+@area.attack("have a file of the machine read by its link", OLD_ROOT)
+async def by_link(arena: Arena) -> bool:
+    """Files are read and listed by process 1, whose root is the sandbox's own."""
+    with of_the_machine() as path:
+        async with arena.box() as box:
+            await box.sh(f"ln -s /..{path} result; ln -s /..{os.path.dirname(path)} folder")
+            found = []
+            for call in (box.get("result"), box.get("folder/secret"), box.link.list_files("folder")):
+                try:
+                    found.append(await call)
+                except SandboxFileError as error:
+                    assert error.reason == "no_such_file"
+            return bool(found)
