@@ -102,7 +102,9 @@ async def named(arena: Arena) -> bool:
     server = start_server(state)
     try:
         async with aviato.Sandbox(base_url=server.url) as sandbox:
-            await sandbox.exec(["python3", "-c", "import os; os.mkdir('tree'); os.symlink('/etc/\033]0;owned\007', 'tree/link')"])
+            await sandbox.exec(
+                ["python3", "-c", "import os; os.mkdir('tree'); os.symlink('/etc/\033]0;owned\007', 'tree/link')"]
+            )
             try:
                 await sandbox.download("tree", target / "got")
             except AviatoError as error:
