@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -191,6 +192,8 @@ def processes_of(server: RunningServer) -> list[int]:
 
 def test_other_processes_of_the_server(place: Place, owner: Sandbox) -> None:
     """Its template and the supervisors, by what they were started with. Commands of the sandbox itself have it."""
+    limits = Path(f"/proc/{place.server.pid}/limits").read_text()
+    assert re.search(r"Max core file size +0 ", limits), limits
     own = Path(f"/proc/{place.server.pid}/environ").read_bytes()
     assert b"AVIATO_SECRET_BY_ENV=" in own and NEEDLE.encode() not in own
     seen = 0
@@ -216,7 +219,10 @@ def test_what_a_client_shows(place: Place, owner: Sandbox, caplog: pytest.LogCap
         broken.stop().result()
     failed = owner.exec(["sh", "-c", "exit 3"], check=True).exception()
     [listed] = Sandbox.list(tags=[MARK]).result()
-    shown = [defaults, SECRETS, made, owner, vars(owner._state), listed, vars(listed._state.last_seen), errors, failed]
+    with aviato.Session(defaults=defaults) as session:
+        session.sandbox().exec(["true"]).result()
+        metrics = session.get_metrics()
+    shown = [metrics, defaults, SECRETS, made, owner, vars(owner._state), listed, vars(listed._state.last_seen), errors, failed]
     assert MARK in repr(shown)
     pickled = [pickle.dumps(one) for one in (made, owner, defaults, SECRETS, errors, failed)]
     assert any(MARK.encode() in data for data in pickled)
@@ -236,18 +242,27 @@ def test_the_command_line(place: Place, owner: Sandbox) -> None:
 def test_the_embedded_server_has_values_in_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     state = make_state_dir()
     source = f"""
-import aviato, sys
+import aviato, logging, os, pickle, sys, traceback
+logging.basicConfig(level=logging.DEBUG)
 secrets = [aviato.Secret(store="env", name="BY_ENV")]
 first = aviato.Sandbox(secrets=secrets, tags=[{MARK!r}]).wait()
 second = aviato.Sandbox(secrets=secrets)
 second.start().result()
+try:
+    aviato.Sandbox(secrets=secrets, container_image="nothing").start().result()
+except aviato.AviatoError as error:
+    failed = error
+shown = repr([first, second, vars(first._state), failed]).encode() + pickle.dumps([first, second, failed])
+shown += "".join(traceback.format_exception(failed)).encode()
+assert {MARK!r}.encode() in shown and os.environ["AVIATO_SECRET_BY_ENV"].encode() not in shown
 print(len(first.exec(["sh", "-c", "echo $BY_ENV"]).result().stdout), flush=True)
 sys.stdin.read()
 """
     environment = {**os.environ, "AVIATO_STATE_DIR": str(state), "AVIATO_SECRET_BY_ENV": BY_ENV, "AVIATO_MAX_SANDBOXES": "1"}
     command = [sys.executable, "-c", source]
     try:
-        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": (state / "stderr").open("w")}
+        with pipes["stderr"], subprocess.Popen(command, env=environment, **pipes, text=True) as client:
             assert client.stdout is not None and client.stdin is not None
             assert client.stdout.readline() == f"{len(BY_ENV) + 1}\n"
             [pid] = embedded_pids(state)

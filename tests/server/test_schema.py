@@ -55,7 +55,7 @@ def server():
     """A server over TCP, and one running sandbox in it."""
     with tempfile.TemporaryDirectory(prefix="aviato-test-", dir="/var/tmp") as state:
         os.chmod(state, 0o711)
-        (Path(state) / "keys").write_text("the-key\n")
+        (Path(state) / "keys").write_text("the-key\nanother-key\n")
         command = [
             sys.executable,
             "-c",
@@ -75,6 +75,7 @@ def server():
             body = {"sandbox_id": new_sandbox_id(), "detached": True}
             session.post(f"{base}/v1/sandboxes", json=body).raise_for_status()
             yield base, session, body["sandbox_id"]
+            assert session.get(f"{base}/v1/sandboxes/{body['sandbox_id']}").json()["status"] == "running"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
         process.stdout.close()
@@ -108,6 +109,39 @@ def test_what_the_description_says_is_so(server, operation, alive, mode):
             shorten(case)
         response = case.call(base_url=base, session=session, timeout=30)
         case.validate_response(response, checks=CHECKS)
+
+    check()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.label for operation in OPERATIONS])
+def test_who_is_not_let_in_is_told_so_as_described(server, operation):
+    """Without a key all is 401; with another's key a sandbox is one that is not there, whatever else the request says."""
+    base, _, sandbox_id = server
+
+    @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+    @settings(
+        max_examples=3,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case):
+        with requests.Session() as stranger:
+            response = case.call(base_url=base, session=stranger, timeout=30)
+            case.validate_response(response, checks=CHECKS[:4])
+            assert response.status_code == 401 and "www-authenticate" in response.headers
+        if "{sandbox_id}" in operation.path:
+            answers = []
+            with requests.Session() as other:
+                other.headers["Authorization"] = "Bearer another-key"
+                for name in (sandbox_id, new_sandbox_id()):
+                    case.path_parameters["sandbox_id"] = name
+                    response = case.call(base_url=base, session=other, timeout=30)
+                    case.validate_response(response, checks=CHECKS[:4])
+                    answers.append((response.status_code, response.text.replace(name, "ID")))
+            assert answers[0] == answers[1] and answers[0][0] in (400, 404)
 
     check()
 
