@@ -67,7 +67,10 @@ def processes_below(pid: int) -> Iterator[Path]:
 
 
 def has(process: Path) -> bool:
-    return VALUE.encode() in (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+    try:
+        return VALUE.encode() in (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+    except OSError:
+        return False  # It has ended, or is undumpable.
 
 
 @area.attack("find a secret in what the server starts", TAKEN, LISTED)
