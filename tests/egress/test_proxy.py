@@ -293,6 +293,51 @@ def test_every_address_of_the_machine_is_its_own():
     assert said.stdout.split() == ["True"] * 4 + ["False"] * 3, said.stderr
 
 
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [("10.0.0.0/8", 403), ("10.1.2.3/32", 200), ("10.1.2.0/24,10.1.2.3", 200), ("0.0.0.0/0", 403)]
+)
+async def test_a_network_that_the_server_stands_in_is_not_the_server(monkeypatch, allowed, expected):
+    monkeypatch.setattr(proxy_module, "is_own", lambda address: str(address) == "10.1.2.3")
+    async with Host(answer=ANSWER) as host, Inside(allowed=allowed.split(",")) as inside:
+
+        async def dial(address, port):
+            return await real(ip_address("127.0.0.1"), host.port)
+
+        real = proxy_module._open
+        monkeypatch.setattr(proxy_module, "_open", dial)
+        for name in ("10.1.2.3", "[::ffff:10.1.2.3]"):
+            assert status(await inside.ask(f"GET http://{name}/ HTTP/1.1\r\n\r\n".encode())) == expected
+        if expected == 403:
+            assert "the server's own" in inside.notes[0]["why"]
+
+
+async def test_the_servers_own_address_behind_a_translator(monkeypatch):
+    monkeypatch.setattr(proxy_module, "is_own", lambda address: str(address) == "8.8.4.4")
+    async with Inside(allowed=()) as inside:
+        assert status(await inside.ask(b"CONNECT [64:ff9b::808:404]:443 HTTP/1.1\r\n\r\n")) == 403
+
+
+async def test_thousands_of_addresses_cost_no_more_than_some(monkeypatch):
+    looked = []
+    monkeypatch.setattr(proxy_module, "is_own", lambda address: looked.append(address) or True)
+    names = {"a.example": [f"8.1.{n // 250}.{n % 250}" for n in range(4000)]}
+    async with Inside(allowed=(), names=names) as inside:
+        assert status(await inside.ask(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n")) == 403
+    assert len(looked) == proxy_module.MAX_LOOKED_AT
+
+
+async def test_what_is_told_is_short():
+    async with Inside(allowed=()) as inside:
+        for request in (
+            b"a" * 20_000 + b"://x/",
+            b"http://" + b"a" * 20_000 + b"/",
+            b"http://a.example:" + b"1" * 20_000 + b"/",
+        ):
+            assert len(await inside.ask(b"GET " + request + b" HTTP/1.1\r\n\r\n")) < 3000
+        assert status(await inside.ask(b"G" * 65 + b" http://a.example/ HTTP/1.1\r\n\r\n")) == 400
+    assert all(len(json.dumps(note)) < 3000 for note in inside.notes)
+
+
 async def test_without_descriptors_nobody_knows_whose_an_address_is(monkeypatch):
     def full(address):
         raise OSError(errno.EMFILE, "Too many open files")

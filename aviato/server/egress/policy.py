@@ -99,10 +99,25 @@ class Policy:
         address = plain(address)
         return any(address in network for network in self.allowed)
 
+    def names_own(self, address: Address) -> bool:
+        """Whether they hold it although it is the machine's: alone, or as part of its loopback.
+
+        Who opens a private network in which the server stands too has not opened the server by that.
+        """
+        address = plain(address)
+        return any(address in network and (network.num_addresses == 1 or network.is_loopback) for network in self.allowed)
+
 
 def plain(address: Address) -> Address:
     """An IPv4 address that is mapped into IPv6 as what it is; any other unchanged."""
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def reached(address: Address) -> Address:
+    """What is reached by an address: of an IPv4 address in an IPv6 one, the former."""
+    address = plain(address)
+    translated = isinstance(address, IPv6Address) and address in _TRANSLATED
+    return IPv4Address(int(address) & 0xFFFF_FFFF) if translated else address
 
 
 def _kind(address: Address) -> str | None:
@@ -110,7 +125,7 @@ def _kind(address: Address) -> str | None:
     if isinstance(address, IPv4Address):
         return next((what for network, what in _RESERVED_4 if address in network), None)
     if address in _TRANSLATED:
-        return _kind(IPv4Address(int(address) & 0xFFFF_FFFF))
+        return _kind(reached(address))
     if address not in _PUBLIC_6:
         return next((what for network, what in _NAMED_6 if address in network), "reserved")
     return next((what for network, what in _RESERVED_6 if address in network), None)
@@ -141,4 +156,4 @@ def make_policy(mode: Literal["internet"] | Sequence[str], allowed: tuple[Networ
     return Policy(hosts=listed, allowed=allowed)
 
 
-__all__ = ["Address", "Network", "Policy", "ip_address", "make_policy", "networks", "plain"]
+__all__ = ["Address", "Network", "Policy", "ip_address", "make_policy", "networks", "plain", "reached"]

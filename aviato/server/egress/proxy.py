@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.egress.bodies import send_bytes, send_chunks
 from aviato.server.egress.own import is_own
-from aviato.server.egress.policy import plain
+from aviato.server.egress.policy import plain, reached
 from aviato.server.egress.requests import Malformed, parse_answer, parse_request
 from aviato.server.egress.streams import Stream
 from aviato.server.relay import relay
@@ -30,11 +30,15 @@ HEAD_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 """For each address."""
 MAX_ADDRESSES = 6
+MAX_LOOKED_AT = 32
+"""Of those that a name has: whoever answers for it may say thousands."""
 IDLE_SECONDS = 900.0
 """How long neither side of a connection may say anything: models that think are silent for minutes."""
 MAX_INTERIM = 8
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MAX_PHRASE_CHARACTERS = 300
+MAX_WHY_CHARACTERS = 1000
+"""In the log and in an answer."""
 
 
 class Refused(Exception):
@@ -75,6 +79,8 @@ class Visit:
     def entry(self) -> dict[str, Any]:
         """As a line of the log; what is not known is left out."""
         values = {name: value for name, value in vars(self).items() if value is not None and name != "at"}
+        if self.why is not None:
+            values["why"] = self.why[:MAX_WHY_CHARACTERS]
         return {"at": round(self.at, 3), **values, "seconds": round(max(0.0, time.time() - self.at), 3)}
 
 
@@ -146,7 +152,7 @@ class Proxy:
             text = getattr(error, "strerror", None) or str(error)
             raise Refused("502 Bad Gateway", f"{request.host} has no address: {text}", "unreachable") from None
         refusals, good = [], []
-        for address in found:
+        for address in found[:MAX_LOOKED_AT]:
             try:
                 refusal = self._policy.refuse_address(address) or self._refuse_own(address)
             except OSError as error:
@@ -163,7 +169,7 @@ class Proxy:
 
     def _refuse_own(self, address: Address) -> str | None:
         """The machine's own addresses are as good as its loopback, public ones too."""
-        if self._policy.names(address) or not is_own(address):
+        if self._policy.names_own(address) or not (is_own(address) or is_own(reached(address))):
             return None
         return f"{address} is the server's own"
 
@@ -253,7 +259,7 @@ class Proxy:
             client.reset()
             return
         visit.status = int(status[:3])
-        text = "".join(character if " " <= character <= "~" else "?" for character in why)
+        text = "".join(character if " " <= character <= "~" else "?" for character in why[:MAX_WHY_CHARACTERS])
         body = f"aviato: {text}\n"
         head = (
             f"HTTP/1.1 {status}: {text[:MAX_PHRASE_CHARACTERS]}\r\nContent-Type: text/plain\r\n"

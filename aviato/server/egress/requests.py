@@ -13,6 +13,7 @@ MAX_FIELDS = 128
 END = b"\r\n\r\n"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH = re.compile(r"[0-9]{1,18}")
+MAX_METHOD_CHARACTERS = 64
 _TARGET = re.compile(r"[!-~]+")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: (.*))?")
 _CONNECTION = frozenset({"connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "trailer", "upgrade"})
@@ -73,7 +74,12 @@ def parse_request(head: bytes) -> Request:
     line, fields = _split(head)
     method, _, rest = line.partition(" ")
     target, _, version = rest.partition(" ")
-    if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target) or not re.fullmatch(r"HTTP/1\.[01]", version):
+    if (
+        len(method) > MAX_METHOD_CHARACTERS
+        or not _TOKEN.fullmatch(method)
+        or not _TARGET.fullmatch(target)
+        or not re.fullmatch(r"HTTP/1\.[01]", version)
+    ):
         raise Malformed("there is no HTTP/1 request line")
     if sum(name == "host" for name, _ in fields) > 1:
         raise Malformed("there is more than one Host")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,10 +94,11 @@ async def way_out(
     names: dict[str, list[list[str]]] | None = None,
     secrets: set[str] | None = None,
     played: bool = True,
+    allowed: tuple[str, ...] = (),
 ) -> AsyncIterator[SimpleNamespace]:
     """A sandbox with the server's proxy: `box`, `world`, `egress`, and the `directory` of its log."""
     directory = Path(tempfile.mkdtemp(prefix="aviato-egress-"))
-    world, made = World(names or {}, secrets), Egress(arena.backend, str(directory), [])
+    world, made = World(names or {}, secrets), Egress(arena.backend, str(directory), allowed)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         if played:
@@ -208,6 +209,17 @@ async def spellings(arena: Arena) -> bool:
 )
 async def other_address(arena: Arena) -> bool:
     async with service("0.0.0.0") as port, way_out(arena, played=False) as out:
+        return await arena.inside(out.box, SAY, *asking(str(own_address()), port=port))
+
+
+@area.attack(
+    "reach the server in a private network that is open",
+    OWN,
+    impossible=lambda backend: None if own_address() else "this machine has none",
+)
+async def opened_network(arena: Arena) -> bool:
+    around = str(ip_network(f"{own_address()}/16", strict=False))
+    async with service("0.0.0.0") as port, way_out(arena, played=False, allowed=(around,)) as out:
         return await arena.inside(out.box, SAY, *asking(str(own_address()), port=port))
 
 
