@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import socket
 import struct
+import threading
 from typing import cast
 
-BUFFER_BYTES = 256 << 10
+BUFFER_BYTES = 64 << 10
 """What waits for a slow reader; then the writer waits."""
+READ_BYTES = 64 << 10
+"""At once, and so how much may come on top of it."""
 FIRST_BYTES_SECONDS = 1.0
 LEAVE_SECONDS = 1.0
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"CONNECT ", b"OPTIONS ", b"TRACE ", b"PATCH ")
+_buffers = threading.local()
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -35,7 +39,7 @@ async def relay(
     ends = _End(outer, over), _End(inner, over)
     ends[0].other, ends[1].other = ends[1], ends[0]
     if first:
-        ends[0].data_received(first)
+        ends[0].received_data(first)
     try:
         for end in ends:
             await loop.connect_accepted_socket(end.as_protocol, end.sock)
@@ -48,7 +52,7 @@ async def relay(
     return ends[0].received, ends[1].received
 
 
-class _End(asyncio.Protocol):
+class _End(asyncio.BufferedProtocol):
     """One side; what arrives goes to the other."""
 
     other: _End
@@ -77,7 +81,17 @@ class _End(asyncio.Protocol):
         if self._finished:
             self._transport.write_eof()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """One for all connections of a loop: between being filled and emptied nothing else happens there."""
+        if not hasattr(_buffers, "buffer"):
+            _buffers.buffer = bytearray(READ_BYTES)
+        return cast("bytearray", _buffers.buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what has come."""
+        self.received_data(bytes(memoryview(_buffers.buffer)[:nbytes]))
+
+    def received_data(self, data: bytes) -> None:
         """Pass it on."""
         self.received += len(data)
         self.other.send(data)

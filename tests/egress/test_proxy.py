@@ -24,6 +24,7 @@ from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import make_policy, networks
 from aviato.server.egress.proxy import Proxy
+from aviato.server.relay import relay
 from aviato.server.service import egress as egress_module
 
 pytestmark = pytest.mark.anyio
@@ -528,3 +529,28 @@ async def test_connections_in_a_loop_are_slowed_down(monkeypatch):
         assert [way.may_connect() for _ in range(20)] == [True] * 10 + [False] * 10
         clock += 1000
         assert sum(way.may_connect() for _ in range(1000)) == 256
+
+
+async def test_little_waits_for_a_slow_reader():
+    """Else a sandbox of many tunnels that nobody reads would fill the server's memory."""
+    (ours, outer), (inner, theirs) = socket.socketpair(), socket.socketpair()
+    for sock in (ours, outer, inner, theirs):
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    relaying = asyncio.create_task(relay(outer, inner))
+    sent, quiet = 0, 0
+    while quiet < 20:
+        try:
+            sent += ours.send(b"x" * 4096)
+            quiet = 0
+        except BlockingIOError:
+            quiet += 1
+            await asyncio.sleep(0.01)
+    assert 64 << 10 <= sent < 200 << 10
+    got = 0
+    while got < sent:
+        got += len(await asyncio.get_running_loop().sock_recv(theirs, 1 << 16))
+    ours.close()
+    theirs.close()
+    async with asyncio.timeout(5):
+        assert await relaying == (sent, 0)
