@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aviato.server.supervisor.connection import Connection
+    from aviato.server.supervisor.keeper import Keepers
     from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.streams import Drain
 
@@ -41,6 +42,8 @@ class Commands:
         self.on_exited: Callable[[Command, int], None] = _pass
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
+        self.keepers: Keepers | None = None
+        """Start the commands and tell of their ends, where there are no namespaces to mark them by."""
         self.attended = False
         """Whether commands are looked at from time to time as long as any process lives."""
         self.ending = False
@@ -202,13 +205,19 @@ class Commands:
                 # A child can make its parent its tracer, unasked. It is not over, and has no business with us.
                 os.kill(pid, signal.SIGKILL)
                 continue
+            if self.keepers is not None and self.keepers.reaped(pid) and os.WIFSIGNALED(status):
+                # Killed by a command of another keeper, if not by us: what it kept belongs to nobody now.
+                self._loop.start(tree.kill_marked(self._proc, tree.NOBODY, lambda: True))
             command = self._by_pid.pop(pid, None)
             if command is not None:
-                self.on_exited(command, status)
-                command.silenced = self.ending and os.WIFSIGNALED(status)
-                command.reaped(status, used)
+                self._exited(command, status, used)
             self.on_reaped()
         return True
+
+    def _exited(self, command: Command, status: int, used: Any) -> None:
+        self.on_exited(command, status)
+        command.silenced = self.ending and os.WIFSIGNALED(status)
+        command.reaped(status, used)
 
     def _start(self, spec: dict[str, Any]) -> Command:
         spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
@@ -227,7 +236,10 @@ class Commands:
             return command
         # A number comes back only when its namespace is gone: whoever had it before has no process left.
         self._by_mark[mark] = command.exec_id
-        self._by_pid[spawned.pid] = command
+        if self.keepers is not None:
+            self.keepers.watch(mark, lambda status, used: self._exited(command, status, used))
+        else:
+            self._by_pid[spawned.pid] = command
         command.attended = self.attended
         command.started(spawned, self._drains, usage.own_peak_bytes())
         if (given := spec.get("input")) is not None:
@@ -253,19 +265,22 @@ class Commands:
             os.close(fd)
 
     def _begin(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
+        if self.keepers is not None:
+            spawned = self._spawn(spec, self.keepers.start)
+            return self.keepers.newest, spawned
         try:
             mark = tree.new_mark(self._proc)
         except OSError as error:
             return -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
-        return mark, self._spawn(spec)
+        return mark, self._spawn(spec, spawn.child)
 
-    def _spawn(self, spec: dict[str, Any]) -> spawn.Spawned | spawn.Failure:
+    def _spawn(self, spec: dict[str, Any], start: spawn.Start) -> spawn.Spawned | spawn.Failure:
         environment = {**self.environment, **spec["environment"]}
         size = spec.get("terminal")
         if size is not None:
             environment = {**terminal.ENVIRONMENT, **environment}
-            return spawn.spawn(spec["command"], environment, terminal.terminal(size, self._terminals))
-        return spawn.spawn(spec["command"], environment, spawn.pipes(spec["stdin"], self._null))
+            return spawn.spawn(spec["command"], environment, terminal.terminal(size, self._terminals), start)
+        return spawn.spawn(spec["command"], environment, spawn.pipes(spec["stdin"], self._null), start)
 
     def _too_late(self, command: Command) -> None:
         if command.running:

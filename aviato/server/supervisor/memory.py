@@ -33,8 +33,8 @@ class Processes:
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._ran))
 
-    def __bool__(self) -> bool:
-        return bool(self._ran)
+    def __len__(self) -> int:
+        return len(self._ran)
 
     def look(self) -> bool:
         """Find out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written."""
@@ -53,14 +53,18 @@ class Processes:
 
 
 class Stores:
-    """The file systems in memory that a sandbox can write to."""
+    """The file systems in memory that a sandbox can write to.
 
-    def __init__(self) -> None:
+    Args:
+        own: whether it has some of its own, at the usual places.
+    """
+
+    def __init__(self, own: bool = True) -> None:
         self._open: list[int] = []
-        own = os.stat("/").st_dev
-        for path in IN_MEMORY:
+        device = os.stat("/").st_dev
+        for path in IN_MEMORY if own else ():
             try:
-                if os.lstat(path).st_dev != own:
+                if os.lstat(path).st_dev != device:
                     self._open.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
             except OSError:
                 pass

@@ -14,14 +14,16 @@ import os
 import signal
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.server.supervisor import files, reading, writing
+from aviato.server.supervisor import files, reading, tree, writing
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.idleness import Idleness
+from aviato.server.supervisor.keeper import Keepers
+from aviato.server.supervisor.lineage import Lineage
 from aviato.server.supervisor.loop import READ, Loop
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
@@ -45,11 +47,31 @@ TURN_NANOSECONDS = 100_000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Descent(NamedTuple):
+    """How a sandbox without namespaces knows its processes: by descent.
+
+    Attributes:
+        compiled: the filter that keeps commands from the supervisor and their keepers.
+        exact: see `Lineage`.
+    """
+
+    compiled: bytes
+    exact: bool
+
+
 class Supervisor:
     """The sandbox's one authority."""
 
     def __init__(
-        self, connection: int | None, listener: int, note: int, layer: int, sockets: int, ports: int | None, groups: list[int]
+        self,
+        connection: int | None,
+        listener: int,
+        note: int,
+        layer: int,
+        sockets: int,
+        ports: int | None,
+        groups: list[int],
+        descent: Descent | None = None,
     ) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
@@ -61,6 +83,10 @@ class Supervisor:
         if groups:
             self._watch.keep_in_group(groups[0])
             self._commands.place = Spawner(groups[1:])
+        if descent is not None:
+            lineage = Lineage(descent.exact)
+            tree.inhabit(lineage)
+            self._commands.keepers = Keepers(self._loop, descent.compiled, lineage)
         self._connection: Connection | None = None
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
@@ -407,24 +433,34 @@ def run(
     sockets: int,
     ports: int | None = None,
     groups: tuple[int, ...] = (),
+    descent: Descent | None = None,
 ) -> None:
-    """Be process 1, with these descriptors and nothing else. Never returns.
+    """Be the supervisor, with these descriptors and nothing else. Never returns.
 
     Args:
         connection: to the server.
         listener: where later servers connect.
         note: a file for last words.
-        layer: the writable layer, as a mount of its own.
+        layer: the writable layer, as a mount of its own if there are mounts.
         sockets: tells what sockets hold, see `buffers`.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
         groups: `memory.oom_control` and each `tasks` of the sandbox's control groups, if it has any.
+        descent: for a sandbox without namespaces; in all others this must be process 1.
     """
-    if os.getpid() != 1:
+    if descent is not None:
+        _be_deaf()
+    elif os.getpid() != 1:
         raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, layer, sockets, ports, list(groups)).run()
+    Supervisor(connection, listener, note, layer, sockets, ports, list(groups), descent).run()
 
 
-__all__ = ["PROTOCOL", "Supervisor", "run"]
+def _be_deaf() -> None:
+    """Ignore every signal that can be ignored, as the kernel does it for process 1. The death of children is told otherwise."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(number, signal.SIG_IGN)
+
+
+__all__ = ["PROTOCOL", "Descent", "Supervisor", "run"]

@@ -109,13 +109,23 @@ def pipes(stdin: bool, null: int) -> Connect:
     return connect
 
 
-def spawn(argv: list[str], environment: dict[str, str], connect: Connect) -> Spawned | Failure:
+Start = Callable[[str, list[str], dict[str, str], list[tuple[Any, ...]]], int]
+"""Starts a program with arguments, an environment, and what is done to its descriptors; gives the number of its process."""
+
+
+def child(program: str, argv: list[str], environment: dict[str, str], moves: list[tuple[Any, ...]]) -> int:
+    """A child of this process, in a session of its own."""
+    return os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
+
+
+def spawn(argv: list[str], environment: dict[str, str], connect: Connect, start: Start = child) -> Spawned | Failure:
     """Start a process in the current directory.
 
     Args:
         argv: the command.
         environment: all of it.
         connect: `pipes`, or a terminal.
+        start: what starts it.
     """
     program = find_program(argv[0], environment.get("PATH", DEFAULT_PATH))
     if isinstance(program, Failure):
@@ -124,7 +134,7 @@ def spawn(argv: list[str], environment: dict[str, str], connect: Connect) -> Spa
     try:
         ends, moves = connect(opened)
         _check_room(opened)
-        pid = os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
+        pid = start(program, argv, environment, moves)
     except (OSError, ValueError) as error:
         for fd in opened:
             os.close(fd)

@@ -2,6 +2,7 @@
 
 Process 1 enters a fresh UTS namespace before each command, so that every descendant carries that namespace's inode number in
 `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the mark holds where sessions, parents and environments do not.
+Where there are no namespaces, `lineage` tells who lives and who belongs to whom instead.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 CLONE_NEWUTS = 0x04000000
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 PAUSE_SECONDS = 0.001
 FEW = 16
 """More processes than these make the first scan one of a sandbox that stands still."""
+NOBODY = -1
+"""A mark that no process carries."""
 MANY = 64
 """With more than these nobody asks who was stopped before: asking would take longer than a hostile tree should be given."""
 
@@ -36,10 +40,75 @@ def new_mark(proc: int) -> int:
     return os.stat("thread-self/ns/uts", dir_fd=proc).st_ino
 
 
+class Population(Protocol):
+    """Everything alive in a sandbox but its supervisor."""
+
+    def pids(self, proc: int) -> list[str]:
+        """Their numbers, in no order; those that are dead and not reaped yet may be among them."""
+
+    def mark_of(self, proc: int, pid: str | int) -> int | None:
+        """The mark that a process carries; None of one that is dead.
+
+        Raises:
+            PermissionError: it hides that.
+        """
+
+    def signal(self, pid: str, number: int) -> None:
+        """Signal one of them."""
+
+    def signal_all(self, number: int) -> bool:
+        """Signal them all, in one step of the kernel if it can be had (0: only look); True if there is anything."""
+
+    def lingers(self, mark: int) -> bool:
+        """Whether something says that a process with this mark lives, though none was found."""
+
+
+class OwnNamespace:
+    """All other processes of a process namespace whose process 1 this is."""
+
+    def pids(self, proc: int) -> list[str]:
+        """See `Population`."""
+        mine = str(os.getpid())
+        return [name for name in os.listdir(proc) if name.isdecimal() and name != mine]
+
+    def mark_of(self, proc: int, pid: str | int) -> int | None:
+        """See `Population`. A program that its own user may not read hides its namespaces even from process 1."""
+        for place in places(proc, pid):
+            try:
+                return os.stat(f"{place}/ns/uts", dir_fd=proc).st_ino
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return None
+
+    def signal(self, pid: str, number: int) -> None:
+        """See `Population`."""
+        os.kill(int(pid), number)
+
+    def signal_all(self, number: int) -> bool:
+        """See `Population`."""
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def lingers(self, mark: int) -> bool:
+        """See `Population`."""
+        return False
+
+
+_population: Population = OwnNamespace()
+
+
+def inhabit(population: Population) -> None:
+    """Tell, before anything runs, who this sandbox's processes are. A supervisor has one sandbox all its life."""
+    global _population
+    _population = population
+
+
 def pids(proc: int) -> list[str]:
-    """Every process but this one."""
-    mine = str(os.getpid())
-    return [name for name in os.listdir(proc) if name.isdecimal() and name != mine]
+    """Every process of the sandbox but this one."""
+    return _population.pids(proc)
 
 
 def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[float]:
@@ -66,7 +135,10 @@ def kill_marked(proc: int, mark: int, still: Callable[[], bool]) -> Iterator[flo
             signal_all(signal.SIGKILL)
             return
         if not hits:
-            return
+            if not _population.lingers(mark):
+                return
+            yield PAUSE_SECONDS
+            continue
         dying = hits <= killed
         newcomers = bool(killed) and not dying
         killed |= hits
@@ -94,12 +166,8 @@ def kill_others(proc: int, mark: int | None) -> Iterator[float]:
 
 
 def signal_all(number: int) -> bool:
-    """Signal everything else in this process namespace (0: only look); True if there is anything, the unreaped included."""
-    try:
-        os.kill(-1, number)
-    except ProcessLookupError:
-        return False
-    return True
+    """Signal everything else in this sandbox (0: only look); True if there is anything, the unreaped included."""
+    return _population.signal_all(number)
 
 
 def _kill_round(proc: int, mark: int, candidates: list[str], others: bool = False) -> set[str]:
@@ -132,7 +200,7 @@ def _kill_frozen(proc: int, mark: int, before: list[str], others: bool = False) 
 def _signal_each(numbers: Iterable[str], number: int) -> None:
     for pid in numbers:
         try:
-            os.kill(int(pid), number)
+            _population.signal(pid, number)
         except ProcessLookupError:
             pass
 
@@ -154,14 +222,9 @@ def mark_of(proc: int, pid: str | int) -> int | None:
     """The mark that a process carries; None of one that is dead.
 
     Raises:
-        PermissionError: it hides that. A program that its own user may not read hides its namespaces even from process 1.
+        PermissionError: it hides that.
     """
-    for place in places(proc, pid):
-        try:
-            return os.stat(f"{place}/ns/uts", dir_fd=proc).st_ino
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return None
+    return _population.mark_of(proc, pid)
 
 
 def places(proc: int, pid: str | int) -> Iterator[str]:

@@ -55,6 +55,7 @@ class Watch:
         self._processes = memory.Processes(proc)
         self.disk = Disk(loop, proc, layer, self._processes, self._disk_full)
         self._memory: int | None = None
+        self._most: int | None = None
         self._group: Group | None = None
         self._swap = False
         self._stores: memory.Stores | None = None
@@ -73,10 +74,13 @@ class Watch:
         self._commands.on_exited = self.exited
 
     def limit(self, limits: dict[str, Any]) -> None:
-        """Keep these: `memory`, `disk` and `inodes`, each None for none; `swap` and `layer_in_memory` say how things are."""
+        """Keep these: `memory`, `disk`, `inodes` and `processes`, each None for none; `swap`, `layer_in_memory` and
+        `machines_root` (whether /dev/shm and its like are not the sandbox's own) say how things are.
+        """
         self._memory = limits.get("memory")
+        self._most = limits.get("processes")
         self._swap = bool(limits.get("swap"))
-        self._stores = memory.Stores()
+        self._stores = memory.Stores(not limits.get("machines_root"))
         if limits.get("layer_in_memory"):
             self._stores.add(self._layer)
         if self._group is not None:
@@ -91,7 +95,7 @@ class Watch:
 
     @property
     def _watches(self) -> bool:
-        return self._group is not None or self._memory is not None or self.disk.limited
+        return self._group is not None or self._memory is not None or self._most is not None or self.disk.limited
 
     def _looks(self) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
@@ -107,6 +111,8 @@ class Watch:
                     self.disk.touched()
                     for command in self._commands:
                         command.look_again()
+                if self._most is not None and len(self._processes) > self._most:
+                    self._too_many(self._most)
                 if self._group is not None:
                     if changed:
                         yield from self._group.look(self._processes)
@@ -183,6 +189,10 @@ class Watch:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+    def _too_many(self, limit: int) -> None:
+        # Who forks as fast as this is not counted one by one.
+        self._commands.kill_all(f"aviato: killed: the sandbox's limit of {limit} processes is reached")
 
     def _disk_full(self, limit: str) -> None:
         # Whose the files are cannot be told, so it is all of them.
