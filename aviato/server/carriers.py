@@ -25,7 +25,7 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
         AviatoValidationError: there is no such backend.
     """
     options: dict[str, Any] = {"directory": Path(folder.path)}
-    if settings.backend == "local":
+    if settings.backend in ("local", "landlock"):
         options["images"] = {name: Path(directory) for name, directory in settings.image.items()}
         options["allow_any_directory"] = embedded
         if settings.sandbox_uid_base is not None:

@@ -93,6 +93,9 @@ class Backend(ABC):
     """Whether connections into a sandbox can be made."""
     carries_egress = False
     """Whether a listener inside a sandbox can be had, for its way to the network."""
+    unkept_promises: tuple[str, ...] = ()
+    """What the threat model promises and this backend does not keep on this machine, each a name and a sentence; known once
+    it is open."""
 
     @abstractmethod
     async def open(self) -> None:

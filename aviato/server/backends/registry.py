@@ -18,7 +18,13 @@ def _local(**settings: Any) -> Backend:
     return LocalBackend(settings.pop("directory"), **settings)
 
 
-BACKENDS: dict[str, Callable[..., Backend]] = {"local": _local}
+def _landlock(**settings: Any) -> Backend:
+    from aviato.server.backends.landlock.backend import LandlockBackend
+
+    return LandlockBackend(settings.pop("directory"), **settings)
+
+
+BACKENDS: dict[str, Callable[..., Backend]] = {"local": _local, "landlock": _landlock}
 EXTRAS = {"docker": "docker", "kubernetes": "kubernetes"}
 """Known names whose backend this version, or this installation, does not have."""
 
@@ -28,7 +34,7 @@ def make_backend(name: str, **settings: Any) -> Backend:
 
     Args:
         name: one of `BACKENDS`.
-        settings: its constructor's; `directory` and, for `local`, `uid_base`, `images`, `allow_any_directory`.
+        settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `allow_any_directory`.
 
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are, and the extra to install.

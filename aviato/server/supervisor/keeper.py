@@ -1,8 +1,8 @@
 """A keeper for each command where there are no namespaces: whatever a command leaves behind comes to its keeper.
 
-A keeper is a fork of the supervisor that starts one command, tells how that ended, and stays until all its descendants are gone.
-It takes a second filter, which refuses to signal, limit or reschedule the supervisor and the keeper itself: commands are born
-with it. Standard library only.
+A keeper is a fork of the supervisor that starts one command, tells how that ended, and stays until all its descendants are
+gone. It takes a second filter, which refuses to signal, limit or reschedule the supervisor and the keeper itself: commands are
+born with it. Standard library only.
 """
 
 from __future__ import annotations

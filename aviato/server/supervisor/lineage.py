@@ -19,7 +19,8 @@ class Lineage:
     """All descendants of this process but the keepers.
 
     Args:
-        exact: whether the kernel lets this process signal nothing but what is in the sandbox, so that a signal to everyone is one.
+        exact: whether the kernel lets this process signal nothing but what is in the sandbox, so that a signal to everyone is
+            just that.
     """
 
     def __init__(self, exact: bool) -> None:

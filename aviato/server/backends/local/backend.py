@@ -106,10 +106,13 @@ class LocalBackend(Backend):
 
     def _compile(self) -> Check:
         try:
-            self._filter = filters.compile_rules(rules.RULES)
+            self._compile_filters()
         except filters.FilterUnavailable as error:
             return probe.filter_check(str(error), error.remedy)
         return probe.filter_check(None, None)
+
+    def _compile_filters(self) -> None:
+        self._filter = filters.compile_rules(rules.RULES)
 
     def _look_around(self) -> list[Check]:
         self._places.make()
@@ -294,6 +297,7 @@ class LocalBackend(Backend):
             "trees": trees,
             "lower": (options.lower or options.skeleton) if self._root else None,
             "modern": self._modern,
+            "descent": None,
             "ports": spec.exposes_ports or spec.egress_port is not None,
             "filter": self._filter.hex(),
             "groups": groups.settings(
@@ -345,9 +349,13 @@ class LocalBackend(Backend):
             await self._kill(held.pidfd)
             os.close(held.pidfd)
             held.pidfd = None
+        await self._kill_rest(held.uid)
         await asyncio.to_thread(self._places.remove, sandbox_id)
         self._held.pop(sandbox_id, None)
         self._uids.give_back(held.uid)
+
+    async def _kill_rest(self, uid: int) -> None:
+        """Kill what the end of process 1 does not end; nothing in namespaces."""
 
     async def _kill(self, pidfd: int) -> None:
         """Kill process 1, and with it everything in its namespaces; returns when they are gone."""

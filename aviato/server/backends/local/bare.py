@@ -13,6 +13,7 @@ PACKAGES = (
     "aviato.server",
     "aviato.server.supervisor",
     "aviato.server.backends",
+    "aviato.server.backends.landlock",
     "aviato.server.backends.local",
 )
 RESTRICTION = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"

@@ -28,10 +28,11 @@ import signal
 import socket
 from typing import Any
 
+from aviato.server.backends.landlock.confine import Restriction
 from aviato.server.backends.local import syscalls
 from aviato.server.backends.local.confine import Confinement, StepError, given
 from aviato.server.backends.local.mounted import Unfit
-from aviato.server.supervisor import program
+from aviato.server.supervisor import lineage, program
 from aviato.wire.frames import FrameType, encode
 
 LARGEST_MESSAGE = 1 << 18
@@ -112,7 +113,7 @@ class Template:
     def __init__(self, control: int) -> None:
         self._control = socket.socket(fileno=control)
         if os.geteuid() == 0:
-            os.setgroups([])
+            _leave_groups()
         # Possession opens keys, whatever the uid: what the server's login session holds (Kerberos tickets, say) stays outside.
         syscalls.leave_session_keyring()
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -123,6 +124,10 @@ class Template:
         with open("/proc/self/stat", "rb") as file:
             start, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
         self._arguments = (start, end - start)
+        self._supervisors: set[int] = set()
+        """Of sandboxes without namespaces."""
+        self._orphans = False
+        """Whether there have been any: what a supervisor that is killed leaves behind comes to this process."""
 
     def run(self) -> None:
         """Serve until the server is gone."""
@@ -147,8 +152,20 @@ class Template:
             except ChildProcessError:
                 return
             if pid == 0:
-                return
+                break
+            self._supervisors.discard(pid)
             self._tell({"exit": pid, "status": status})
+        if self._orphans:
+            self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """Kill what is left of sandboxes without namespaces whose supervisor was killed; their own children come next."""
+        for pid in lineage.children(None, str(os.getpid())):
+            if int(pid) not in self._supervisors:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def _serve(self) -> bool:
         data, ancillary, _, _ = self._control.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
@@ -197,11 +214,15 @@ class Template:
             trees[name] = tree
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            pid, pidfd = syscalls.clone(ALL_NAMESPACES)
+            pid, pidfd = syscalls.clone(0 if request["descent"] else ALL_NAMESPACES)
             if pid == 0:
                 ours.close()
                 content = kept[1] if request["content"] else None
                 self._be_a_sandbox(request, theirs, fds, trees, content)
+            if request["descent"]:
+                self._supervisors.add(pid)
+                self._orphans = True
+                return pid, pidfd
             try:
                 self._map(pid, request, ours)
             except OSError:
@@ -250,9 +271,15 @@ class Template:
             ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
             syscalls.prctl_name(NAME)
             compiled = bytes.fromhex(request["filter"])
-            confinement = Confinement(
-                lambda: _wait_for_maps(sync), modern=request["modern"], content=content, compiled=compiled
-            )
+            descent = None
+            confinement: Confinement
+            if request["descent"]:
+                descent = program.Descent(bytes.fromhex(request["descent"]["filter"]), request["descent"]["exact"])
+                confinement = Restriction(compiled)
+            else:
+                confinement = Confinement(
+                    lambda: _wait_for_maps(sync), modern=request["modern"], content=content, compiled=compiled
+                )
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
@@ -260,7 +287,7 @@ class Template:
             _arrange(fds)
             ports = PORTS if request["ports"] else None
             groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups)
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups, descent)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
@@ -268,6 +295,13 @@ class Template:
             _report(fds[0], f"the sandbox could not be confined: {message}")
         finally:
             os._exit(1)
+
+
+def _leave_groups() -> None:
+    try:
+        os.setgroups([])
+    except PermissionError:
+        pass  # A root without this right has none to give its sandboxes other ids either.
 
 
 def _wait_for_maps(sync: socket.socket) -> int | None:

@@ -1,0 +1,1 @@
+"""The landlock backend: sandboxes without namespaces, for machines that forbid them."""

@@ -1,0 +1,168 @@
+"""The landlock backend: sandboxes on a machine that forbids user namespaces, by Landlock, filters and rlimits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AviatoValidationError, SandboxImageError
+from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.landlock import calls, plan, probe, promises, remains, rules
+from aviato.server.backends.local import facts, filters, syscalls
+from aviato.server.backends.local import plan as local_plan
+from aviato.server.backends.local.backend import NICE, LocalBackend
+from aviato.server.backends.local.limits import limits_of
+from aviato.server.backends.local.uids import UidPool
+from aviato.server.images.interpreters import find_interpreters
+from aviato.server.images.reference import parse
+from aviato.server.images.resolve import LocalImages
+from aviato.wire.ids import new_sandbox_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class LandlockBackend(LocalBackend):
+    """Sandboxes without namespaces, each in a folder of its own; arguments as `LocalBackend`, images being refused.
+
+    What it does not keep of the threat model is in `unkept_promises`.
+    """
+
+    name = "landlock"
+    exposes_ports = False
+    carries_egress = False
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        uid_base: int = 1_900_000_000,
+        images: Mapping[str, Path] | None = None,
+        allow_any_directory: bool = False,
+    ) -> None:
+        super().__init__(directory, uid_base=uid_base, images=images, allow_any_directory=allow_any_directory)
+        self._abi = calls.abi()
+        self._root = self._root and probe.may_change_ids()
+        self._command_filter = b""
+        self._etc: tuple[str, ...] = ()
+
+    @property
+    def _exact(self) -> bool:
+        """Whether the kernel keeps a supervisor's signals within its sandbox."""
+        return self._root or self._abi >= calls.SCOPES_ABI
+
+    async def open(self) -> None:
+        """See `Backend`."""
+        await super().open()
+        # Whoever has the server's uid could look into it, where Landlock did not stand in front of that.
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        for line in self.unkept_promises:
+            log.warning("the landlock backend does not promise: %s", line)
+
+    def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
+        """See `Backend`."""
+        if reference in self._registered or parse(reference).kind in ("name", "path"):
+            why = "the backend 'landlock' cannot give a sandbox another root directory; it has 'host' alone"
+            raise SandboxImageError(f"image {reference!r}: {why}")
+        return super().resolve_image(reference, fallback=fallback)
+
+    def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
+        """See `Backend`."""
+        held = limits_of(spec.requests, spec.limits, self._facts)
+        return {**held, "processes": replace(held["processes"], strength="watched")}
+
+    def check(self, spec: SandboxSpec) -> None:
+        """See `Backend`."""
+        super().check(spec)
+        given = {"working_dir": spec.working_dir is not None, "mounted_files": bool(spec.mounted_files)}
+        why = "the backend 'landlock' has no root directory of the sandbox's own in which that path could be"
+        refused = {name: why for name, used in given.items() if used}
+        if refused:
+            text = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
+            raise AviatoValidationError(text, field_violations=refused)
+
+    def describe_plan(self, image: ResolvedImage) -> list[str]:
+        """See `LocalBackend`."""
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
+        return local_plan.describe(plan.make_plan(self._own_options(spec, self._uids.take()[0])))
+
+    # -- inside ---------------------------------------------------------------------------------------------------------
+
+    def _compile_filters(self) -> None:
+        self._filter = filters.compile_rules(rules.supervisor_rules(self._abi))
+        self._command_filter = filters.compile_rules(rules.command_rules())
+
+    def _look_around(self) -> list[Check]:
+        self._places.make()
+        self._places.empty_trash()
+        # Processes are counted by looking; a group of its own would take a thread of the supervisor, which it could be hit by.
+        self._facts = replace(facts.gather(), groups=(), limit_processes=True)
+        self._etc = tuple(name for name in os.listdir("/etc") if name.startswith(plan.ETC_NAMES))
+        found = find_interpreters()
+        interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
+        self._images = LocalImages(interpreters, {}, False)
+        choices = self._uid_choices()
+        if choices is None:
+            self._root = False
+        self._upper_in_memory = False
+        self._uids = UidPool(choices)
+        for uid in self._places.uids():
+            self._uids.keep(uid)
+        unkept = promises.unkept(self._abi, self._root)
+        self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
+        trial = str(self._places.sandboxes) if self._root else None
+        return probe.explain(self._abi, trial, len(choices) if choices else None, interpreters, unkept, self._usual())
+
+    def _usual(self) -> dict[str, Limit]:
+        return self.limits(SandboxSpec(sandbox_id=new_sandbox_id(), image=ResolvedImage(reference="host", kind="host")))
+
+    def _own_options(self, spec: SandboxSpec, uid: int) -> plan.PlanOptions:
+        interpreter = self._images.interpreter_at(spec.image.interpreter)
+        return plan.PlanOptions(
+            place=self._places.path(spec.sandbox_id),
+            abi=self._abi,
+            facts=self._facts,
+            etc=self._etc,
+            interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
+            ids=(uid, uid) if self._root else None,
+            processes=int(self.limits(spec)["processes"].value or 0) if self._root else None,
+        )
+
+    def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
+        return {
+            **super()._request(spec, uid),
+            "owned": [plan.ROOT],
+            "plan": plan.make_plan(self._own_options(spec, uid)),
+            "trees": [],
+            "lower": None,
+            "ports": False,
+            "groups": [],
+            "descent": {"filter": self._command_filter.hex(), "exact": self._exact},
+        }
+
+    def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
+        usual = super()._configuration(spec)
+        place = self._places.path(spec.sandbox_id)
+        return {
+            **usual,
+            "environment": {**plan.environment(place, spec.image.interpreter is not None), **spec.environment},
+            "working_dir": f"{place}/{plan.ROOT}/{plan.WORKSPACE}",
+            "nice": NICE,
+            "limits": {**usual["limits"], "machines_root": True},
+        }
+
+    async def _kill(self, pidfd: int) -> None:
+        pid = remains.pid_of(pidfd)
+        if pid is not None:
+            await asyncio.to_thread(remains.kill_descendants, pid)
+        await super()._kill(pidfd)
+
+    async def _kill_rest(self, uid: int) -> None:
+        if self._root and uid > 0:
+            await asyncio.to_thread(remains.kill_uid, uid)

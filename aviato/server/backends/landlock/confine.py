@@ -1,0 +1,61 @@
+"""Executes the steps of a plan without namespaces, in the child that becomes a supervisor. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import syscalls as sys
+from aviato.server.backends.local.confine import Confinement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NOTHING_CAPABLE = 0
+
+
+class Restriction(Confinement):
+    """One child on its way to being confined where it is. What is not here is as in the local backend."""
+
+    def __init__(self, compiled: bytes) -> None:
+        super().__init__(lambda: None, compiled=compiled)
+        self._ruleset = -1
+
+    def _do_session(self) -> None:
+        os.setsid()
+
+    def _do_rules(self, version: int, access: Iterable[tuple[str, int]]) -> None:
+        self._ruleset = calls.make_ruleset(version)
+        for path, rights in access:
+            try:
+                directory = stat.S_ISDIR(os.stat(path).st_mode)
+            except OSError:
+                continue
+            # A right that a path cannot have is an error; one that is left with none, too.
+            fitting = rights if directory else rights & calls.OF_A_FILE
+            if fitting:
+                calls.allow(self._ruleset, path, fitting)
+
+    def _do_ids(self, uid: int, gid: int) -> None:
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
+    def _do_keep_layer(self, path: str) -> None:
+        os.chmod(path, 0o700)
+        self.layer = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _do_settle(self, umask: int) -> None:
+        sys.prctl(sys.PR_SET_CHILD_SUBREAPER, 1)
+        if os.geteuid() == 0:
+            sys.set_capabilities(NOTHING_CAPABLE, NOTHING_CAPABLE)
+        super()._do_settle(umask)
+
+    def _do_restrict(self) -> None:
+        calls.restrict(self._ruleset)
+        os.close(self._ruleset)
+        os.chdir("/")
+
+    def _do_filter(self) -> None:  # type: ignore[override]
+        sys.load_filter(self._compiled)

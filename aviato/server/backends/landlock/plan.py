@@ -1,0 +1,116 @@
+"""What confines a sandbox without namespaces, as data. `confine` executes it; nothing here does I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import plan as local
+from aviato.server.backends.local.plan import HostFacts, Step
+
+ROOT = "root"
+"""The sandbox's own folder: all that it can write to."""
+LINKS = "bin"
+"""Beside it, `python` and its like."""
+WORKSPACE, HOME, TEMPORARY = "workspace", "home", "tmp"
+
+READ = calls.EXECUTE | calls.READ_FILE | calls.READ_DIR
+LOOK = calls.READ_FILE | calls.READ_DIR
+DEVICE = calls.READ_FILE | calls.WRITE_FILE | calls.TRUNCATE | calls.IOCTL_DEV
+OWN = (1 << 13) - 1 & ~(calls.MAKE_CHAR | calls.MAKE_BLOCK) | calls.REFER | calls.TRUNCATE
+
+PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC = (
+    *local.ETC_SHARED,
+    *("bash.bashrc", "debian_version", "environment", "group", "host.conf", "hosts", "inputrc", "localtime", "login.defs"),
+    *("magic", "mailcap", "nsswitch.conf", "os-release", "passwd", "pki/tls/certs", "profile", "profile.d", "protocols"),
+    *("resolv.conf", "rpc", "services", "shells", "ssl/openssl.cnf", "terminfo", "timezone", "vimrc", "vim", "gitconfig"),
+    *("gai.conf", "locale.conf", "locale.alias", "fonts", "redhat-release", "pki/ca-trust/extracted", "crypto-policies"),
+)
+ETC_NAMES = ("python",)
+"""And everything in /etc whose name begins with one of these."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts")
+LOOKED_AT = ("/proc", "/sys/devices/system")
+INTERPRETER = ("bin", "lib", "lib64", "libexec", "include", "share", "ssl")
+"""Parts of an interpreter's prefix: the prefix itself may be somebody's home."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What one sandbox is to be.
+
+    Attributes:
+        place: its directory on the machine.
+        abi: the version of Landlock.
+        facts: of the machine.
+        etc: names in /etc that begin with one of `ETC_NAMES`.
+        interpreter: prefix, executable and minor version of the Python that `python` means.
+        ids: the uid and gid of its own; None leaves it the server's.
+        processes: how many may live at once; None where the kernel cannot tell a sandbox's from others.
+    """
+
+    place: str
+    abi: int
+    facts: HostFacts = field(default_factory=HostFacts)
+    etc: tuple[str, ...] = ()
+    interpreter: tuple[str, str, int] | None = None
+    ids: tuple[int, int] | None = None
+    processes: int | None = None
+
+
+def make_plan(options: PlanOptions) -> tuple[Step, ...]:
+    """The steps that the child takes, in order, from its fork to being the supervisor."""
+    limits = {"nofile": options.facts.open_files, "fsize": local.LIMIT_FILE_BYTES, "core": 0}
+    if options.processes is not None:
+        limits["nproc"] = 2 * options.processes + 1
+    return (
+        Step("place", (options.place,), "go to the sandbox's directory"),
+        Step("session", (), "no group of processes, and so no signal to one, has it together with anything outside"),
+        *_links(options),
+        Step("rules", (options.abi, access(options)), "what Landlock will leave open, while every path can be seen"),
+        *([Step("ids", options.ids, "a uid that nothing else has, and with it no capability")] if options.ids else []),
+        Step("directories", (tuple((f"{ROOT}/{name}", 0o755) for name in (WORKSPACE, HOME, TEMPORARY)),), "its own folders"),
+        Step("keep_layer", (ROOT,), "a descriptor by which the supervisor counts what is in them"),
+        Step("limits", (tuple(limits.items()),), "each command has a keeper, which is a process too"),
+        Step("settle", (0o022,), "no new privileges, umask, undumpable"),
+        Step("restrict", (), "from here on Landlock refuses all other files, TCP, signals to the outside and looking into it"),
+        Step("filter", (), "system calls that nobody makes from here on, the supervisor included"),
+    )
+
+
+def access(options: PlanOptions) -> tuple[tuple[str, int], ...]:
+    """What is left open of the machine's files: paths with the rights to them. Those that are not there are left out."""
+    files, _, _ = calls.handled(options.abi)
+    found = [(f"{options.place}/{ROOT}", OWN), (f"{options.place}/{LINKS}", READ)]
+    found += [(path, READ) for path in PROGRAMS]
+    found += [(f"/etc/{name}", READ) for name in (*ETC, *options.etc)]
+    found += [(path, LOOK) for path in LOOKED_AT]
+    found += [(path, DEVICE | LOOK) for path in DEVICES]
+    if options.interpreter is not None and local.own_prefix(options.interpreter[0]):
+        found += [(f"{options.interpreter[0]}/{name}", READ) for name in INTERPRETER]
+    return tuple((path, rights & files) for path, rights in found)
+
+
+def environment(place: str, interpreter: bool) -> dict[str, str]:
+    """What every command finds set, before what the sandbox and the command add."""
+    root = f"{place}/{ROOT}"
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {
+        **local.BASE_ENVIRONMENT,
+        "PATH": f"{place}/{LINKS}:{path}:{root}/{HOME}/.local/bin" if interpreter else f"{path}:{root}/{HOME}/.local/bin",
+        "HOME": f"{root}/{HOME}",
+        "TMPDIR": f"{root}/{TEMPORARY}",
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+    }
+
+
+def _links(options: PlanOptions) -> list[Step]:
+    if options.interpreter is None:
+        return []
+    _, executable, minor = options.interpreter
+    links = tuple((f"{LINKS}/{name}", executable) for name in ("python", "python3", f"python3.{minor}"))
+    return [
+        Step("directories", (((LINKS, 0o755),),), "for the links of the interpreter, where nobody inside can write"),
+        Step("links", (links,), "`python` and its like"),
+    ]

@@ -1,0 +1,98 @@
+"""What this machine gives to sandboxes without namespaces, and what it does not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aviato.quantities import format_bytes
+from aviato.server.backends.base import Check
+from aviato.server.backends.local import syscalls
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aviato.server.backends.base import Limit
+    from aviato.server.images.interpreters import Interpreter
+
+CAP_SETGID, CAP_SETUID, CAP_KILL = 6, 7, 5
+REMEDY = "use Linux 5.13 or newer with lsm=…,landlock, and a container whose seccomp profile allows landlock_create_ruleset"
+
+
+def may_change_ids() -> bool:
+    """Whether this root can give sandboxes ids of their own, and end what has them."""
+    with open("/proc/self/status") as file:
+        held = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    return all(held >> number & 1 for number in (CAP_SETGID, CAP_SETUID, CAP_KILL))
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may come to a path and read it."""
+    while True:
+        if not os.stat(path).st_mode & (stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH):
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def explain(
+    abi: int,
+    passed_through: str | None,
+    uids: int | None,
+    interpreters: list[Interpreter],
+    unkept: Mapping[str, str],
+    limits: Mapping[str, Limit],
+) -> list[Check]:
+    """The lines of `aviato doctor`.
+
+    Args:
+        abi: the version of Landlock, 0 for none.
+        passed_through: the directory that ids of sandboxes have to come to, where they have their own.
+        uids: how many such ids there are.
+        interpreters: that sandboxes can use.
+        unkept: promises by name.
+        limits: those of a sandbox that asks for none.
+    """
+    checks = [
+        Check(
+            name="landlock",
+            ok=abi > 0,
+            detail=f"version {abi}" if abi else "the kernel has none, or it is switched off or forbidden",
+            remedy=None if abi else REMEDY,
+        ),
+        _seccomp(),
+    ]
+    if uids is not None:
+        checks.append(Check(name="host uids", ok=True, detail=f"{uids} ids, one of its own for each sandbox"))
+    if passed_through is not None:
+        closed = not is_open(passed_through)
+        detail = f"{passed_through}, {'where a directory above is closed' if closed else 'open'} to the ids of sandboxes"
+        remedy = "chmod o+x the directories above the state directory, or another AVIATO_STATE_DIR" if closed else None
+        checks.append(Check(name="state directory", ok=not closed, detail=detail, remedy=remedy))
+    listed = ", ".join(f"{one.version} ({one.executable})" for one in interpreters)
+    install = None if interpreters else "sudo apt install python3"
+    detail = listed or "no Python that sandboxes may use"
+    checks.append(Check(name="interpreters", ok=bool(interpreters), detail=detail, remedy=install, required=False))
+    for strength in ("hard", "watched", "none"):
+        names = [_shown(name, limit) for name, limit in limits.items() if limit.strength == strength]
+        if names:
+            checks.append(Check(name=f"limits: {strength}", ok=strength != "none", detail=", ".join(names), required=False))
+    checks += [Check(name=f"not promised: {name}", ok=False, detail=text, required=False) for name, text in unkept.items()]
+    return checks
+
+
+def _seccomp() -> Check:
+    try:
+        syscalls.take_filters()
+    except OSError as error:
+        remedy = "use a kernel with CONFIG_SECCOMP_FILTER"
+        return Check(name="seccomp", ok=False, detail=f"filters are refused: {error.strerror}", remedy=remedy)
+    return Check(name="seccomp", ok=True, detail="works")
+
+
+def _shown(name: str, limit: Limit) -> str:
+    if limit.value is None:
+        return name
+    return f"{name} {format_bytes(limit.value) if name in ('memory', 'disk', 'file_size') else format(limit.value, '.0f')}"

@@ -1,0 +1,63 @@
+"""The filters of sandboxes without namespaces, as data: those of the local backend, and what its namespaces do there.
+
+There are two. The first is the supervisor's, and so everyone's. The second is that of commands alone, taken by their keepers:
+it names the supervisor and the keeper by numbers that are put in when they are known.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import rules as local
+from aviato.server.backends.local.rules import Condition, Rule
+from aviato.server.supervisor.keeper import KEEPER, LOW, SUPERVISOR
+
+F_SETSIG = 10
+EVERYONE = -1 & LOW
+_IPC = (
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl", "ipc"),
+    *("mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr"),
+)
+_REPLACED = ("process 1", "sockets")
+PROCESSES = (SUPERVISOR, KEEPER)
+
+
+def supervisor_rules(abi: int) -> tuple[Rule, ...]:
+    """What nobody in a sandbox may call, its supervisor included.
+
+    Args:
+        abi: the version of Landlock.
+    """
+    kept = tuple(rule for rule in local.RULES if rule.family not in _REPLACED)
+    return (
+        *kept,
+        Rule("namespaces", ("unshare",), where=(Condition(0, local.NEWUTS, local.NEWUTS),)),
+        # The machine's network and its Unix sockets, some of which obey whoever has the server's uid. No filter can look at
+        # the address that a socket is connected to, and Landlock at no other than that of TCP. Pairs are left.
+        Rule("sockets", ("socket",), errno.EAFNOSUPPORT),
+        Rule("sockets", ("socketpair",), errno.EAFNOSUPPORT, (Condition(0, local.UNIX + 1, None),)),
+        Rule("ipc", _IPC, errno.ENOSYS),
+        # A file can be made to send any signal to any process; and with a pidfd its number is not seen.
+        Rule("signals", ("fcntl",), errno.EINVAL, (Condition(1, F_SETSIG),)),
+        Rule("signals", ("pidfd_send_signal",), errno.ENOSYS),
+        # Of files that may not even be written to.
+        *([Rule("truncate", ("truncate",))] if abi < calls.TRUNCATE_ABI else []),
+    )
+
+
+def command_rules() -> tuple[Rule, ...]:
+    """What commands may not do to their supervisor and their keeper, which have the same uid."""
+    limits = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", *local.PAGES)
+    found = [Rule("signals", ("kill",), where=(Condition(0, EVERYONE),))]
+    for number in PROCESSES:
+        found += [
+            Rule("signals", ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), where=(Condition(0, number),)),
+            Rule("signals", ("kill",), where=(Condition(0, -number & LOW),)),
+            Rule("supervisor", limits, where=(Condition(0, number),)),
+            Rule("supervisor", ("setpriority",), where=(Condition(0, local.PRIO_PROCESS), Condition(1, number))),
+            Rule("supervisor", ("ioprio_set",), where=(Condition(0, local.IOPRIO_PROCESS), Condition(1, number))),
+        ]
+    groups = [("setpriority", local.PRIO_PGRP), ("setpriority", local.PRIO_USER)]
+    groups += [("ioprio_set", local.IOPRIO_PGRP), ("ioprio_set", local.IOPRIO_USER)]
+    return (*found, *(Rule("supervisor", (call,), where=(Condition(0, which),)) for call, which in groups))
