@@ -1,15 +1,21 @@
-"""Fixtures: sandboxes of the real local backend, without a server. Imported by the conftests of the suites that use them."""
+"""Fixtures: sandboxes of a real backend, without a server. Imported by the conftests of the suites that use them."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local.backend import LocalBackend
+from aviato.server.backends.registry import make_backend
+
+CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
+"""Which one, for suites that do not care."""
 
 
 def _load():
@@ -33,16 +39,27 @@ def boxes():
 
 
 @pytest.fixture(scope="module")
-async def backend(tmp_path_factory, anyio_backend):
-    backend = LocalBackend(tmp_path_factory.mktemp("state"), allow_any_directory=True)
+async def backend(anyio_backend):
+    async for opened in open_backend(CARRIER):
+        yield opened
+
+
+async def open_backend(name):
+    """A backend in a directory of its own, which ids of sandboxes can come to."""
+    directory = Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
+    directory.chmod(0o711)
+    backend = make_backend(name, directory=directory, allow_any_directory=True)
     try:
         await backend.open()
     except SandboxUnavailableError as error:
         await backend.close()
         pytest.skip(str(error))
-    yield backend
-    assert await backend.place_ids() == []
-    await backend.close()
+    try:
+        yield backend
+        assert await backend.place_ids() == []
+        await backend.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

@@ -279,7 +279,9 @@ class Commands:
         size = spec.get("terminal")
         if size is not None:
             environment = {**terminal.ENVIRONMENT, **environment}
-            return spawn.spawn(spec["command"], environment, terminal.terminal(size, self._terminals), start)
+            return spawn.spawn(
+                spec["command"], environment, terminal.terminal(size, self._terminals, self.keepers is not None), start
+            )
         return spawn.spawn(spec["command"], environment, spawn.pipes(spec["stdin"], self._null), start)
 
     def _too_late(self, command: Command) -> None:

@@ -44,18 +44,21 @@ def open_directory() -> int | None:
         return None
 
 
-def terminal(size: tuple[int, int], directory: int | None) -> Connect:
+def terminal(size: tuple[int, int], directory: int | None, machines: bool = False) -> Connect:
     """A new terminal for all three streams.
 
     Args:
         size: width and height in characters.
         directory: see `open_directory`.
+        machines: whether that is the machine's, and not the sandbox's own.
     """
 
     def connect(opened: list[int]) -> tuple[Ends, list[tuple[Any, ...]]]:
         if directory is None:
             raise OSError(errno.ENODEV, "no terminals", TERMINALS)
-        master = _master(directory)
+        # The machine's own directory of terminals has no door; theirs is beside it.
+        flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+        master = os.open("/dev/ptmx", flags) if machines else os.open(TERMINALS, flags, dir_fd=directory)
         opened.append(master)
         attributes = termios.tcgetattr(master)
         attributes[0] |= IUTF8
@@ -69,15 +72,6 @@ def terminal(size: tuple[int, int], directory: int | None) -> Connect:
         return Ends(opened[1], master, None), moves
 
     return connect
-
-
-def _master(directory: int) -> int:
-    flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
-    try:
-        return os.open(TERMINALS, flags, dir_fd=directory)
-    except PermissionError:
-        # The machine's own terminals have their door in /dev; it is used where a sandbox has none of its own.
-        return os.open("/dev/ptmx", flags)
 
 
 def _set_size(master: int, width: int, height: int) -> None:
