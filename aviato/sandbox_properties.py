@@ -91,6 +91,12 @@ class SandboxProperties:
         return {} if info is None else {name: Limit(limit.value, limit.strength) for name, limit in info.limits.items()}
 
     @property
+    def unkept_promises(self) -> tuple[str, ...]:
+        """What the threat model promises and this sandbox's backend does not keep; empty on the local backend."""
+        info = self._state.last_seen
+        return () if info is None else tuple(info.unkept_promises)
+
+    @property
     def exec_stats(self) -> dict[str, int]:
         """`exec_count`, `completed_ok`, `completed_nonzero`, `failures`, as counted by this object."""
         return self._state.stats.exec_stats

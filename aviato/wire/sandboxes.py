@@ -149,6 +149,8 @@ class SandboxInfo(ResponseModel):
     image_note: str | None = None
     """A substitution that the client logs once."""
     limits: dict[str, LimitInfo] = {}
+    unkept_promises: list[str] = []
+    """What the threat model promises and this sandbox's backend does not keep, each a name and a sentence."""
     queue: QueueInfo | None = None
     runway_id: str | None = None
     tower_id: str | None = None

@@ -30,6 +30,7 @@ def test_what_is_stored_comes_back(store):
         annotations={"k": "v"},
         limits={"cpu": {"value": None, "strength": "none"}},
         egress=["a.org"],
+        unkept_promises=("names: they are the machine's",),
         body="{}",
     )
     store.add_sandbox(first)
@@ -70,7 +71,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     path = tmp_path / "store.db"
     Store(str(path)).close()
     db = sqlite3.connect(path)
-    for column in ("let_go", "ports", "egress", "owner")[version - 1 :]:
+    for column in ("let_go", "ports", "egress", "owner", "unkept_promises")[version - 1 :]:
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     db.execute("ALTER TABLE leases DROP COLUMN owner")
     db.execute(f"PRAGMA user_version = {version}")
@@ -79,7 +80,8 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     for turn in range(2):
         store = Store(str(path))
         assert store.living() == []
-        assert {"let_go", "ports", "egress", "owner"} <= {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        there = {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
+        assert {"let_go", "ports", "egress", "owner", "unkept_promises"} <= there
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]
         assert store.sandbox(f"a{turn}").egress == "none"

@@ -146,6 +146,7 @@ def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInf
         image=record.image,
         image_note=record.image_note,
         limits={name: LimitInfo.model_validate(limit) for name, limit in record.limits.items()},
+        unkept_promises=list(record.unkept_promises),
         queue=queue,
         ingress_mode="public" if record.ports else "none",
         egress_mode=record.egress,

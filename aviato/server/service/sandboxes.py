@@ -142,6 +142,7 @@ class Sandboxes:
             tags=tuple(dict.fromkeys(request.tags)),
             annotations=request.annotations,
             egress=request.egress_mode or "none",
+            unkept_promises=self._backend.unkept_promises,
             body=request.model_dump_json(),
         )
         box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image, secrets=dict(secrets or {}))

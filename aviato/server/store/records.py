@@ -24,6 +24,7 @@ class SandboxRecord:
         let_go: whether its client has said that nobody can use it any more.
         ports: exposed port → port of this machine, as long as it has one; in the order of the create.
         egress: what it may connect to: `none`, `internet`, or the hosts of its allow-list.
+        unkept_promises: of its backend, when it was accepted.
     """
 
     sandbox_id: str
@@ -50,6 +51,7 @@ class SandboxRecord:
     limits: dict[str, Any] = field(default_factory=dict)
     ports: dict[int, int | None] = field(default_factory=dict)
     egress: str | list[str] = "none"
+    unkept_promises: tuple[str, ...] = ()
     body: str | None = None
 
 
@@ -103,6 +105,7 @@ def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
         limits=json.dumps(record.limits),
         ports=json.dumps(record.ports),
         egress=json.dumps(record.egress),
+        unkept_promises=json.dumps(record.unkept_promises),
     )
     return row
 
@@ -121,5 +124,6 @@ def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
         limits=json.loads(values["limits"]),
         ports={int(port): address for port, address in json.loads(values["ports"]).items()},
         egress=json.loads(values["egress"]),
+        unkept_promises=tuple(json.loads(values["unkept_promises"])),
     )
     return SandboxRecord(**values)

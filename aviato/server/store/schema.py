@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -30,6 +30,7 @@ CREATE TABLE sandboxes (
     limits TEXT NOT NULL,
     ports TEXT NOT NULL DEFAULT '{}',
     egress TEXT NOT NULL DEFAULT '"none"',
+    unkept_promises TEXT NOT NULL DEFAULT '[]',
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -76,5 +77,6 @@ MIGRATIONS = {
         ALTER TABLE sandboxes ADD COLUMN owner TEXT; UPDATE sandboxes SET owner = '*';
         ALTER TABLE leases ADD COLUMN owner TEXT; UPDATE leases SET owner = '*';
     """,
+    5: "ALTER TABLE sandboxes ADD COLUMN unkept_promises TEXT NOT NULL DEFAULT '[]';",
 }
 """From each older version to the next."""
