@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aviato.server.backends.landlock import calls
+from aviato.server.backends.landlock.rules import supervisor_rules
 from aviato.server.backends.local import plan as local
 from aviato.server.backends.local.plan import HostFacts, Step
+from aviato.server.backends.local.rules import families
 
 ROOT = "root"
 """The sandbox's own folder: all that it can write to."""
@@ -74,7 +76,11 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("limits", (tuple(limits.items()),), "each command has a keeper, which is a process too"),
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
         Step("restrict", (), "from here on Landlock refuses all other files, TCP, signals to the outside and looking into it"),
-        Step("filter", (), "system calls that nobody makes from here on, the supervisor included"),
+        Step(
+            "filter",
+            (families(supervisor_rules(options.abi)),),
+            "system calls that nobody makes from here on, the supervisor included",
+        ),
     )
 
 

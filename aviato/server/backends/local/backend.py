@@ -96,13 +96,14 @@ class LocalBackend(Backend):
         failed = probe.first_failure(self._checks)
         if failed is not None:
             remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
-            message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}"
+            other = next((f"; or else: {check.detail}" for check in self._checks if check.name == probe.WITHOUT_NAMESPACES), "")
+            message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}{other}"
             raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
     async def _look(self) -> None:
         compiling = asyncio.create_task(asyncio.to_thread(self._compile))
-        checks = await asyncio.to_thread(self._look_around)
-        self._checks = [*checks, await compiling]
+        checks = [*await asyncio.to_thread(self._look_around), await compiling]
+        self._checks = [*checks, *probe.other_backend(checks)]
 
     def _compile(self) -> Check:
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
+from aviato.server.backends.landlock import calls, promises
 from aviato.server.backends.local import facts
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
@@ -38,6 +39,15 @@ USERNS_CLONE = "sudo sysctl -w kernel.unprivileged_userns_clone=1"
 APPARMOR = (
     "printf 'abi <abi/4.0>,\\nprofile aviato flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/aviato"
     " && sudo apparmor_parser -r /etc/apparmor.d/aviato"
+)
+WITHOUT_NAMESPACES = "without namespaces"
+NAMESPACE_CHECKS = (
+    "user namespaces",
+    "user id map",
+    "mounts in a user namespace",
+    "network namespaces",
+    "own /proc",
+    "host uids",
 )
 STATE_DIR = "export AVIATO_STATE_DIR=/a/directory/on/a/local/disk   # ext4, xfs or btrfs"
 
@@ -134,6 +144,15 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
 def filter_check(trouble: str | None, remedy: str | None) -> Check:
     """Whether the server can compile the filter of system calls."""
     return Check(name="system call filter", ok=trouble is None, detail=trouble or "compiled by libseccomp", remedy=remedy)
+
+
+def other_backend(checks: list[Check]) -> list[Check]:
+    """A line on the landlock backend, where namespaces are what is missing and it would work. It is never used unasked."""
+    failed = first_failure(checks)
+    if failed is None or failed.name not in NAMESPACE_CHECKS or not calls.abi():
+        return []
+    detail = f"export {promises.ASK}: {promises.GIVES_UP}"
+    return [Check(name=WITHOUT_NAMESPACES, ok=True, detail=detail, required=False)]
 
 
 def first_failure(checks: list[Check]) -> Check | None:
