@@ -142,7 +142,7 @@ def opened(path):
     except OSError:
         return False
     return True
-print(any([opened(f"/proc/{sys.argv[1]}/{name}") for name in ("environ", "maps", "mem", "fd/0", "cwd/x", "auxv", "io")]))
+print(any([opened(f"/proc/{sys.argv[1]}/{name}") for name in ("environ", "maps", "mem", "cwd/x", "auxv", "io")]))
 """
 
 
@@ -158,8 +158,9 @@ async def test_looking_into_the_supervisor_and_keepers(box, inside):
 @contextmanager
 def neighbour(backend, box):
     """A process of the machine that has the uid of a sandbox: by uid it could be looked into and signalled."""
-    uid = backend._held[box.id].uid if os.geteuid() == 0 else None
-    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"SECRET": "x"}, user=uid, cwd="/")
+    uid = backend._held[box.id].uid
+    ids = {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 else {}
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"SECRET": "x"}, cwd="/", **ids)
     try:
         yield process
     finally:

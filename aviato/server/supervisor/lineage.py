@@ -59,6 +59,9 @@ class Lineage:
                 os.kill(-1, number)
             except ProcessLookupError:
                 return False
+            if number == signal.SIGSTOP:
+                for keeper in self.keepers:  # They start nothing, and who is dead waits for them.
+                    _kill(str(keeper), signal.SIGCONT)
             return True
         return self._signal_each(number)
 
