@@ -40,7 +40,7 @@ class ServerSettings(BaseModel):
         None, description="TCP port to listen on; needs a key (one is made and printed once if there is none)."
     )
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
-    backend: str = Field("local", description="What carries the sandboxes.")
+    backend: str = Field("local", description="What carries the sandboxes: local, or landlock without namespaces.")
     api_key_file: str | None = Field(
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )

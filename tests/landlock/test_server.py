@@ -1,0 +1,151 @@
+"""The landlock backend as its users meet it: asked for, on record, and where namespaces are really forbidden."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aviato
+from aviato.server.backends.landlock import calls
+
+pytestmark = pytest.mark.skipif(not calls.abi(), reason="this kernel has no Landlock")
+x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
+FORBID = [sys.executable, str(Path(__file__).parents[1] / "cli" / "forbid_namespaces.py")]
+AVIATO = [sys.executable, "-m", "aviato"]
+
+
+@pytest.fixture
+def served(make_server, monkeypatch):
+    server = make_server(backend="landlock")
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    return server
+
+
+def test_blocking_code(served):
+    with aviato.Sandbox(environment_variables={"GREETING": "hello"}) as sandbox:
+        sandbox.write_file("program.py", b"import os; print(os.environ['GREETING'], open('data').read())").result()
+        sandbox.write_file("data", b"world").result()
+        done = sandbox.exec(["python", "program.py"], check=True).result()
+        assert done.stdout == "hello world\n"
+        live = sandbox.exec(["sh", "-c", "for i in 1 2 3; do echo $i; done; exit 3"])
+        assert list(live.stdout.lines()) == ["1", "2", "3"] and live.result().returncode == 3
+        with pytest.raises(aviato.SandboxCommandTimeoutError) as late:
+            sandbox.exec(["sh", "-c", "setsid sleep 60 & echo out; wait"], timeout_seconds=0.5).result()
+        assert late.value.exec_result.stdout == "out\n" and not late.value.is_infrastructure
+        running = sandbox.exec(["sleep", "60"])
+        running.cancel()
+        assert [os.path.basename(one.path) for one in sandbox.list_files(".").result()] == ["data", "program.py"]
+        names = {promise.partition(":")[0] for promise in sandbox.unkept_promises}
+        assert {"processes", "files", "paths", "sockets", "supervisor"} <= names
+        assert ("uid" in names) == (os.geteuid() != 0)
+        assert sandbox.limits["memory"].strength == "watched" and sandbox.limits["cpu"].strength == "none"
+        again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+        again.get_status()
+        assert again.unkept_promises == sandbox.unkept_promises
+    with pytest.raises(aviato.SandboxNotRunningError):
+        sandbox.exec(["true"]).result()
+
+
+@pytest.mark.anyio
+async def test_a_coroutine(served):
+    async with aviato.Sandbox() as sandbox:
+        await sandbox.write_file("here", b"x")
+        process = sandbox.exec(["cat"], stdin=True)
+        await process.stdin.write(b"from a coroutine")
+        await process.stdin.close()
+        assert (await process).stdout == "from a coroutine" and await sandbox.read_file("here") == b"x"
+        terminal = sandbox.shell(["sh"])
+        await terminal.stdin.write(b"exit 5\n")
+        assert (await terminal).returncode == 5
+        assert sandbox.unkept_promises
+    async with aviato.AsyncClient() as client:
+        assert client is not None
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ports": [8000]},
+        {"network": aviato.NetworkOptions(egress_mode="internet")},
+        {"network": aviato.NetworkOptions(egress_mode=["example.org"])},
+        {"mounted_files": [{"mount_path": "/data/x", "file_content": b"x"}]},
+        {"working_dir": "/workspace"},
+        {"container_image": "dir:/usr"},
+        {"resources": {"cpu": 1}, "strict_limits": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_it_cannot_do_is_an_error_at_the_start(served, given):
+    with pytest.raises((aviato.AviatoValidationError, aviato.SandboxImageError)):
+        aviato.Sandbox(**given).start().result()
+
+
+def test_a_detached_sandbox_outlives_its_server(served):
+    sandbox = aviato.Sandbox(detached=True)
+    sandbox.exec(["sh", "-c", "echo kept > file; (setsid sleep 63.25 &)"]).result()
+    served.stop(15)
+    served.restart()
+    assert sandbox.read_file("file").result() == b"kept\n"
+    assert sandbox.unkept_promises
+    sandbox.stop().result()
+    assert subprocess.run(["pgrep", "-f", "sleep 63.25"], check=False, capture_output=True).returncode == 1
+
+
+def test_a_verdict(served):
+    from aviato.rl import Task, Verdict, evaluate
+
+    tests = ("assert add(1, 2) == 3", "assert add(-1, 1) == 0")
+    tasks = [Task(code=f"def add(a, b): return a {sign} b", tests=tests) for sign in "+-"]
+    right, wrong = evaluate(tasks).result(50)
+    assert (right.verdict, wrong.verdict) == (Verdict.PASSED, Verdict.FAILED)
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    directory = tempfile.mkdtemp(prefix="aviato-landlock-", dir="/tmp")
+    Path(directory).chmod(0o711)
+    yield {**os.environ, "AVIATO_STATE_DIR": f"{directory}/state", "AVIATO_IDLE_EXIT": "1"}
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def run(environment, *command, **options):
+    return subprocess.run(
+        [*FORBID, *AVIATO, *command], env=environment, capture_output=True, text=True, timeout=50, check=False, **options
+    )
+
+
+@x86_64_only
+def test_where_namespaces_are_forbidden(environment):
+    """The error names it with what it gives up, nothing takes it unasked, and asked for it runs."""
+    failed = run(environment, "run", "true")
+    assert failed.returncode == 125
+    assert "AVIATO_BACKEND=landlock" in failed.stderr and "less isolation" in failed.stderr
+    asked = {**environment, "AVIATO_BACKEND": "landlock"}
+    done = run(asked, "run", "sh", "-c", "unshare -U true 2>/dev/null || echo still forbidden; exit 4")
+    assert (done.returncode, done.stdout) == (4, "still forbidden\n"), done.stderr
+
+
+@x86_64_only
+def test_doctor_lists_what_is_not_promised(environment):
+    report = json.loads(run(environment, "doctor", "--json").stdout)
+    offer = next(check for check in report["checks"] if check["name"] == "without namespaces")
+    assert not report["ok"] and "AVIATO_BACKEND=landlock" in offer["detail"]
+    report = json.loads(run({**environment, "AVIATO_BACKEND": "landlock"}, "doctor", "--json", "--plan").stdout)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert report["ok"] and checks["landlock"]["ok"] and any(step.startswith("restrict") for step in report["plan"])
+    assert not checks["not promised: processes"]["ok"]
+    assert ("not promised: uid" in checks) == (os.geteuid() != 0)
