@@ -26,11 +26,12 @@ class Segments:
 
     Args:
         proc: descriptor of /proc.
+        own: whether it has any: those of the machine are none of its business.
     """
 
-    def __init__(self, proc: int) -> None:
+    def __init__(self, proc: int, own: bool = True) -> None:
         self._tables: dict[str, int] = {}
-        for name in (SHARED, SEMAPHORES, MESSAGES):
+        for name in (SHARED, SEMAPHORES, MESSAGES) if own else ():
             try:
                 self._tables[name] = os.open(f"sysvipc/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
             except OSError:

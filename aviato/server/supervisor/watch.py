@@ -80,7 +80,9 @@ class Watch:
         self._memory = limits.get("memory")
         self._most = limits.get("processes")
         self._swap = bool(limits.get("swap"))
-        self._stores = memory.Stores(not limits.get("machines_root"))
+        own = not limits.get("machines_root")
+        self._stores = memory.Stores(own)
+        self._segments = Segments(self._proc, own)
         if limits.get("layer_in_memory"):
             self._stores.add(self._layer)
         if self._group is not None:

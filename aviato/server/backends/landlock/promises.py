@@ -6,8 +6,8 @@ from aviato.server.backends.landlock import calls
 
 ASK = "AVIATO_BACKEND=landlock"
 GIVES_UP = (
-    "sandboxes without namespaces, with less isolation: no root directory, /tmp, network and list of processes of the sandbox's own, and memory and "
-    "processes are only watched; `aviato doctor` with it set and the threat model have the whole list"
+    "sandboxes without namespaces, with less isolation: no root directory, /tmp, network and list of processes of their own, "
+    "and memory and processes are only watched; `aviato doctor` with it set and the threat model have the whole list"
 )
 """In a line, for those who are offered it."""
 
