@@ -82,7 +82,8 @@ class Watch:
         self._swap = bool(limits.get("swap"))
         own = not limits.get("machines_root")
         self._stores = memory.Stores(own)
-        self._segments = Segments(self._proc, own)
+        if not own:
+            self._segments = Segments(self._proc, own=False)
         if limits.get("layer_in_memory"):
             self._stores.add(self._layer)
         if self._group is not None:
