@@ -134,9 +134,9 @@ class LandlockBackend(LocalBackend):
             processes=int(self.limits(spec)["processes"].value or 0) if self._root else None,
         )
 
-    def _request(self, spec: SandboxSpec, uid: int) -> dict[str, Any]:
+    def _request(self, spec: SandboxSpec, options: local_plan.PlanOptions, uid: int) -> dict[str, Any]:
         return {
-            **super()._request(spec, uid),
+            **super()._request(spec, options, uid),
             "owned": [plan.ROOT],
             "plan": plan.make_plan(self._own_options(spec, uid)),
             "trees": [],
