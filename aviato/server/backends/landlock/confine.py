@@ -45,6 +45,8 @@ class Restriction(Confinement):
     def _do_keep_layer(self, path: str) -> None:
         os.chmod(path, 0o700)
         self.layer = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # What could be asked of sockets would be all of the machine's.
+        self.sockets = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _do_settle(self, umask: int) -> None:
         sys.prctl(sys.PR_SET_CHILD_SUBREAPER, 1)

@@ -29,7 +29,8 @@ def unkept(abi: int, own_ids: bool) -> dict[str, str]:
         "no namespace",
         "ends": "what commands leave behind is found by descent: where both the supervisor and the server's template process "
         "are killed, it can live on",
-        "memory": "memory and the number of processes are watched and never kept by the kernel, and CPU time is not shared out",
+        "memory": "memory and the number of processes are watched and never kept by the kernel; what pairs of sockets hold is "
+        "not counted, and CPU time is not shared out",
         "sockets": "there is no network of its own: sockets are refused, but for pairs, so that not even programs inside can "
         "connect to each other; shared memory and semaphores by name are refused too",
     }
