@@ -350,7 +350,11 @@ async def test_daemons_do_not_outlive_the_sandbox(backend, boxes, inside):
         async with boxes.make_box(backend) as box:
             name = f"{333 + len(way)}.5"
             await box.python(ESCAPE, name, "0")
-            [pid] = inside(box).named(name)
+            deadline = time.monotonic() + 5
+            while len(found := inside(box).named(name)) != 1:
+                assert time.monotonic() < deadline, found
+                await asyncio.sleep(0.01)
+            [pid] = found
             if way == "stopped":
                 assert (await box.link.stop(0)).reason == "stopped"
             if way == "supervisor killed":
