@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
 from tests.attacks.mutate import FILTER, without
 
@@ -263,6 +265,23 @@ async def test_what_lies_below_is_every_sandboxs_and_nobody_writes_there(backend
         *modes, link = (await other.sh(look)).stdout.split()
         assert modes == ["755", "755", "1777"]
         assert link != "/tmp"
+
+
+async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):
+    for _ in range(2):
+        backend = LocalBackend(tmp_path / "state")
+        await backend.open()
+        async with boxes.make_box(backend) as box:
+            assert (await box.run("sh", "-c", "cd /tmp && python3 -c 'print(1)'")).stdout == "1\n"
+        [skeleton] = (tmp_path / "state" / "skeletons").iterdir()
+        other = os.open(skeleton, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        await backend.close()
+        for name in ("tmp", "proc", "opt"):
+            (skeleton / name).rmdir()
+        (skeleton / ".aviato" / "bin" / "python3").unlink()
 
 
 async def test_old_kernels_get_the_same_mounts(backend, boxes, monkeypatch):

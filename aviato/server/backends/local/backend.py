@@ -153,6 +153,7 @@ class LocalBackend(Backend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
+        self._skeletons.close()
         if self._template is not None:
             await self._template.close()
 

@@ -6,10 +6,10 @@ is removed. These names are every sandbox's, so they lie in one directory that n
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
-import shutil
-import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Skeletons:
-    """One directory of them. A skeleton is whole or not there; its name is that of its content.
+    """One directory of them; the name of each is that of its content.
 
     Args:
         directory: made if it is missing.
@@ -27,39 +27,42 @@ class Skeletons:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._made: set[str] = set()
+        self._held: dict[str, int] = {}
 
     def path(self, skeleton: Skeleton) -> str:
         """Where it is, or would be."""
         return f"{self._directory}/{hashlib.sha256(repr(skeleton).encode()).hexdigest()[:16]}"
 
     def has(self, path: str) -> bool:
-        """Whether this process has made it or seen it."""
-        return path in self._made
+        """Whether this process holds it."""
+        return path in self._held
 
     def make(self, path: str, skeleton: Skeleton) -> None:
-        """Make it if it is missing; for a worker thread.
+        """Make it, or what is missing of it, and hold it; for a worker thread.
 
         Raises:
             OSError: it cannot be made.
         """
-        if not os.path.isdir(path):
-            self._directory.mkdir(mode=0o711, exist_ok=True)
-            made = tempfile.mkdtemp(prefix=".making-", dir=self._directory)
-            try:
-                _fill(made, skeleton)
-                os.rename(made, path)
-            except OSError:
-                shutil.rmtree(made, ignore_errors=True)
-                if not os.path.isdir(path):  # Else another server was faster.
-                    raise
-        self._made.add(path)
+        self._directory.mkdir(mode=0o711, exist_ok=True)
+        _fill(path, skeleton)
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # What cleans /var/tmp of old things leaves alone what lies below a locked directory.
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        other = self._held.setdefault(path, held)
+        if other != held:
+            os.close(held)
+
+    def close(self) -> None:
+        """Hold none any more."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
 
 def _fill(directory: str, skeleton: Skeleton) -> None:
-    os.chmod(directory, 0o755)
-    for path, mode in skeleton.directories:
-        os.mkdir(directory + path)
+    """All of it that is missing: servers that share the directory may do so at the same time."""
+    for path, mode in (("", 0o755), *skeleton.directories):
+        os.makedirs(directory + path, exist_ok=True)
         os.chmod(directory + path, mode)
     for path, target in skeleton.links:
-        os.symlink(target, directory + path)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, directory + path)
