@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +146,28 @@ def test_the_control(make_server: Callable[..., Any], service: Service, monkeypa
         said = ask(sandbox, ASK, service.port, "127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "[::1]")
         assert [code for host, code in said.items() if "[::1]" not in host] == ["200"] * 6 and said["GET [::1]"] == "403"
         assert service.visits == 6
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_the_servers_own_api(
+    make_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    """By every address of its TCP port; the control is a server whose operator opened them."""
+    addresses = ["127.0.0.1", *own_addresses()]
+    (tmp_path / "keys").write_text("of-nobody-inside\n")
+    flags = {"egress_allow_cidr": ",".join(addresses)} if opened else {}
+    running = make_server(host="0.0.0.0", port=0, api_key_file=tmp_path / "keys", **flags)
+    deadline = time.monotonic() + 20
+    while (found := re.search(r"AVIATO_BASE_URL=http://\S+:(\d+)\n", running.log.read_text())) is None:
+        assert time.monotonic() < deadline, running.log.read_text()
+        time.sleep(0.01)
+    monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+    with Sandbox(network=NetworkOptions(egress_mode="internet")) as sandbox:
+        said = ask(sandbox, ASK, found[1], *addresses)
+        # Who gets there without a key is told so by the server.
+        tunnels = {said[f"CON {address}"] for address in addresses}
+        assert tunnels == {"200" if opened else "403"}
+        assert ({said[f"GET {address}"] for address in addresses} == {"403"}) is not opened
 
 
 @pytest.mark.parametrize("mode", ["none", "internet"])
