@@ -12,7 +12,7 @@ from aviato.server.backends.local.rules import LATE_NUMBERS
 from tests.attacks.mutate import CAPABILITIES
 
 CALLS = (
-    *("add_key", "bpf", "chroot", "clone", "clone3", "fanotify_init", "fcntl", "fsopen", "io_uring_setup"),
+    *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_uring_setup"),
     *("ioctl", "ioprio_set", "kcmp", "keyctl", "mount", "open_tree", "perf_event_open", "personality"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
@@ -186,7 +186,20 @@ print(said.decode().split()[0])
     own: dict[str, Any] = {"family": "terminals"}
     push = "print(call('ioctl', 0, {}, b'x') == 0)"
     lease = "shutil.copy('/bin/true', 'program')\nfd = os.open('program', os.O_RDONLY)\nprint(call('fcntl', fd, {}, 1) == 0)"
+    room: dict[str, Any] = {"family": "preallocation", "refused": "ENOTSUP"}
+    file = "fd = os.open('file', os.O_RDWR | os.O_CREAT)\n"
+    request = "print(call('ioctl', fd, {}, buffer(struct.pack('hhqqi16x', 0, 0, 0, 1 << 20, 0))) == 0)"
     return {
+        "fallocate": Attack(source=file + "print(call('fallocate', fd, 0, 0, 1 << 20) == 0)", **room),
+        "fallocate, size kept": Attack(source=file + "print(call('fallocate', fd, 1, 0, 1 << 20) == 0)", **room),
+        "fallocate, zeros, upper half": Attack(
+            source=file + "print(call('fallocate', fd, 16 | 1 << 33, 0, 4096) == 0)", **room
+        ),
+        "fallocate of memory": Attack(
+            source="fd = os.memfd_create('x')\nprint(call('fallocate', fd, 0, 0, 1 << 20) == 0)", **room
+        ),
+        "RESVSP": Attack(source=file + request.format(0x40305828), reaches=True, **room),
+        "RESVSP64, upper half": Attack(source=file + request.format(0x4030582A | 1 << 32), reaches=True, **room),
         "TIOCSTI": Attack(source=tried.format(call=push.format(0x5412)), reaches=True, **own),
         "TIOCSTI, upper half": Attack(source=tried.format(call=push.format(0x5412 | 1 << 32)), reaches=True, **own),
         "line discipline": Attack(source=tried.format(call="print(call('ioctl', 0, 0x5423, buffer(bytes(4))) == 0)"), **own),

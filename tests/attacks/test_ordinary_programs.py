@@ -55,6 +55,12 @@ for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM): socket.socket(family, kind).close()
 assert socket.if_nameindex() and socket.getaddrinfo("localhost", 80)
 """,
+    "room for a file": """
+import os
+for fd in (os.open("file", os.O_RDWR | os.O_CREAT), os.open("/dev/shm/file", os.O_RDWR | os.O_CREAT), os.memfd_create("x")):
+    os.posix_fallocate(fd, 0, 3 << 20)
+    assert os.fstat(fd).st_size == 3 << 20 and os.fstat(fd).st_blocks * 512 >= 3 << 20
+""",
     "terminals and locks": """
 import fcntl, pty, termios
 assert pty.spawn(["sh", "-c", "tput cols >/dev/null 2>&1; stty -a > /dev/null && echo fine"]) == 0

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from aviato.server.backends.local.plan import Step
+from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, Steps
 from tests.backends.test_limits import BOMBS, DISK_BOMBS
@@ -123,6 +124,26 @@ for _name, _source in {"into the holes of a sparse file": SPARSE, "open and remo
     async def more_disk(arena: Arena, source: str = _source) -> bool:
         async with arena.box(limits={"disk": 24 * MIB}) as box:
             return bool((await box.python(source.replace("WAIT", "0.5"))).stdout == "whole\n")
+
+
+ROOM = """
+import os, time
+try:
+    for number in range(8):
+        fd = os.open(str(number), os.O_RDWR | os.O_CREAT)
+        if LIBC.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(256 << 20)): break
+    else:
+        print(True, flush=True)
+except OSError: pass
+"""
+
+
+@area.attack("disk bomb: two GiB set aside at once", FAMILIES["preallocation"])
+async def set_aside(arena: Arena) -> bool:
+    """Long before anybody looks."""
+    async with arena.box(limits={"disk": 24 * MIB}) as box:
+        result = await box.python(f"import ctypes\nLIBC = ctypes.CDLL(None)\n{ROOM}")
+        return bool(result.stdout == "True\n")
 
 
 @area.attack("inode bomb", INODES)

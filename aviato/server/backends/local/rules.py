@@ -50,6 +50,10 @@ PROTOCOLS = (33, 115, 132, 136)
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 F_SETLEASE, F_SETDELEG = 1024, 1040
 MMAP_PAGE_ZERO, READ_IMPLIES_EXEC = 1 << 20, 1 << 22
+MAKES_ROOM = 0x2 | 0x8 | 0x20
+"""Modes of fallocate: into a hole, away, apart. All others take room."""
+OLD_FALLOCATE = (0x40305828, 0x4030582A, 0x40305839)
+"""The same as requests: FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE."""
 OTHER_SYSTEMS = tuple(1 << bit for bit in (0, 1, 2, 4, 5, 6, 7))
 
 
@@ -111,6 +115,18 @@ def _personality() -> list[Rule]:
     ]
 
 
+def _preallocation() -> list[Rule]:
+    """Room on disk or in memory for many GiB within a millisecond: no watch is as fast. The only wall.
+
+    C libraries write instead where a file system cannot do it. Holes are still made by these calls.
+    """
+    none = errno.EOPNOTSUPP
+    return [
+        Rule("preallocation", ("fallocate",), none, (Condition(1, 0, MAKES_ROOM),)),
+        *(Rule("preallocation", ("ioctl",), none, (Condition(1, request),)) for request in OLD_FALLOCATE),
+    ]
+
+
 PAGES = ("migrate_pages", "move_pages")
 _MACHINE: tuple[str, ...] = (
     *("acct", "reboot", "swapon", "swapoff", "quotactl", "quotactl_fd", "syslog", "vhangup", "sethostname", "setdomainname"),
@@ -143,6 +159,7 @@ RULES: tuple[Rule, ...] = (
     # Who opens a file with a lease on it waits for its holder: process 1 does, whenever it starts a program.
     *(Rule("leases", ("fcntl",), errno.EINVAL, (Condition(1, command),)) for command in (F_SETLEASE, F_SETDELEG)),
     *_personality(),
+    *_preallocation(),
 )
 
 
