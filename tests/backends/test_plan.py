@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aviato.server.backends.local import plan
+from aviato.server.backends.local import host_tree, plan
 from aviato.server.backends.local.confine import Confinement
 from aviato.server.backends.local.plan import HostFacts, PlanOptions, make_plan
 
@@ -122,7 +122,7 @@ def test_machines_without_a_merged_usr():
 
 @pytest.mark.parametrize("prefix", ["/usr", "/opt/py", "/opt/a/b", "/root/.pyenv/versions/3.12", "/workspace"])
 def test_a_skeleton_has_every_name_once_and_parents_first(prefix):
-    found = plan.skeleton(FACTS, (prefix, f"{prefix}/bin/python3.12", 12))
+    found = host_tree.skeleton(FACTS, (prefix, f"{prefix}/bin/python3.12", 12))
     names = [path for path, _ in (*found.directories, *found.links)]
     assert len(set(names)) == len(names)
     for number, path in enumerate(names):

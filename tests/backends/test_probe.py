@@ -108,7 +108,7 @@ def test_ids_are_not_shared():
 
 
 def test_unknown_backends():
-    with pytest.raises(AviatoValidationError, match=r"there is 'local'.*aviato\[docker\]"):
+    with pytest.raises(AviatoValidationError, match=r"there is .*'local'.*aviato\[docker\]"):
         make_backend("docker")
     with pytest.raises(AviatoValidationError, match="'local'"):
         make_backend("nonsense")

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
-from aviato.server.backends.local import plan as local
+from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
+from aviato.server.backends.local.host_tree import own_prefix
 from aviato.server.backends.local.plan import HostFacts, Step
 from aviato.server.backends.local.rules import families
 
@@ -62,7 +63,7 @@ class PlanOptions:
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     """The steps that the child takes, in order, from its fork to being the supervisor."""
-    limits = {"nofile": options.facts.open_files, "fsize": local.LIMIT_FILE_BYTES, "core": 0}
+    limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
     if options.processes is not None:
         limits["nproc"] = 2 * options.processes + 1
     return (
@@ -92,7 +93,7 @@ def access(options: PlanOptions) -> tuple[tuple[str, int], ...]:
     found += [(f"/etc/{name}", READ) for name in (*ETC, *options.etc)]
     found += [(path, LOOK) for path in LOOKED_AT]
     found += [(path, DEVICE | LOOK) for path in DEVICES]
-    if options.interpreter is not None and local.own_prefix(options.interpreter[0]):
+    if options.interpreter is not None and own_prefix(options.interpreter[0]):
         found += [(f"{options.interpreter[0]}/{name}", READ) for name in INTERPRETER]
     return tuple((path, rights & files) for path, rights in found)
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, filters, groups, plan, probe, rules, syscalls
+from aviato.server.backends.local import facts, filters, groups, host_tree, plan, probe, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
@@ -183,7 +183,7 @@ class LocalBackend(Backend):
         template = await self._live_template()
         options = self._options(spec)
         if options.skeleton is not None and not self._skeletons.has(options.skeleton):
-            made = plan.skeleton(options.facts, options.interpreter)
+            made = host_tree.skeleton(options.facts, options.interpreter)
             await asyncio.to_thread(self._skeletons.make, options.skeleton, made)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -275,7 +275,7 @@ class LocalBackend(Backend):
             facts=self._facts,
             interpreter=interpreter,
             lower=spec.image.root,
-            skeleton=self._skeletons.path(plan.skeleton(self._facts, interpreter)) if layered else None,
+            skeleton=self._skeletons.path(host_tree.skeleton(self._facts, interpreter)) if layered else None,
             upper_in_memory=self._upper_in_memory,
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
@@ -287,7 +287,7 @@ class LocalBackend(Backend):
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
         trees = []
-        if self._root and self._modern and options.interpreter is not None and plan.own_prefix(options.interpreter[0]):
+        if self._root and self._modern and options.interpreter is not None and host_tree.own_prefix(options.interpreter[0]):
             # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
             trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6))
         return {

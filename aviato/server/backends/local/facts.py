@@ -9,7 +9,8 @@ import resource
 
 from aviato.server import host
 from aviato.server.backends.local import groups
-from aviato.server.backends.local.plan import ETC_SHARED, LIMIT_OPEN_FILES, HostFacts
+from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES
+from aviato.server.backends.local.plan import ETC_SHARED, HostFacts
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 OVERLAYFS_MAGIC = "overlay"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Limit
-from aviato.server.backends.local import plan
+from aviato.server.backends.local import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,22 +30,22 @@ def limits_of(
     def value(name: str, usual: float) -> float:
         return limits[name] if name in limits else max(usual, requests.get(name, 0))
 
-    disk = plan.MEMORY_UPPER_BYTES if layer_in_memory else plan.LIMIT_DISK_BYTES
+    disk = bounds.MEMORY_UPPER_BYTES if layer_in_memory else bounds.LIMIT_DISK_BYTES
     grouped = groups_of(requests, limits, facts)
     memory: Strength = "hard" if "memory" in grouped else "watched"
     cpu: Strength = "hard" if "cpu" in grouped and ("cpu" in limits or "cpu" in requests) else "none"
     processes: Strength = "hard" if facts.limit_processes else "none"
     asked = "processes" in limits or "processes" in requests
     held = {
-        "memory": Limit(value=value("memory", min(plan.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength=memory),
+        "memory": Limit(value=value("memory", min(bounds.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength=memory),
         "cpu": Limit(value=limits.get("cpu"), strength=cpu),
         "processes": Limit(
-            value=value("processes", plan.LIMIT_PROCESSES) if facts.limit_processes or asked else None, strength=processes
+            value=value("processes", bounds.LIMIT_PROCESSES) if facts.limit_processes or asked else None, strength=processes
         ),
         "disk": Limit(value=value("disk", disk), strength="watched"),
-        "inodes": Limit(value=value("inodes", plan.LIMIT_INODES), strength="watched"),
+        "inodes": Limit(value=value("inodes", bounds.LIMIT_INODES), strength="watched"),
         "open_files": Limit(value=facts.open_files, strength="hard"),
-        "file_size": Limit(value=plan.LIMIT_FILE_BYTES, strength="hard"),
+        "file_size": Limit(value=bounds.LIMIT_FILE_BYTES, strength="hard"),
     }
     if "gpu" in limits or "gpu" in requests:
         held["gpu"] = Limit(value=value("gpu", 0), strength="none")

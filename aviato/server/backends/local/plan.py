@@ -9,7 +9,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from aviato.server.backends.local import rules
+from aviato.server.backends.local import bounds, rules
+from aviato.server.backends.local.host_tree import LINKS_DIRECTORY, etc_files, own_prefix, skeleton
 
 NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
 RO = ("rdonly", "nosuid", "nodev")
@@ -19,10 +20,6 @@ CAPABILITIES = {"SYS_ADMIN": 21, "SYS_PTRACE": 19, "KILL": 5, "SETPCAP": 8}
 """What process 1 keeps, in its own user namespace: to mark commands with UTS namespaces, to read the marks, to kill."""
 
 BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/root/.local/bin"
-LINKS_DIRECTORY = "/.aviato/bin"
-"""Holds `python`, `python3` and `python3.N`. A directory of its own, first on PATH, because those of PATH are the machine's:
-/usr is read only, and a link in it would be the machine's too."""
-
 BASE_ENVIRONMENT = {
     "PATH": BASE_PATH,
     "HOME": "/root",
@@ -54,38 +51,8 @@ PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list")
 PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
-LIMIT_PROCESSES = 512
-LIMIT_MEMORY_BYTES = 2 << 30
-LIMIT_DISK_BYTES = 4 << 30
-LIMIT_INODES = 1 << 18
-LIMIT_TERMINALS = 64
-"""Of one sandbox; the machine has about 3,000 for all."""
-LIMIT_INOTIFY_INSTANCES = 16
-"""Of one sandbox; a user of the machine usually has 128, root included."""
-LIMIT_INOTIFY_WATCHES = 16384
-LIMIT_SIGNALS = 4096
-"""Signals and timers under way."""
-LIMIT_QUEUE_BYTES = 200 << 10
-"""POSIX message queues: two of the usual size."""
-LIMIT_LOCKED_BYTES = 1 << 20
-LIMIT_OPEN_FILES = 4096
-LIMIT_FILE_BYTES = 4 << 30
-SHM_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-ETC_BYTES = 16 << 20
-RUN_BYTES = 16 << 20
-MEMORY_UPPER_BYTES = 1 << 30
-"""Size of the writable layer where it has to be in memory, by default."""
-UPPER_SLACK_BYTES = 32 << 20
-"""So much more it can hold than it may: who goes beyond the limit of the disk is to be seen doing so."""
 MOUNTED_DIRECTORY = "mounted"
-
-
-class Skeleton(NamedTuple):
-    """The names that every `host` sandbox begins with: directories (parents first) with modes, links with targets."""
-
-    directories: tuple[tuple[str, int], ...]
-    links: tuple[tuple[str, str], ...]
 
 
 class Step(NamedTuple):
@@ -119,7 +86,7 @@ class HostFacts:
     etc_shared: tuple[tuple[str, bool], ...] = ()
     proc: frozenset[str] = frozenset()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
-    open_files: int = LIMIT_OPEN_FILES
+    open_files: int = bounds.LIMIT_OPEN_FILES
     limit_processes: bool = True
     memory_bytes: int = 16 << 30
     processors: int = 1
@@ -157,9 +124,9 @@ class PlanOptions:
     upper_in_memory: bool = False
     root: bool = False
     mounted: tuple[tuple[str, int], ...] = ()
-    processes: int = LIMIT_PROCESSES
-    memory_bytes: int = LIMIT_MEMORY_BYTES
-    disk_bytes: int = LIMIT_DISK_BYTES
+    processes: int = bounds.LIMIT_PROCESSES
+    memory_bytes: int = bounds.LIMIT_MEMORY_BYTES
+    disk_bytes: int = bounds.LIMIT_DISK_BYTES
     grouped: bool = False
 
 
@@ -204,25 +171,6 @@ def owned_directories(options: PlanOptions) -> list[str]:
     return ["root", *mounted, *layers]
 
 
-def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
-    """What `PlanOptions.skeleton` has to hold."""
-    directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
-    directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
-    directories += [("/home", 0o755), ("/opt", 0o755)]
-    directories += [(f"/{name}", 0o755) for name in facts.directories]
-    links = [(f"/{name}", target) for name, target in facts.links]
-    if interpreter is not None:
-        prefix, executable, minor = interpreter
-        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
-        links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
-        if own_prefix(prefix):
-            made = {path for path, _ in directories}
-            ways = prefix.split("/")[1:]
-            above = ("/" + "/".join(ways[: depth + 1]) for depth in range(len(ways)))
-            directories += [(path, 0o755) for path in above if path not in made]
-    return Skeleton(tuple(directories), tuple(links))
-
-
 def environment(interpreter: bool) -> dict[str, str]:
     """What every command finds set, before what the sandbox and the command add."""
     path = f"{LINKS_DIRECTORY}:{BASE_PATH}" if interpreter else BASE_PATH
@@ -265,11 +213,6 @@ def _sources(options: PlanOptions) -> list[Step]:
     return [*steps, Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen")]
 
 
-def own_prefix(prefix: str) -> bool:
-    """Whether an interpreter lies outside /usr and has to be brought in."""
-    return prefix != "/usr" and not prefix.startswith("/usr/")
-
-
 def _root(options: PlanOptions) -> list[Step]:
     below = _below(options)
     if below is None:
@@ -283,7 +226,7 @@ def _root(options: PlanOptions) -> list[Step]:
         steps.append(
             Step(
                 "tmpfs",
-                ("layers", options.disk_bytes + UPPER_SLACK_BYTES, 0o700),
+                ("layers", options.disk_bytes + bounds.UPPER_SLACK_BYTES, 0o700),
                 "the place's file system cannot carry an upper layer",
             )
         )
@@ -305,23 +248,13 @@ def _host_tree(options: PlanOptions) -> list[Step]:
     zone = [] if options.facts.utc is None else [("/etc/localtime", options.facts.utc)]
     return [
         *steps,
-        Step("tmpfs", ("/etc", ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
+        Step("tmpfs", ("/etc", bounds.ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
         Step("links", (tuple(zone),), "the time zone"),
         Step(
             "files",
-            (tuple(_etc_files(options.sandbox_id)),),
+            (tuple(etc_files(options.sandbox_id)),),
             "what programs look up in /etc, with nothing of the machine in it",
         ),
-    ]
-
-
-def _etc_files(hostname: str) -> list[tuple[str, str]]:
-    return [
-        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
-        ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
-        ("/etc/hosts", f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"),
-        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
-        ("/etc/resolv.conf", ""),
     ]
 
 
@@ -341,9 +274,9 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
     facts = options.facts
     return [
         Step("proc", (), "the processes of this sandbox"),
-        Step("devices", (DEVICES, LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
-        Step("tmpfs", ("/dev/shm", min(SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
-        Step("tmpfs", ("/run", RUN_BYTES, 0o755), "run time files"),
+        Step("devices", (DEVICES, bounds.LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
+        Step("tmpfs", ("/dev/shm", min(bounds.SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
+        Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
         Step(
             "kernel_counts",
@@ -362,9 +295,9 @@ def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
     System V memory, semaphores and messages belong to no process. Linux 6.11 and newer let a sandbox bound its own.
     """
     return (
-        ("user/max_inotify_instances", str(LIMIT_INOTIFY_INSTANCES)),
-        ("user/max_inotify_watches", str(LIMIT_INOTIFY_WATCHES)),
-        ("kernel/shmall", str(min(SHM_BYTES, options.memory_bytes // 2) // PAGE_BYTES)),
+        ("user/max_inotify_instances", str(bounds.LIMIT_INOTIFY_INSTANCES)),
+        ("user/max_inotify_watches", str(bounds.LIMIT_INOTIFY_WATCHES)),
+        ("kernel/shmall", str(min(bounds.SHM_BYTES, options.memory_bytes // 2) // PAGE_BYTES)),
         ("kernel/shmmni", "256"),
         ("kernel/sem", "250 4096 32 128"),
         ("kernel/msgmni", "64"),
@@ -409,9 +342,9 @@ def _mounted(options: PlanOptions) -> list[Step]:
 
 
 def _closing(options: PlanOptions) -> list[Step]:
-    limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
+    limits = {"nofile": options.facts.open_files, "fsize": bounds.LIMIT_FILE_BYTES, "core": 0}
     # These count for the server's user as well, who by default has as much as each of his processes.
-    limits |= {"sigpending": LIMIT_SIGNALS, "msgqueue": LIMIT_QUEUE_BYTES, "memlock": LIMIT_LOCKED_BYTES}
+    limits |= {"sigpending": bounds.LIMIT_SIGNALS, "msgqueue": bounds.LIMIT_QUEUE_BYTES, "memlock": bounds.LIMIT_LOCKED_BYTES}
     limits |= {"nice": 0, "rtprio": 0}  # Nobody goes before others, also where the server's user may.
     if options.facts.limit_processes:
         limits["nproc"] = options.processes + 1 + options.grouped

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aviato.server.backends.local.plan import Skeleton
+    from aviato.server.backends.local.host_tree import Skeleton
 
 
 class Skeletons:

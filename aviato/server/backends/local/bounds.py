@@ -1,0 +1,27 @@
+"""How much a sandbox may have of what the machine has, where nothing else is said."""
+
+from __future__ import annotations
+
+LIMIT_PROCESSES = 512
+LIMIT_MEMORY_BYTES = 2 << 30
+LIMIT_DISK_BYTES = 4 << 30
+LIMIT_INODES = 1 << 18
+LIMIT_TERMINALS = 64
+"""Of one sandbox; the machine has about 3,000 for all."""
+LIMIT_INOTIFY_INSTANCES = 16
+"""Of one sandbox; a user of the machine usually has 128, root included."""
+LIMIT_INOTIFY_WATCHES = 16384
+LIMIT_SIGNALS = 4096
+"""Signals and timers under way."""
+LIMIT_QUEUE_BYTES = 200 << 10
+"""POSIX message queues: two of the usual size."""
+LIMIT_LOCKED_BYTES = 1 << 20
+LIMIT_OPEN_FILES = 4096
+LIMIT_FILE_BYTES = 4 << 30
+SHM_BYTES = 64 << 20
+ETC_BYTES = 16 << 20
+RUN_BYTES = 16 << 20
+MEMORY_UPPER_BYTES = 1 << 30
+"""Size of the writable layer where it has to be in memory, by default."""
+UPPER_SLACK_BYTES = 32 << 20
+"""So much more it can hold than it may: who goes beyond the limit of the disk is to be seen doing so."""

@@ -1,0 +1,54 @@
+"""The names that `host` sandboxes begin with. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from aviato.server.backends.local.plan import HostFacts
+
+LINKS_DIRECTORY = "/.aviato/bin"
+"""Holds `python`, `python3` and `python3.N`. A directory of its own, first on PATH, because those of PATH are the machine's:
+/usr is read only, and a link in it would be the machine's too."""
+
+
+class Skeleton(NamedTuple):
+    """The names that every `host` sandbox begins with: directories (parents first) with modes, links with targets."""
+
+    directories: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, str], ...]
+
+
+def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
+    """What `PlanOptions.skeleton` has to hold."""
+    directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
+    directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
+    directories += [("/home", 0o755), ("/opt", 0o755)]
+    directories += [(f"/{name}", 0o755) for name in facts.directories]
+    links = [(f"/{name}", target) for name, target in facts.links]
+    if interpreter is not None:
+        prefix, executable, minor = interpreter
+        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
+        links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
+        if own_prefix(prefix):
+            made = {path for path, _ in directories}
+            ways = prefix.split("/")[1:]
+            above = ("/" + "/".join(ways[: depth + 1]) for depth in range(len(ways)))
+            directories += [(path, 0o755) for path in above if path not in made]
+    return Skeleton(tuple(directories), tuple(links))
+
+
+def own_prefix(prefix: str) -> bool:
+    """Whether an interpreter lies outside /usr and has to be brought in."""
+    return prefix != "/usr" and not prefix.startswith("/usr/")
+
+
+def etc_files(hostname: str) -> list[tuple[str, str]]:
+    """What programs look up in /etc."""
+    return [
+        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+        ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
+        ("/etc/hosts", f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        ("/etc/resolv.conf", ""),
+    ]
