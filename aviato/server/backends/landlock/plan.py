@@ -8,7 +8,7 @@ from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
 from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
 from aviato.server.backends.local.host_tree import own_prefix
-from aviato.server.backends.local.plan import HostFacts, Step
+from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ETC_SHARED, HostFacts, Step
 from aviato.server.backends.local.rules import families
 
 ROOT = "root"
@@ -24,7 +24,7 @@ OWN = (1 << 13) - 1 & ~(calls.MAKE_CHAR | calls.MAKE_BLOCK) | calls.REFER | call
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
-    *local.ETC_SHARED,
+    *ETC_SHARED,
     *("bash.bashrc", "debian_version", "environment", "group", "host.conf", "hosts", "inputrc", "localtime", "login.defs"),
     *("magic", "mailcap", "nsswitch.conf", "os-release", "passwd", "pki/tls/certs", "profile", "profile.d", "protocols"),
     *("resolv.conf", "rpc", "services", "shells", "ssl/openssl.cnf", "terminfo", "timezone", "vimrc", "vim", "gitconfig"),
@@ -103,7 +103,7 @@ def environment(place: str, interpreter: bool) -> dict[str, str]:
     root = f"{place}/{ROOT}"
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
-        **local.BASE_ENVIRONMENT,
+        **BASE_ENVIRONMENT,
         "PATH": f"{place}/{LINKS}:{path}:{root}/{HOME}/.local/bin" if interpreter else f"{path}:{root}/{HOME}/.local/bin",
         "HOME": f"{root}/{HOME}",
         "TMPDIR": f"{root}/{TEMPORARY}",
