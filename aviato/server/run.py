@@ -39,6 +39,8 @@ LEAVE_SECONDS = 1.8
 IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
+HANDSHAKE_SECONDS = 10.0
+"""How long a client may take to begin TLS."""
 KEEPALIVE_SECONDS = 3600.0
 """Idle connections are kept: a client's open connection is how it notices that its server is gone."""
 
@@ -111,13 +113,12 @@ async def serve(
     if listeners.tls is not None:
         beside.append(asyncio.create_task(listeners.tls.keep_fresh(), name="certificate"))
     try:
-        for listener in listeners.sockets:
-            tls = None if listener.family == socket.AF_UNIX or listeners.tls is None else listeners.tls.context
-            await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
+        listening = await accept(runner, listeners)
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
         _unlink(listeners.path)
-        await _close_listeners(runner)
+        for server in listening:
+            server.close()
         log.info("the server goes")
     finally:
         _leave_in_time()
@@ -171,9 +172,20 @@ async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float 
         await asyncio.sleep(min(IDLE_CHECK_SECONDS, idle_exit / 4))
 
 
-async def _close_listeners(runner: web.AppRunner) -> None:
-    for site in list(runner.sites):
-        await site.stop()
+async def accept(runner: web.AppRunner, listeners: Listeners) -> list[asyncio.AbstractServer]:
+    """Let connections come to an application that is set up, over TLS where that is TCP's."""
+    loop = asyncio.get_running_loop()
+    found: list[asyncio.AbstractServer] = []
+    for listener in listeners.sockets:
+        server = runner.server
+        assert server is not None
+        if listener.family == socket.AF_UNIX or listeners.tls is None:
+            found.append(await loop.create_server(server, sock=listener, backlog=BACKLOG))
+            continue
+        # aiohttp's own sites leave a stranger a minute for this.
+        tls, seconds = listeners.tls.context, HANDSHAKE_SECONDS
+        found.append(await loop.create_server(server, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=seconds))
+    return found
 
 
 def _unlink(path: str | None) -> None:

@@ -8,9 +8,15 @@ import ssl
 import subprocess
 from contextlib import suppress
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.app import make_app
+from aviato.server.guard import Guard, hash_key
+from aviato.server.run import Listeners, accept, listen_tcp
+from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
 from aviato.server.tls import Tls, tls_of
 from tests.certificates import make_certificate
@@ -46,6 +52,28 @@ def test_the_names_of_a_certificate_are_the_server_s(tmp_path, caplog):
     cert, key = make_certificate(tmp_path, "DNS:sandboxes.example.org,IP:10.0.0.1,DNS:*.pods.example.org")
     assert Tls(str(cert), str(key)).names() == ("sandboxes.example.org", "*.pods.example.org")
     assert not caplog.records
+
+
+async def test_who_does_not_begin_tls_is_cut_off(tmp_path, folder, backend, monkeypatch):
+    monkeypatch.setattr("aviato.server.run.HANDSHAKE_SECONDS", 0.3)
+    cert, key = make_certificate(tmp_path)
+    folder.make()
+    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
+    await runner.setup()
+    listener = listen_tcp("127.0.0.1", 0)
+    [server] = await accept(runner, Listeners(sockets=[listener], tls=Tls(str(cert), str(key))))
+    port = listener.getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    trusting = ssl.create_default_context(cafile=str(cert))
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": "Bearer key"}) as http,
+        http.get(f"https://localhost:{port}/v1/health", ssl=trusting) as response,
+    ):
+        assert response.status == 200
+    server.close()
+    await runner.cleanup()
 
 
 async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, caplog):
