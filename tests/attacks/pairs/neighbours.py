@@ -17,7 +17,7 @@ from unittest import mock
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.pairs.tree import OLD_ROOT
 from tests.attacks.programs import PRELUDE
-from tests.attacks.registry import Area, Arena, Patch
+from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
 TEMPLATE = "server/backends/local/template.py"
@@ -242,3 +242,17 @@ def others_files() -> None:
 
 
 others_files()
+
+
+LAYER = area.defence("a writable layer of its own", steps=("overlay",))
+
+
+@area.attack("change what every sandbox begins with", LAYER, impossible=root_only)
+async def begin_with(arena: Arena) -> bool:
+    """Without the layer an ordinary user's sandbox has nothing below it either."""
+    name = f"/opt/{secrets.token_hex(4)}"
+    async with arena.box() as one, arena.box() as two:
+        await one.run("mkdir", name)
+        seen = (await two.run("test", "-d", name)).returncode == 0
+        await one.run("rmdir", name)
+        return seen
