@@ -16,6 +16,7 @@ import pytest
 
 import aviato
 from aviato.server.backends.landlock import calls
+from tests.conftest import SECRETS
 
 pytestmark = pytest.mark.skipif(not calls.abi(), reason="this kernel has no Landlock")
 x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
@@ -53,6 +54,29 @@ def test_blocking_code(served):
         assert again.unkept_promises == sandbox.unkept_promises
     with pytest.raises(aviato.SandboxNotRunningError):
         sandbox.exec(["true"]).result()
+
+
+LOOK = """
+import os, sys
+found = set()
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            found |= {pid} if sys.argv[1].encode() in file.read() and int(pid) != os.getpid() else set()
+    except OSError:
+        continue
+print(len(found))
+"""
+
+
+def test_secrets_are_for_their_own_sandbox(served):
+    """The machine's /proc is there, and what others were started with is not."""
+    token = SECRETS["AVIATO_SECRET_HF_TOKEN"]
+    secret = aviato.Secret(store="env", name="HF_TOKEN")
+    with aviato.Sandbox(secrets=[secret], command="sleep", args=["600"]) as owner, aviato.Sandbox() as other:
+        assert owner.exec(["sh", "-c", "echo $HF_TOKEN"]).result().stdout == f"{token}\n"
+        assert owner.exec(["python", "-c", LOOK, token]).result().stdout == "1\n"
+        assert other.exec(["python", "-c", LOOK, token]).result().stdout == "0\n"
 
 
 @pytest.mark.anyio

@@ -151,7 +151,11 @@ class LandlockBackend(LocalBackend):
         place = self._places.path(spec.sandbox_id)
         return {
             **usual,
-            "environment": {**plan.environment(place, spec.image.interpreter is not None), **spec.environment},
+            "environment": {
+                **plan.environment(place, spec.image.interpreter is not None),
+                **spec.environment,
+                **spec.secrets,
+            },
             "working_dir": f"{place}/{plan.ROOT}/{plan.WORKSPACE}",
             "nice": NICE,
             "limits": {**usual["limits"], "machines_root": True},
