@@ -84,10 +84,10 @@ class Call:
 
     async def _outcome(self) -> bytes | None:
         """The content of the file that the driver leaves, or None if there is none."""
-        place = f"{self._options.temp_dir}/aviato-{os.urandom(8).hex()}"
+        name = f"{self._options.temp_dir}/aviato-{os.urandom(8).hex()}"
         # The function's part is one object for all calls of a `map`; joined to each call's own it would be as many.
         state, parts = self._sandbox._state, self._parts
-        await state.do(lambda handle: write_file(handle, f"{place}.call", *parts, mode=0o600))
+        place = await state.do(lambda handle: _hand_over(handle, name, parts))
         self._parts = parts = ()
         process = self._sandbox.exec(["python3", "-u", "-X", "faulthandler", "-c", _BOOT, f"{place}.call", f"{place}.result"])
         try:
@@ -112,6 +112,13 @@ class Call:
             logger.warning("stopping %s after its call failed: %s", self.sandbox_id, error)
         else:
             self._session._forget(self.sandbox_id)
+
+
+async def _hand_over(handle: SandboxHandle, name: str, parts: tuple[bytes, ...]) -> str:
+    """Write the call's file; returns where it lies, without its suffix."""
+    place = (await handle.wait_running()).root_path + name
+    await write_file(handle, f"{place}.call", *parts, mode=0o600)
+    return place
 
 
 async def _read(handle: SandboxHandle, path: str) -> bytes:

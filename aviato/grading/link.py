@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoError
+from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.process import exec_request
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.wire.sandboxes import SandboxInfo
 
 SOCKET_PATH = "/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
@@ -95,6 +96,17 @@ class Forwarded:
                     self._room.set()
 
 
+def check_linkable(info: SandboxInfo) -> None:
+    """Refuse early what would only look like a failure of the solution.
+
+    Raises:
+        AviatoValidationError: no program inside can connect to the solution's side.
+    """
+    if not info.local_sockets:
+        why = "'separate' needs sockets inside, which this server's backend refuses; use 'in_process', which promises less"
+        raise AviatoValidationError(f"grading mode: {why}", field_violations={"mode": why})
+
+
 @asynccontextmanager
 async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str) -> AsyncIterator[asyncio.Future[AviatoError]]:
     """Within it, programs of the grader's sandbox reach the solution in the other one.
@@ -104,11 +116,15 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
         solution: where the solution's files are.
         directory: in which the solution's relative paths begin.
 
+    Raises:
+        AviatoValidationError: they cannot be linked there.
+
     Yields:
         What is set once the infrastructure has failed.
     """
     from aviato.core.execution import Execution
 
+    check_linkable(await grader.wait_running())
     calls, answers = Forwarded(), Forwarded()
     relay = Execution(grader, _command("relay", SOCKET_PATH), calls, Dropped())
     host = Execution(solution, _command("host", directory, "crossing"), answers, Dropped())

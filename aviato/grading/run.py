@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import SandboxFileError
 from aviato.grading import driver
 from aviato.grading.arguments import is_code, same_sandbox
-from aviato.grading.link import linked, program
+from aviato.grading.link import check_linkable, linked, program
 from aviato.grading.places import directory_of, new_sandboxes
 from aviato.process import exec_request, feed, process_result, streams
 from aviato.results import GradeCase, GradeResult
@@ -71,6 +71,8 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
     is_linked = request.mode == "separate" and (
         request.uses_link or any(is_code(path, content) for path, (content, _) in results.items())
     )
+    if is_linked:
+        check_linkable(info)
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(new_sandboxes(handle, known, 2 if is_linked else 1))
         grader = places[0]

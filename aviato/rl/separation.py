@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.grading.link import linked, program
+from aviato.grading.link import check_linkable, linked, program
 from aviato.grading.places import directory_of, together
 from aviato.rl.grading import grade_in_process
 from aviato.rl.outcome import TestCase
@@ -28,6 +28,7 @@ _BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
 async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """The tests run in the one sandbox and the code in the other; arguments and values cross as data."""
     await together([lambda: grader, lambda: solution])
+    check_linkable(await grader._state.handle().wait_running())
     code = (task.code or "").encode(errors="surrogatepass")
     for path, content in task.files.items():
         await grader.write_file(path, content)

@@ -151,6 +151,10 @@ class SandboxInfo(ResponseModel):
     limits: dict[str, LimitInfo] = {}
     unkept_promises: list[str] = []
     """What the threat model promises and this sandbox's backend does not keep, each a name and a sentence."""
+    root_path: str = ""
+    """Of a sandbox without a root directory of its own, the folder that it has instead: `tmp` and `workspace` lie in it."""
+    local_sockets: bool = True
+    """Whether programs inside can connect to each other."""
     queue: QueueInfo | None = None
     runway_id: str | None = None
     tower_id: str | None = None

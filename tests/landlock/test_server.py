@@ -173,3 +173,37 @@ def test_doctor_lists_what_is_not_promised(environment):
     assert report["ok"] and checks["landlock"]["ok"] and any(step.startswith("restrict") for step in report["plan"])
     assert not checks["not promised: processes"]["ok"]
     assert ("not promised: uid" in checks) == (os.geteuid() != 0)
+
+
+def test_a_function(served):
+    """Its files are in the sandbox's own temporary directory, whatever its path is."""
+    with aviato.Session() as session:
+
+        @session.function()
+        def double(number):
+            return 2 * number
+
+        assert double.remote(21).result() == 42
+
+
+def test_a_grade(served):
+    with aviato.Sandbox() as sandbox:
+        sandbox.write_file("solution.py", b"def add(a, b): return a + b\n").result()
+        sandbox.write_file("answer.txt", b"42\n").result()
+        test = {"test_it.py": b"from solution import add\nassert add(1, 2) == 3\n"}
+        given = {"result_paths": ["solution.py"], "timeout_seconds": 20}
+        assert sandbox.grade(test, ["python3", "test_it.py"], mode="in_process", **given).result().passed
+        # Without sockets inside there is no way from tests to code in another sandbox: an error, and never a verdict.
+        with pytest.raises(aviato.AviatoValidationError, match="in_process"):
+            sandbox.grade(test, ["python3", "test_it.py"], mode="separate", **given).result()
+        data = {"check.py": b"assert open('answer.txt').read() == '42\\n'\n"}
+        graded = sandbox.grade(data, ["python3", "check.py"], result_paths=["answer.txt"], mode="separate", timeout_seconds=20)
+        assert graded.result().passed
+
+
+def test_a_separate_verdict_is_refused(served):
+    from aviato.rl import Task, evaluate
+
+    task = Task(code="def add(a, b): return a + b", tests=("assert add(1, 2) == 3",), grading="separate")
+    with pytest.raises(aviato.AviatoValidationError, match="in_process"):
+        evaluate([task]).result(50)

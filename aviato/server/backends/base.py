@@ -93,6 +93,8 @@ class Backend(ABC):
     """Whether connections into a sandbox can be made."""
     carries_egress = False
     """Whether a listener inside a sandbox can be had, for its way to the network."""
+    local_sockets = True
+    """Whether programs inside can connect to each other."""
     unkept_promises: tuple[str, ...] = ()
     """What the threat model promises and this backend does not keep on this machine, each a name and a sentence; known once
     it is open."""
@@ -152,6 +154,10 @@ class Backend(ABC):
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:
         """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
+
+    def root_path(self, sandbox_id: str) -> str:
+        """Of a sandbox without a root directory of its own, the folder that it has instead; else empty."""
+        return ""
 
     @abstractmethod
     async def destroy(self, sandbox_id: str) -> None:

@@ -241,7 +241,9 @@ class Sandboxes:
         return self._info(box, box.record)
 
     def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
-        return info_of(record, None if box is None else self._places.queue_of(box))
+        info = info_of(record, None if box is None else self._places.queue_of(box))
+        here = {"root_path": self._backend.root_path(record.sandbox_id), "local_sockets": self._backend.local_sockets}
+        return info.model_copy(update=here)
 
     def _check_share(self, caller: Caller) -> None:
         """Hold a tenant to its number of sandboxes; one that was let go makes room for the next try."""

@@ -37,6 +37,7 @@ class LandlockBackend(LocalBackend):
     name = "landlock"
     exposes_ports = False
     carries_egress = False
+    local_sockets = False
 
     def __init__(
         self,
@@ -86,6 +87,10 @@ class LandlockBackend(LocalBackend):
         if refused:
             text = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
             raise AviatoValidationError(text, field_violations=refused)
+
+    def root_path(self, sandbox_id: str) -> str:
+        """See `Backend`."""
+        return f"{self._places.path(sandbox_id)}/{plan.ROOT}"
 
     def describe_plan(self, image: ResolvedImage) -> list[str]:
         """See `LocalBackend`."""
@@ -156,7 +161,7 @@ class LandlockBackend(LocalBackend):
                 **spec.environment,
                 **spec.secrets,
             },
-            "working_dir": f"{place}/{plan.ROOT}/{plan.WORKSPACE}",
+            "working_dir": f"{self.root_path(spec.sandbox_id)}/{plan.WORKSPACE}",
             "nice": NICE,
             "limits": {**usual["limits"], "machines_root": True},
         }
