@@ -13,7 +13,7 @@ from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.landlock import calls, plan, probe, promises, remains, rules
 from aviato.server.backends.local import facts, filters, syscalls
 from aviato.server.backends.local import plan as local_plan
-from aviato.server.backends.local.backend import NICE, LocalBackend
+from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.uids import UidPool
 from aviato.server.images.interpreters import find_interpreters
@@ -151,18 +151,14 @@ class LandlockBackend(LocalBackend):
             "descent": {"filter": self._command_filter.hex(), "exact": self._exact},
         }
 
+    def _environment(self, spec: SandboxSpec) -> dict[str, str]:
+        return plan.environment(self._places.path(spec.sandbox_id), spec.image.interpreter is not None)
+
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
         usual = super()._configuration(spec)
-        place = self._places.path(spec.sandbox_id)
         return {
             **usual,
-            "environment": {
-                **plan.environment(place, spec.image.interpreter is not None),
-                **spec.environment,
-                **spec.secrets,
-            },
             "working_dir": f"{self.root_path(spec.sandbox_id)}/{plan.WORKSPACE}",
-            "nice": NICE,
             "limits": {**usual["limits"], "machines_root": True},
         }
 

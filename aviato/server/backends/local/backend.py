@@ -311,10 +311,14 @@ class LocalBackend(Backend):
             ),
         }
 
+    def _environment(self, spec: SandboxSpec) -> dict[str, str]:
+        """What every command finds set, whoever asked for it."""
+        return plan.environment(spec.image.interpreter is not None)
+
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
         return {
             "environment": {
-                **plan.environment(spec.image.interpreter is not None),
+                **self._environment(spec),
                 **plan.proxy_environment(spec.egress_port),
                 **spec.environment,
                 **spec.secrets,
