@@ -7,11 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.conftest import make_state_dir, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,14 +45,17 @@ def those(language: str) -> Any:
 
 
 @pytest.fixture
-def environment(server: Any, tmp_path: Path) -> dict[str, str]:
+def environment(server: Any) -> Iterator[dict[str, str]]:
     binaries = str(Path(sys.executable).parent)
-    return {
+    # Not below pytest's own directory, which is closed to the sandboxes' uids.
+    state = make_state_dir()
+    yield {
         **os.environ,
         "AVIATO_BASE_URL": server.url,
         "PATH": f"{binaries}:{os.environ['PATH']}",
-        "AVIATO_STATE_DIR": str(tmp_path),
+        "AVIATO_STATE_DIR": str(state),
     }
+    remove(state)
 
 
 def test_every_block_says_its_language() -> None:
