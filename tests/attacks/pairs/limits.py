@@ -127,23 +127,20 @@ for _name, _source in {"into the holes of a sparse file": SPARSE, "open and remo
 
 
 ROOM = """
-import os, time
-try:
-    for number in range(8):
-        fd = os.open(str(number), os.O_RDWR | os.O_CREAT)
-        if LIBC.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(256 << 20)): break
-    else:
-        print(True, flush=True)
-except OSError: pass
+import ctypes, os
+fd = os.open("room", os.O_RDWR | os.O_CREAT)
+if ctypes.CDLL(None).fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(1 << 30)) == 0: os.write(1, b"True")
 """
 
 
-@area.attack("disk bomb: two GiB set aside at once", FAMILIES["preallocation"])
+@area.attack("disk bomb: a GiB set aside at once", FAMILIES["preallocation"])
 async def set_aside(arena: Arena) -> bool:
-    """Long before anybody looks."""
-    async with arena.box(limits={"disk": 24 * MIB}) as box:
-        result = await box.python(f"import ctypes\nLIBC = ctypes.CDLL(None)\n{ROOM}")
-        return bool(result.stdout == "True\n")
+    """Long before anybody looks, which may happen to be in the very moment."""
+    for _ in range(5):
+        async with arena.box(limits={"disk": 24 * MIB}) as box:
+            if (await box.python(ROOM)).stdout == "True":
+                return True
+    return False
 
 
 @area.attack("inode bomb", INODES)
