@@ -16,6 +16,7 @@ import pytest
 
 import aviato
 from aviato.server.backends.landlock import calls
+from aviato.server.backends.registry import make_backend
 from tests.conftest import SECRETS
 
 pytestmark = pytest.mark.skipif(not calls.abi(), reason="this kernel has no Landlock")
@@ -173,6 +174,25 @@ def test_doctor_lists_what_is_not_promised(environment):
     assert report["ok"] and checks["landlock"]["ok"] and any(step.startswith("restrict") for step in report["plan"])
     assert not checks["not promised: processes"]["ok"]
     assert ("not promised: uid" in checks) == (os.geteuid() != 0)
+
+
+async def refused(directory: str) -> str:
+    backend = make_backend("landlock", directory=Path(directory))
+    try:
+        with pytest.raises(aviato.SandboxUnavailableError) as caught:
+            await backend.open()
+    finally:
+        await backend.close()
+    return str(caught.value)
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have such a directory")
+async def test_a_state_directory_that_sandboxes_could_read_or_not_come_to():
+    for parent, mode, words in (("/usr/local/share", 0o711, "every sandbox may read"), ("/var/tmp", 0o700, "closed")):
+        with tempfile.TemporaryDirectory(dir=parent) as directory:
+            Path(directory).chmod(mode)
+            assert words in await refused(directory)
 
 
 def test_a_function(served):

@@ -121,8 +121,9 @@ class LandlockBackend(LocalBackend):
             self._uids.keep(uid)
         unkept = promises.unkept(self._abi, self._root)
         self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
-        trial = str(self._places.sandboxes) if self._root else None
-        return probe.explain(self._abi, trial, len(choices) if choices else None, interpreters, unkept, self._usual())
+        uids = len(choices) if choices else None
+        where, granted = str(self._places.sandboxes), plan.readable(interpreters)
+        return probe.explain(self._abi, where, granted, uids, interpreters, unkept, self._usual())
 
     def _usual(self) -> dict[str, Limit]:
         return self.limits(SandboxSpec(sandbox_id=new_sandbox_id(), image=ResolvedImage(reference="host", kind="host")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
@@ -10,6 +11,11 @@ from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
 from aviato.server.backends.local.host_tree import own_prefix
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ETC_SHARED, HostFacts, Step
 from aviato.server.backends.local.rules import families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aviato.server.images.interpreters import Interpreter
 
 ROOT = "root"
 """The sandbox's own folder: all that it can write to."""
@@ -34,6 +40,8 @@ ETC_NAMES = ("python",)
 """And everything in /etc whose name begins with one of these."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts")
 LOOKED_AT = ("/proc", "/sys/devices/system")
+BADNESS = 500
+"""Added for the kernel's choice of whom to kill, in thousandths of the machine's memory."""
 INTERPRETER = ("bin", "lib", "lib64", "libexec", "include", "share", "ssl")
 """Parts of an interpreter's prefix: the prefix itself may be somebody's home."""
 
@@ -71,6 +79,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("session", (), "no group of processes, and so no signal to one, has it together with anything outside"),
         *_links(options),
         Step("rules", (options.abi, access(options)), "what Landlock will leave open, while every path can be seen"),
+        Step("offer", (BADNESS,), "where the machine runs out of memory, sandboxes go before servers and trainers"),
         *([Step("ids", options.ids, "a uid that nothing else has, and with it no capability")] if options.ids else []),
         Step("directories", (tuple((f"{ROOT}/{name}", 0o755) for name in (WORKSPACE, HOME, TEMPORARY)),), "its own folders"),
         Step("keep_layer", (ROOT,), "a descriptor by which the supervisor counts what is in them"),
@@ -96,6 +105,12 @@ def access(options: PlanOptions) -> tuple[tuple[str, int], ...]:
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         found += [(f"{options.interpreter[0]}/{name}", READ) for name in INTERPRETER]
     return tuple((path, rights & files) for path, rights in found)
+
+
+def readable(interpreters: Iterable[Interpreter]) -> list[str]:
+    """The directories that sandboxes may read, whichever of these interpreters they have."""
+    own = [f"{one.prefix}/{name}" for one in interpreters if own_prefix(one.prefix) for name in INTERPRETER]
+    return [*PROGRAMS, "/etc", *LOOKED_AT, "/dev", *own]
 
 
 def environment(place: str, interpreter: bool) -> dict[str, str]:

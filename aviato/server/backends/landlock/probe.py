@@ -11,7 +11,7 @@ from aviato.server.backends.base import Check
 from aviato.server.backends.local import syscalls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aviato.server.backends.base import Limit
     from aviato.server.images.interpreters import Interpreter
@@ -39,7 +39,8 @@ def is_open(path: str) -> bool:
 
 def explain(
     abi: int,
-    passed_through: str | None,
+    directory: str,
+    granted: Iterable[str],
     uids: int | None,
     interpreters: list[Interpreter],
     unkept: Mapping[str, str],
@@ -49,8 +50,9 @@ def explain(
 
     Args:
         abi: the version of Landlock, 0 for none.
-        passed_through: the directory that ids of sandboxes have to come to, where they have their own.
-        uids: how many such ids there are.
+        directory: of all sandboxes.
+        granted: paths that every sandbox may read.
+        uids: how many ids of their own sandboxes can have; None if they have none.
         interpreters: that sandboxes can use.
         unkept: promises by name.
         limits: those of a sandbox that asks for none.
@@ -66,11 +68,7 @@ def explain(
     ]
     if uids is not None:
         checks.append(Check(name="host uids", ok=True, detail=f"{uids} ids, one of its own for each sandbox"))
-    if passed_through is not None:
-        closed = not is_open(passed_through)
-        detail = f"{passed_through}, {'where a directory above is closed' if closed else 'open'} to the ids of sandboxes"
-        remedy = "chmod o+x the directories above the state directory, or another AVIATO_STATE_DIR" if closed else None
-        checks.append(Check(name="state directory", ok=not closed, detail=detail, remedy=remedy))
+    checks.append(_place(directory, granted, uids is not None))
     listed = ", ".join(f"{one.version} ({one.executable})" for one in interpreters)
     install = None if interpreters else "sudo apt install python3"
     detail = listed or "no Python that sandboxes may use"
@@ -81,6 +79,20 @@ def explain(
             checks.append(Check(name=f"limits: {strength}", ok=strength != "none", detail=", ".join(names), required=False))
     checks += [Check(name=f"not promised: {name}", ok=False, detail=text, required=False) for name, text in unkept.items()]
     return checks
+
+
+def _place(directory: str, granted: Iterable[str], own_ids: bool) -> Check:
+    """Whether the sandboxes' directory can be come to by their ids, and not by way of what all may read."""
+    name, remedy = "state directory", "set AVIATO_STATE_DIR to another directory"
+    real = os.path.realpath(directory)
+    for path in granted:
+        if f"{real}/".startswith(f"{os.path.realpath(path)}/"):
+            return Check(name=name, ok=False, detail=f"{directory} lies in {path}, which every sandbox may read", remedy=remedy)
+    if own_ids and not is_open(directory):
+        remedy = f"chmod o+x the directories above, or {remedy}"
+        closed = f"a directory above {directory} is closed to the sandboxes' ids"
+        return Check(name=name, ok=False, detail=closed, remedy=remedy)
+    return Check(name=name, ok=True, detail=directory)
 
 
 def _seccomp() -> Check:

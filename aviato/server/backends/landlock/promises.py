@@ -24,7 +24,8 @@ def unkept(abi: int, own_ids: bool) -> dict[str, str]:
         "files": "whether a file exists, its size, owner and times can be asked for anywhere; programs and settings in "
         "/usr and /etc are the machine's own",
         "paths": "there is no root directory of its own: outside of its own folder no path can be written to, /tmp included",
-        "names": "host name, user names, processors and load are the machine's",
+        "names": "host name, user names, processors and load are the machine's; commands are not uid 0, whatever exec(user=) "
+        "says",
         "supervisor": "commands have the uid of their supervisor; filters of system calls and Landlock keep them from it, and "
         "no namespace",
         "ends": "what commands leave behind is found by descent: where both the supervisor and the server's template process "
@@ -37,7 +38,8 @@ def unkept(abi: int, own_ids: bool) -> dict[str, str]:
     if not own_ids:
         found |= {
             "uid": "all sandboxes have the server's uid: modes, times and attributes of that user's files anywhere can be "
-            "changed, though their contents can be neither read nor written",
+            "changed, though their contents can be neither read nor written; so code can take the server's own folder from it, "
+            "which then counts as a failure of the machine",
             "terminals": "terminals that this user has open elsewhere can be read and written to",
             "counts": "what the kernel counts by user (pipes, watches, pending signals, locked memory) is shared with the "
             "server",
