@@ -65,6 +65,7 @@ def explain(
             remedy=None if abi else REMEDY,
         ),
         _seccomp(),
+        _descent(),
     ]
     if uids is not None:
         checks.append(Check(name="host uids", ok=True, detail=f"{uids} ids, one of its own for each sandbox"))
@@ -93,6 +94,14 @@ def _place(directory: str, granted: Iterable[str], own_ids: bool) -> Check:
         closed = f"a directory above {directory} is closed to the sandboxes' ids"
         return Check(name=name, ok=False, detail=closed, remedy=remedy)
     return Check(name=name, ok=True, detail=directory)
+
+
+def _descent() -> Check:
+    """Whether the kernel tells of the children of processes: by those a sandbox knows its own."""
+    pid = os.getpid()
+    there = os.path.exists(f"/proc/{pid}/task/{pid}/children")
+    remedy = None if there else "use a kernel with CONFIG_PROC_CHILDREN, and a /proc that is not masked"
+    return Check(name="descent", ok=there, detail="works" if there else "/proc does not tell of children", remedy=remedy)
 
 
 def _seccomp() -> Check:
