@@ -284,6 +284,22 @@ async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):
         (skeleton / ".aviato" / "bin" / "python3").unlink()
 
 
+async def test_nobody_can_hold_up_starts_by_a_lock_on_it(tmp_path, boxes):
+    skeletons = tmp_path / "state" / "skeletons"
+    locked: list[int] = []
+    for _ in range(2):
+        backend = LocalBackend(tmp_path / "state")
+        await backend.open()
+        async with boxes.make_box(backend) as box:
+            assert (await box.run("true")).returncode == 0
+        await backend.close()
+        if not locked:
+            assert skeletons.stat().st_mode & 0o077 == 0
+            locked += [os.open(skeleton, os.O_RDONLY) for skeleton in skeletons.iterdir()]
+            fcntl.flock(locked[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(locked[0])
+
+
 async def test_old_kernels_get_the_same_mounts(backend, boxes, monkeypatch):
     async with boxes.make_box(backend) as box:
         expected = await _mounts(box)
