@@ -10,6 +10,7 @@ import re
 import time
 from base64 import b64encode
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,9 +30,16 @@ KEY_HEADER = "X-Wandb-Api-Key"
 ENTITY_HEADER = "X-Wandb-Entity"
 DEFAULT_BASE_URL = "https://api.wandb.ai"
 REMEMBERED_SECONDS = 600.0
+REFRESH_SECONDS = 480.0
+"""After so long a known key is asked about again while its answer still counts, so that no request waits for it."""
+OUTAGE_SECONDS = 4 * 3600.0
+"""How long a known key counts while W&B cannot be asked: sandboxes end with the heartbeats of their callers."""
+RETRY_SECONDS = 30.0
+"""How soon a known key is asked about again where that failed."""
 MOST_REMEMBERED = 10_000
 MOST_ASKED = 64
-"""How many keys are asked about at a time. Who knows none could otherwise make the server ask without end."""
+"""How many unknown keys are asked about at a time, and how many known ones beside them. Who knows none could otherwise make
+the server ask without end."""
 ANSWER_SECONDS = 10.0
 LARGEST_ANSWER_BYTES = 1 << 20
 QUERY = "query Viewer { viewer { id username entity teams { edges { node { name } } } } }"
@@ -47,6 +55,15 @@ class _Viewer:
 
 
 _NOBODY = _Viewer("", frozenset())
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What W&B said of a key, and when; `retry_at` is when it may be asked about again."""
+
+    viewer: _Viewer
+    at: float
+    retry_at: float = 0.0
 
 
 class WandbKeys:
@@ -67,8 +84,11 @@ class WandbKeys:
         self._entities = frozenset(entities)
         self._url = f"{_checked(base_url or DEFAULT_BASE_URL)}/graphql"
         self._clock = clock
-        self._known: OrderedDict[str, tuple[float, _Viewer]] = OrderedDict()
+        # Apart, so that made-up keys push no known one out.
+        self._known: OrderedDict[str, _Answer] = OrderedDict()
+        self._unknown: OrderedDict[str, _Answer] = OrderedDict()
         self._asking: dict[str, asyncio.Task[_Viewer]] = {}
+        self._asking_known: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
@@ -102,31 +122,56 @@ class WandbKeys:
 
     async def _viewer(self, key: str) -> _Viewer:
         # By its hash, so that a key does not stay in memory for ten minutes.
-        name = hashlib.sha256(key.encode()).hexdigest()
-        until, viewer = self._known.get(name, (0.0, _NOBODY))
-        if name in self._known and self._clock() < until:
-            return viewer
+        name, now = hashlib.sha256(key.encode()).hexdigest(), self._clock()
+        known = self._known.get(name)
+        answer = known or self._unknown.get(name)
+        if answer is not None and now - answer.at < REMEMBERED_SECONDS:
+            if known is not None and now - known.at >= REFRESH_SECONDS and now >= known.retry_at:
+                with suppress(SandboxUnavailableError):
+                    self._start(name, key)
+            return answer.viewer
+        if known is None or now - known.at >= OUTAGE_SECONDS:
+            return await asyncio.shield(self._start(name, key))
+        if now < known.retry_at:
+            return known.viewer
+        try:
+            return await asyncio.shield(self._start(name, key))
+        except SandboxUnavailableError:
+            return known.viewer
+
+    def _start(self, name: str, key: str) -> asyncio.Task[_Viewer]:
         task = self._asking.get(name)
         if task is None:
-            if len(self._asking) >= MOST_ASKED:
-                raise _unavailable("too many unknown W&B keys at a time")
+            is_known = name in self._known
+            if (len(self._asking_known) if is_known else len(self._asking) - len(self._asking_known)) >= MOST_ASKED:
+                raise _unavailable(f"too many {'known' if is_known else 'unknown'} W&B keys at a time")
+            if is_known:
+                self._asking_known.add(name)
             task = self._asking[name] = asyncio.create_task(self._ask(key), name="ask W&B whose a key is")
             task.add_done_callback(lambda done: self._remember(name, done))
-        return await asyncio.shield(task)
+        return task
 
     def _remember(self, name: str, task: asyncio.Task[_Viewer]) -> None:
         del self._asking[name]
+        self._asking_known.discard(name)
+        now = self._clock()
         if task.cancelled() or task.exception() is not None:
+            if name in self._known:
+                self._known[name].retry_at = now + RETRY_SECONDS
             return
-        self._known[name] = (self._clock() + REMEMBERED_SECONDS, task.result())
-        self._known.move_to_end(name)
-        while len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        for answers in (self._known, self._unknown):
+            answers.pop(name, None)
+        answers = self._known if task.result().username else self._unknown
+        answers[name] = _Answer(task.result(), now)
+        while len(answers) > MOST_REMEMBERED:
+            answers.popitem(last=False)
 
     async def _ask(self, key: str) -> _Viewer:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+            # Known keys do not wait for a connection that unknown ones hold.
+            connector = aiohttp.TCPConnector(limit=2 * MOST_ASKED)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         try:
             login = b64encode(f"api:{key}".encode()).decode()
             # Without redirects, which would take the key elsewhere.

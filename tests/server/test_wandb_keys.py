@@ -22,7 +22,7 @@ from aviato.server.guard import Guard, hash_key
 from aviato.server.run import listen_tcp
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.wandb_keys import MOST_ASKED, REMEMBERED_SECONDS, WandbKeys
+from aviato.server.wandb_keys import MOST_ASKED, OUTAGE_SECONDS, REFRESH_SECONDS, REMEMBERED_SECONDS, RETRY_SECONDS, WandbKeys
 from aviato.wire.ids import new_sandbox_id
 from tests.certificates import make_certificate
 
@@ -155,7 +155,7 @@ async def test_an_answer_is_remembered_for_ten_minutes(place):
         await place.ask("ada-key", "team-a")
         await place.ask("eve-key", "team-a")
     assert place.stand_in.asked == ["ada-key", "eve-key"]
-    place.now.seconds = REMEMBERED_SECONDS - 1
+    place.now.seconds = REFRESH_SECONDS - 1
     await place.ask("ada-key", "team-a")
     assert len(place.stand_in.asked) == 2
     place.now.seconds = REMEMBERED_SECONDS
@@ -205,6 +205,67 @@ async def test_made_up_keys_do_not_make_it_ask_without_end(place):
     place.stand_in.go_on.set()
     assert {(await task)[0] for task in asking} == {401}
     assert (await place.ask("ada-key", "team-a"))[0] == 200
+
+
+async def test_a_known_key_is_asked_about_again_before_its_answer_is_old(place):
+    await place.ask("ada-key", "team-a")
+    place.now.seconds = REFRESH_SECONDS
+    place.stand_in.go_on.clear()
+    assert [(await place.ask("ada-key", "team-a"))[0] for _ in range(3)] == [200] * 3
+    while len(place.stand_in.asked) < 2:
+        await asyncio.sleep(0.005)
+    place.stand_in.broken = lambda: web.Response(status=401)
+    place.stand_in.go_on.set()
+    while (await place.ask("ada-key", "team-a"))[0] == 200:
+        await asyncio.sleep(0.005)
+    assert place.stand_in.asked == ["ada-key"] * 2
+
+
+async def test_an_outage_of_wandb_does_not_lock_known_keys_out(place):
+    await place.ask("ada-key", "team-a")
+    await place.ask("eve-key", "team-a")
+    place.stand_in.broken = lambda: web.Response(status=503)
+    place.now.seconds = REMEMBERED_SECONDS
+    assert [(await place.ask("ada-key", "team-a"))[0] for _ in range(3)] == [200] * 3
+    assert place.stand_in.asked[2:] == ["ada-key"]
+    assert (await place.ask("ada-key", "team-b"))[0] == 401
+    for key in ("eve-key", "bob-key"):
+        assert (await place.ask(key, "team-b"))[0] == 503
+    place.now.seconds = OUTAGE_SECONDS - RETRY_SECONDS
+    assert (await place.ask("ada-key", "team-a"))[0] == 200
+    place.now.seconds = OUTAGE_SECONDS
+    assert (await place.ask("ada-key", "team-a"))[0] == 503
+    place.stand_in.broken = None
+    assert (await place.ask("ada-key", "team-a"))[0] == 200
+
+
+async def test_once_wandb_answers_again_a_key_that_is_none_any_more_is_refused(place):
+    await place.ask("ada-key", "team-a")
+    place.stand_in.broken = lambda: web.Response(status=503)
+    place.now.seconds = REMEMBERED_SECONDS
+    assert (await place.ask("ada-key", "team-a"))[0] == 200
+    place.stand_in.broken = lambda: web.Response(status=401)
+    place.now.seconds += RETRY_SECONDS
+    assert (await place.ask("ada-key", "team-a"))[0] == 401
+
+
+async def test_made_up_keys_do_not_keep_known_ones_from_being_asked_about(place, monkeypatch):
+    await place.ask("ada-key", "team-a")
+    monkeypatch.setattr("aviato.server.wandb_keys.MOST_REMEMBERED", 2)
+    for number in range(3):
+        await place.ask(f"made-up-{number}", "team-a")
+    place.now.seconds = REMEMBERED_SECONDS
+    place.stand_in.asked.clear()
+    place.stand_in.go_on.clear()
+    asking = [asyncio.create_task(place.ask(f"made-up-{number}", "team-a")) for number in range(MOST_ASKED)]
+    while len(place.stand_in.asked) < MOST_ASKED:
+        await asyncio.sleep(0.005)
+    known = asyncio.create_task(place.ask("ada-key", "team-a"))
+    while "ada-key" not in place.stand_in.asked:
+        await asyncio.sleep(0.005)
+    place.stand_in.go_on.set()
+    assert (await known)[0] == 200
+    assert {(await task)[0] for task in asking} == {401}
 
 
 async def test_entities_that_are_let_in(place):
