@@ -93,9 +93,14 @@ class _Run:
         return remaining <= 0 or _asked_delay(error) > remaining
 
     def delay(self, state: RetryCallState) -> float:
+        error = _error_of(state)
+        if isinstance(error, AviatoError) and error.reason == "rate_limit":
+            # This time is the call's own turn, which another takes if nobody comes.
+            wanted = _asked_delay(error) + random.uniform(0, FIRST_DELAY_SECONDS)
+            return max(0.0, min(wanted, self._deadline - time.monotonic()))
         backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(state.attempt_number - 1, 30))
         # Jitter also on top of what the server asked for: it tells all its clients the same number.
-        wanted = _asked_delay(_error_of(state)) + random.uniform(backoff / 2, backoff)
+        wanted = _asked_delay(error) + random.uniform(backoff / 2, backoff)
         return max(0.0, min(wanted, self._deadline - time.monotonic()))
 
     def note_sleep(self, state: RetryCallState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -173,40 +173,3 @@ def _rate(given: dict[str, str]) -> float | None:
     if not 0 < rate < math.inf:
         raise ValueError(f"has requests-per-second={text!r}, which is no number above 0")
     return rate
-
-
-@dataclass(slots=True)
-class Pace:
-    """So many requests a second on average, and a second's worth at once.
-
-    Args:
-        per_second: on average.
-    """
-
-    per_second: float
-    _left: float = field(init=False)
-    _since: float = field(default=-math.inf, init=False)
-
-    def __post_init__(self) -> None:
-        self._left = self._most
-
-    @property
-    def _most(self) -> float:
-        return max(1.0, self.per_second)
-
-    def take(self, now: float) -> float:
-        """Take one request.
-
-        Args:
-            now: in seconds, by a clock that does not go back.
-
-        Returns:
-            0 if it may come in, else in how many seconds the next one may.
-        """
-        if self._since > -math.inf:
-            self._left = min(self._most, self._left + (now - self._since) * self.per_second)
-        self._since = now
-        if self._left < 1.0:
-            return (1.0 - self._left) / self.per_second
-        self._left -= 1.0
-        return 0.0

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from aviato.exceptions import AviatoAuthenticationError, SandboxResourceExhaustedError
-from aviato.server.callers import OPERATOR, Caller, Key, Pace, parse_key
+from aviato.server.callers import OPERATOR, Caller, Key, parse_key
+from aviato.server.pace import Pace
 from aviato.server.peers import peer_uid
 from aviato.server.wandb_keys import KEY_HEADER
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from aviato.server.wandb_keys import WandbKeys
+
+UPKEEP = frozenset({"/v1/leases/{lease_id}", "/v1/acknowledgements"})
+"""What clients send by themselves: sandboxes would be lost if it waited behind what their programs ask."""
+UPKEEP_PER_SECOND = 1000.0
 
 
 def hash_key(key: str) -> str:
@@ -49,6 +54,7 @@ class Guard:
     def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = (), wandb: WandbKeys | None = None) -> None:
         self._keys = [parse_key(line) for line in keys]
         self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
+        self._upkeep = {key_hash: Pace(max(UPKEEP_PER_SECOND, pace.per_second)) for key_hash, pace in self._paces.items()}
         named = ["localhost", socket.gethostname(), *hosts]
         self._hosts = {name.lower() for name in named if not name.startswith("*.")}
         self._domains = tuple(name[1:].lower() for name in named if name.startswith("*."))
@@ -97,7 +103,7 @@ class Guard:
         if key.routes and _route_of(request) not in key.routes:
             allowed = ", ".join(sorted(key.routes))
             raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path!r}", reason="route")
-        self._keep_pace(key)
+        self._keep_pace(key, _route_of(request))
         return key.caller
 
     def _known_key(self, text: str) -> Key:
@@ -108,12 +114,11 @@ class Guard:
             raise AviatoAuthenticationError("the API key is not known to this server")
         return found[0]
 
-    def _keep_pace(self, key: Key) -> None:
-        pace = self._paces.get(key.hash)
-        seconds = 0.0 if pace is None else pace.take(time.monotonic())
-        if seconds:
+    def _keep_pace(self, key: Key, route: str | None) -> None:
+        pace = (self._upkeep if route in UPKEEP else self._paces).get(key.hash)
+        if pace is not None and (seconds := pace.take(time.monotonic())):
             raise SandboxResourceExhaustedError(
-                f"this API key may send {key.requests_per_second:g} requests a second",
+                f"this API key may send {pace.per_second:g} requests a second",
                 reason="rate_limit",
                 retry_delay_seconds=seconds,
             )

@@ -120,7 +120,7 @@ async def tenant(arena: Arena) -> bool:
         return found < 300 and stopped < 300
 
 
-PACE = area.defence("a key has a pace", swaps={f"{GUARD}._keep_pace": lambda guard, key: None})
+PACE = area.defence("a key has a pace", swaps={f"{GUARD}._keep_pace": lambda guard, key, route: None})
 
 
 @area.attack("ask more often than a key may", PACE)
