@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aviato.core.background import background
 from aviato.exceptions import AviatoError
-from aviato.wire.execution import Acknowledgements, ExecAck
+from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE, Acknowledgements, ExecAck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,20 +95,33 @@ class Acknowledger:
             self._within = None
 
     async def _tell(self) -> None:
-        while not self._ended:
-            execs, self._execs = self._execs, {}
-            let_go, self._let_go = self._let_go, []
-            self._within = None
-            acks = [ack for of_sandbox in execs.values() for ack in of_sandbox.values()]
+        while not self._ended and (self._execs or self._let_go):
+            acks = self._take_execs()
+            let_go, self._let_go = self._let_go[:ACKNOWLEDGED_AT_ONCE], self._let_go[ACKNOWLEDGED_AT_ONCE:]
+            if not self._execs and not self._let_go:
+                self._within = None
             try:
                 await self._send(Acknowledgements.model_construct(execs=acks, let_go=let_go))
-                return
             except AviatoError as error:
                 logger.debug("acknowledging failed and is tried again: %s", error)
-            for sandbox_id, earlier in execs.items():
-                self._execs[sandbox_id] = {**earlier, **self._execs.get(sandbox_id, {})}
+            else:
+                if max(len(acks), len(let_go)) < ACKNOWLEDGED_AT_ONCE:
+                    return
+                continue
+            for ack in acks:
+                self._execs.setdefault(ack.sandbox_id, {}).setdefault((ack.exec_id, ack.reader_id), ack)
             self._let_go = let_go + self._let_go
             await asyncio.sleep(AGAIN_SECONDS)
+
+    def _take_execs(self) -> list[ExecAck]:
+        """Those that one request may have."""
+        taken: list[ExecAck] = []
+        while self._execs and len(taken) < ACKNOWLEDGED_AT_ONCE:
+            sandbox_id, execs = next(iter(self._execs.items()))
+            taken += [execs.pop(key) for key in list(execs)[: ACKNOWLEDGED_AT_ONCE - len(taken)]]
+            if not execs:
+                del self._execs[sandbox_id]
+        return taken
 
     def _told(self, flushing: asyncio.Task[None]) -> None:
         self._flushing = None

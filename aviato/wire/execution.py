@@ -110,9 +110,13 @@ class ExecAck(RequestModel):
     reader_id: ReaderId = ""
 
 
+ACKNOWLEDGED_AT_ONCE = 1000
+"""How many of a kind may be in one request: a server handles the whole of it before it does anything else."""
+
+
 class Acknowledgements(RequestModel):
     """Body of `POST /v1/acknowledgements`: batched, idempotent; what is not known any more is ignored."""
 
-    execs: list[ExecAck] = []
-    let_go: list[SandboxId] = []
+    execs: Annotated[list[ExecAck], Field(max_length=ACKNOWLEDGED_AT_ONCE)] = []
+    let_go: Annotated[list[SandboxId], Field(max_length=ACKNOWLEDGED_AT_ONCE)] = []
     """Sandboxes whose `Sandbox` object the caller has let go; they may be released under pressure."""

@@ -227,6 +227,19 @@ async def test_nobody_lets_go_or_acknowledges_for_another(folder, backend):
         assert box.let_go and exec_id not in box.execs
 
 
+async def test_long_acknowledgements_hold_up_nobody(folder, backend, monkeypatch):
+    async with serving(folder, backend, "") as (service, _, mine):
+        unknown = new_sandbox_id()
+        ack = {"sandbox_id": unknown, "exec_id": new_exec_id()}
+        for body in ({"let_go": [unknown] * 1001}, {"execs": [ack] * 1001}):
+            error = (await mine.call("POST", "/v1/acknowledgements", body, expect=400))["error"]
+            assert next(iter(body)) in error["message"] and not error["retryable"]
+        asked = []
+        monkeypatch.setattr(service.store, "sandbox", asked.append)
+        await mine.call("POST", "/v1/acknowledgements", {"let_go": [unknown] * 1000, "execs": [ack] * 1000}, expect=204)
+        assert not asked
+
+
 async def test_the_queue_tells_a_tenant_of_its_own_holders(folder, backend):
     async with serving(folder, backend, "", "", max_sandboxes=2) as (_, own, mine, other):
         await mine.running()

@@ -80,12 +80,7 @@ async def cancel_all(call: Call) -> web.Response:
 async def acknowledge(call: Call) -> web.Response:
     """Take what a client has received."""
     body: Acknowledgements = call.body
-    if call.caller.tenant is not None:
-        sees = call.service.registry.sees
-        execs = [ack for ack in body.execs if sees(call.caller, ack.sandbox_id)]
-        let_go = [sandbox_id for sandbox_id in body.let_go if sees(call.caller, sandbox_id)]
-        body = body.model_copy(update={"execs": execs, "let_go": let_go})
-    call.service.execs.acknowledge(body)
+    call.service.execs.acknowledge(body, call.caller)
     return done()
 
 

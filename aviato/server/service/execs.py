@@ -20,6 +20,7 @@ from aviato.wire.frames import FrameType, StreamId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aviato.server.callers import Caller
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
@@ -171,15 +172,21 @@ class Execs:
             except SandboxGone as gone:
                 raise await error_of_gone(box, gone, started=None) from None
 
-    def acknowledge(self, request: Acknowledgements) -> None:
-        """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored."""
+    def acknowledge(self, request: Acknowledgements, caller: Caller) -> None:
+        """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored.
+
+        So is what is not there for the caller. Ids of which nothing is in memory are not looked up.
+        """
         freed = False
         for ack in request.execs:
             if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
-                kept.acknowledge(ack.stdout, ack.stderr)
+                if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
+                    kept.acknowledge(ack.stdout, ack.stderr)
                 continue
             box = self._registry.live.get(ack.sandbox_id)
-            if box is None or box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
+            if box is None or not caller.sees(box.record.owner):
+                continue
+            if box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
                 continue
             state = box.execs.get(ack.exec_id)
             if state is not None and state.kept is not None:
@@ -193,7 +200,9 @@ class Execs:
                 freed = freed or box.let_go
         for sandbox_id in request.let_go:
             box = self._registry.live.get(sandbox_id)
-            if box is not None and box.request.releasable and not box.record.detached and not box.let_go:
+            if box is None or not caller.sees(box.record.owner) or box.let_go:
+                continue
+            if box.request.releasable and not box.record.detached:
                 box.record = replace(box.record, let_go=True)
                 self._registry.save(box.record)
                 self._registry.let_go[sandbox_id] = box

@@ -1,0 +1,35 @@
+"""What is told to a server in the background. How it travels with commands is in `test_execution.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from aviato.core.acknowledgements import Acknowledger
+from aviato.exceptions import SandboxUnavailableError
+from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE, Acknowledgements
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_too_much_for_one_request_is_told_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviato.core.acknowledgements.AGAIN_SECONDS", 0.01)
+    told: list[Acknowledgements] = []
+    failures = [1, 3]
+
+    async def send(acknowledgements: Acknowledgements) -> None:
+        assert max(len(acknowledgements.execs), len(acknowledgements.let_go)) <= ACKNOWLEDGED_AT_ONCE
+        if failures and failures.pop(0) < 3:
+            raise SandboxUnavailableError("not now")
+        told.append(acknowledgements)
+
+    acknowledger = Acknowledger(send)
+    sandboxes = [f"sb-{number}" for number in range(ACKNOWLEDGED_AT_ONCE + 10)]
+    execs = [(f"sb-{number % 7}", f"ex-{number}") for number in range(2 * ACKNOWLEDGED_AT_ONCE + 10)]
+    for sandbox_id in sandboxes:
+        acknowledger.let_go(sandbox_id)
+    for sandbox_id, exec_id in execs:
+        acknowledger.received(sandbox_id, exec_id, 1, 2, done=True)
+    await acknowledger.flushed()
+    assert len(told) == 3
+    assert [sandbox_id for one in told for sandbox_id in one.let_go] == sandboxes
+    assert sorted((ack.sandbox_id, ack.exec_id) for one in told for ack in one.execs) == sorted(execs)
