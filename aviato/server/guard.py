@@ -55,15 +55,20 @@ class Guard:
         self._keys = [parse_key(line) for line in keys]
         self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
         self._upkeep = {key_hash: Pace(max(UPKEEP_PER_SECOND, pace.per_second)) for key_hash, pace in self._paces.items()}
-        named = ["localhost", socket.gethostname(), *hosts]
-        self._hosts = {name.lower() for name in named if not name.startswith("*.")}
-        self._domains = tuple(name[1:].lower() for name in named if name.startswith("*."))
+        self._named = ("localhost", socket.gethostname(), *hosts)
+        self.set_certificate_names(())
         self._wandb = wandb
         self.challenge = 'Bearer, Basic realm="aviato"' + ("" if wandb is None else ", WandB")
         """What a caller that is not let in could bring."""
         self._known: WeakSet[asyncio.BaseTransport] = WeakSet()
         self.let_in: set[object] = set()
         """Connections over TCP that have brought a key; who looks after them takes those out that have gone."""
+
+    def set_certificate_names(self, names: Iterable[str]) -> None:
+        """Take these as names of the server, too, in place of those of an earlier certificate."""
+        named = [*self._named, *names]
+        self._hosts = {name.lower() for name in named if not name.startswith("*.")}
+        self._domains = tuple(name[1:].lower() for name in named if name.startswith("*."))
 
     async def check(self, request: web.Request) -> Caller:
         """See whether a request may come in, and who asks.

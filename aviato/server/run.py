@@ -91,8 +91,9 @@ async def serve(
         log.warning("clients send W&B keys over https only: give --tls-cert, or put a proxy that speaks TLS in front")
     if wandb is not None and not settings.wandb_entity:
         log.warning("everybody with a W&B account is let in: --wandb-entity NAME names whom you mean")
-    names = () if listeners.tls is None else listeners.tls.names()
-    guard = Guard(service.store.key_hashes(), hosts=[settings.host, *settings.allowed_host, *names], wandb=wandb)
+    guard = Guard(service.store.key_hashes(), hosts=[settings.host, *settings.allowed_host], wandb=wandb)
+    if listeners.tls is not None:
+        guard.set_certificate_names(listeners.tls.names())
     runner = web.AppRunner(
         make_app(service, guard),
         handler_cancellation=True,
@@ -111,7 +112,7 @@ async def serve(
     if any(listener.family != socket.AF_UNIX for listener in listeners.sockets):
         beside.append(asyncio.create_task(Strangers(runner, guard.let_in).keep_few(), name="strangers"))
     if listeners.tls is not None:
-        beside.append(asyncio.create_task(listeners.tls.keep_fresh(), name="certificate"))
+        beside.append(asyncio.create_task(listeners.tls.keep_fresh(guard.set_certificate_names), name="certificate"))
     try:
         listening = await accept(runner, listeners)
         on_ready()

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoValidationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aviato.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
+_NO_CHECK_TIME = 0x200000
+"""`X509_V_FLAG_NO_CHECK_TIME` of OpenSSL, which Python does not name."""
 LOOK_SECONDS = 10.0
 """How often the files are looked at: certificates are replaced every few weeks, long before they expire."""
 
@@ -36,16 +40,16 @@ class Tls:
         self.context = _context(cert, key)
 
     def names(self) -> tuple[str, ...]:
-        """The DNS names of the certificate; none where it does not say, or has expired."""
+        """The DNS names of the certificate; none where it does not say."""
         return _names(self.context, self._cert)
 
-    async def keep_fresh(self) -> None:
-        """Read the files again whenever they have changed. New connections get what is new."""
+    async def keep_fresh(self, on_names: Callable[[tuple[str, ...]], None]) -> None:
+        """Read the files again whenever they have changed. New connections get what is new, and `on_names` its names."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.read_again()
+            self.read_again(on_names)
 
-    def read_again(self) -> None:
+    def read_again(self, on_names: Callable[[tuple[str, ...]], None]) -> None:
         """Take up the files if they have changed. Where they do not go together (yet) all stays as it is."""
         seen = self._look()
         if seen == self._seen:
@@ -58,14 +62,16 @@ class Tls:
             log.error("the certificate was replaced and cannot be used; the one before is still in use: %s", error)
         else:
             log.info("the certificate was replaced")
+            on_names(self.names())
         self._seen = seen
 
-    def _look(self) -> list[tuple[int, int, int]]:
+    def _look(self) -> list[tuple[int, int, int, int]]:
         found = []
         for path in (self._cert, self._key):
             with suppress(OSError):
                 status = os.stat(path)
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+                # Another owner or mode, too: what could not be read may be readable now.
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         return found
 
 
@@ -108,7 +114,8 @@ def _names(context: ssl.SSLContext, cert: str) -> tuple[str, ...]:
     """What a client that trusts this very certificate reads in it: Python reads certificates in a handshake only."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # An expired certificate is soon renewed, and some clients do not mind.
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         trusting.load_verify_locations(cert)

@@ -6,6 +6,8 @@ import asyncio
 import os
 import ssl
 import subprocess
+import sys
+import time
 from contextlib import suppress
 
 import aiohttp
@@ -85,7 +87,7 @@ async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, ca
     old, new = cert.read_text(), new_cert.read_text()
     tls = Tls(str(cert), str(key))
     assert presented(tls) == old
-    fresh = asyncio.create_task(tls.keep_fresh())
+    fresh = asyncio.create_task(tls.keep_fresh(lambda _: None))
     os.replace(new_cert, cert)
     while "cannot be used" not in caplog.text:
         await asyncio.sleep(0.01)
@@ -99,3 +101,62 @@ async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, ca
         await asyncio.sleep(0.01)
     assert presented(tls) == new and not fresh.done()
     fresh.cancel()
+
+
+def test_a_key_that_could_not_be_read_is_read_once_it_can_be(tmp_path, monkeypatch):
+    """A renewal writes the files as root and gives them to the server's user thereafter."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    cert, key = make_certificate(tmp_path / "old")
+    new_cert, new_key = make_certificate(tmp_path / "new")
+    new = new_cert.read_text()
+    tls = Tls(str(cert), str(key))
+    os.replace(new_cert, cert)
+    os.replace(new_key, key)
+    with monkeypatch.context() as patch:
+        # Root reads everything: what the kernel tells other users is told here.
+        def refuse(path, *more, **named):
+            raise PermissionError(13, "Permission denied")
+
+        patch.setattr("builtins.open", refuse)
+        tls.read_again(lambda _: None)
+    assert presented(tls) != new
+    key.chmod(0o640)
+    tls.read_again(lambda _: None)
+    assert presented(tls) == new
+
+
+SERVER = "import aviato.server.tls as tls; tls.LOOK_SECONDS = 0.05; from aviato.cli.main import main; main()"
+
+
+async def test_a_server_goes_by_the_names_of_a_renewed_certificate(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    cert, key = make_certificate(tmp_path / "old", "DNS:old.example.org,IP:127.0.0.1")
+    expired = ["openssl", "x509", "-in", str(cert), "-signkey", str(key), "-days", "-1", "-out", str(cert)]
+    subprocess.run(expired, check=True, capture_output=True)
+    new_cert, new_key = make_certificate(tmp_path / "new", "DNS:new.example.org,IP:127.0.0.1")
+    flags = ["--state-dir", str(tmp_path / "state"), "--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)]
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVER, "serve", *flags), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        lines = [(await server.stdout.readline()).decode().strip().partition("=")[2] for _ in range(2)]
+        api_key, url = lines
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"}) as http:
+
+            async def status(host):
+                async with http.get(f"{url}/v1/health", ssl=False, headers={"Host": host}) as response:
+                    return response.status
+
+            assert await status("old.example.org") == 200 and await status("new.example.org") == 401
+            os.replace(new_key, key)
+            os.replace(new_cert, cert)
+            deadline = time.monotonic() + 20
+            while await status("new.example.org") != 200:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+            assert await status("old.example.org") == 401
+    finally:
+        server.send_signal(2)
+        await server.wait()
