@@ -76,7 +76,8 @@ async def serve(
     no secrets of its own: each caller sends what it names.
     """
     variables = take_variables(os.environ)
-    secrets = Secrets(None if embedded else variables, settings.secrets_dir, shared=("/usr", *settings.image.values()))
+    shared = () if settings.secrets_dir is None else backend.shared_paths()
+    secrets = Secrets(None if embedded else variables, settings.secrets_dir, shared)
     raise_open_files()
     dump_no_core()
     fix_threads(asyncio.get_running_loop())

@@ -187,6 +187,8 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--auth", "ldap"], "auth"),
         (["--secrets-dir", "/no/such/directory"], "no directory"),
         (["--secrets-dir", "/usr/lib"], "sandboxes can read"),
+        (["--secrets-dir", "/etc/ssl/certs"], "sandboxes can read"),
+        (["--secrets-dir", "/etc/ssl/certs", "--backend", "landlock"], "sandboxes can read"),
         (["--port", "99999"], "port"),
         (["--backend", "nonsense"], "nonsense"),
         (["--api-key-file", "/no/such/file", "--port", "0"], "/no/such/file"),

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.carriers import carrier
+from aviato.server.folders import Folder
 from aviato.server.service.secrets import LARGEST_BYTES, LARGEST_TOTAL_BYTES, Secrets, take_variables
+from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_sandbox_id
 from aviato.wire.sandboxes import CreateSandbox, SecretReference
 
@@ -97,6 +100,25 @@ def test_a_directory_that_sandboxes_see_is_refused(directory, tmp_path):
     with pytest.raises(AviatoValidationError, match="no directory"):
         Secrets({}, str(tmp_path / "missing"))
     Secrets({}, str(directory), [str(tmp_path / "secrets-2")])
+
+
+@pytest.mark.parametrize("kind", ["local", "landlock"])
+def test_an_interpreter_s_directory_and_an_image_are_seen_by_sandboxes(directory, tmp_path, monkeypatch, kind):
+    prefix = tmp_path / "home" / ".pyenv" / "versions" / "3.12.0"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "lib" / "python3.12").mkdir(parents=True)
+    (prefix / "lib" / "python3.12" / "os.py").touch()
+    (prefix / "bin" / "python3.12").touch(mode=0o755)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    image = tmp_path / "image"
+    settings = ServerSettings(backend=kind, image={"own": str(image)})
+    shared = carrier(settings, Folder(str(tmp_path / "state"))).shared_paths()
+    seen = [prefix / "lib", *([image / "etc"] if kind == "local" else [])]
+    for path in seen:
+        path.mkdir(parents=True, exist_ok=True)
+        with pytest.raises(AviatoValidationError, match="sandboxes can read"):
+            Secrets({}, str(path), shared)
+    Secrets({}, str(directory), shared)
 
 
 async def test_a_request_is_refused_before_anything_is_made(server):

@@ -155,6 +155,10 @@ class Backend(ABC):
     def how_ended(self, sandbox_id: str) -> str | None:
         """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
 
+    def shared_paths(self) -> list[str]:
+        """The files and directories of this machine that sandboxes can read; asked before it is open, too."""
+        return []
+
     def root_path(self, sandbox_id: str) -> str:
         """Of a sandbox without a root directory of its own, the folder that it has instead; else empty."""
         return ""

@@ -88,6 +88,10 @@ class LandlockBackend(LocalBackend):
             text = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
             raise AviatoValidationError(text, field_violations=refused)
 
+    def shared_paths(self) -> list[str]:
+        """See `Backend`."""
+        return plan.shared_paths(_etc_names(), find_interpreters())
+
     def root_path(self, sandbox_id: str) -> str:
         """See `Backend`."""
         return f"{self._places.path(sandbox_id)}/{plan.ROOT}"
@@ -108,7 +112,7 @@ class LandlockBackend(LocalBackend):
         self._places.empty_trash()
         # Processes are counted by looking; a group of its own would take a thread of the supervisor, which it could be hit by.
         self._facts = replace(facts.gather(), groups=(), limit_processes=True)
-        self._etc = tuple(name for name in os.listdir("/etc") if name.startswith(plan.ETC_NAMES))
+        self._etc = _etc_names()
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
         self._images = LocalImages(interpreters, {}, False)
@@ -172,3 +176,7 @@ class LandlockBackend(LocalBackend):
     async def _kill_rest(self, uid: int) -> None:
         if self._root and uid > 0:
             await asyncio.to_thread(remains.kill_uid, uid)
+
+
+def _etc_names() -> tuple[str, ...]:
+    return tuple(name for name in os.listdir("/etc") if name.startswith(plan.ETC_NAMES))

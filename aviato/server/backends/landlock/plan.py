@@ -113,6 +113,12 @@ def readable(interpreters: Iterable[Interpreter]) -> list[str]:
     return [*PROGRAMS, "/etc", *LOOKED_AT, "/dev", *own]
 
 
+def shared_paths(etc: Iterable[str], interpreters: Iterable[Interpreter]) -> list[str]:
+    """As `readable`, but only those names of /etc and /dev that are left open."""
+    outside = [path for path in readable(interpreters) if path not in ("/etc", "/dev")]
+    return [*outside, *(f"/etc/{name}" for name in (*ETC, *etc)), *DEVICES]
+
+
 def environment(place: str, interpreter: bool) -> dict[str, str]:
     """What every command finds set, before what the sandbox and the command add."""
     root = f"{place}/{ROOT}"

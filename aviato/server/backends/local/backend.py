@@ -157,6 +157,10 @@ class LocalBackend(Backend):
         if self._template is not None:
             await self._template.close()
 
+    def shared_paths(self) -> list[str]:
+        """See `Backend`."""
+        return [*plan.shared_paths(facts.gather(), find_interpreters()), *map(str, self._registered.values())]
+
     def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
         """See `Backend`."""
         return self._images.resolve(reference, fallback)

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.backends.local import bounds, rules
 from aviato.server.backends.local.host_tree import LINKS_DIRECTORY, etc_files, own_prefix, skeleton
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aviato.server.images.interpreters import Interpreter
 
 NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
 RO = ("rdonly", "nosuid", "nodev")
@@ -211,6 +216,12 @@ def _sources(options: PlanOptions) -> list[Step]:
         if options.interpreter is not None and own_prefix(options.interpreter[0]):
             take += [(options.interpreter[0], "interpreter", RO)]
     return [*steps, Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen")]
+
+
+def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[str]:
+    """What `host` sandboxes can read of the machine, whichever of these interpreters they have."""
+    own = [one.prefix for one in interpreters if own_prefix(one.prefix)]
+    return ["/usr", *(f"/{name}" for name in facts.directories), *(f"/etc/{name}" for name, _ in facts.etc_shared), *own]
 
 
 def _root(options: PlanOptions) -> list[Step]:
