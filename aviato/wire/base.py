@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import json
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class RequestModel(BaseModel):
     """What a server reads: an unknown field is refused by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def from_record(cls, text: str) -> tuple[Self, list[str]]:
+        """What a server put on record, perhaps one of another version.
+
+        Returns:
+            The model, and the fields that were left out since they are not known.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        values = json.loads(text)
+        try:
+            return cls.model_validate_json(text), []
+        except ValidationError as error:
+            unknown = [one["loc"] for one in error.errors(include_input=False) if one["type"] == "extra_forbidden"]
+        for place in unknown:
+            holder: Any = values
+            for step in place[:-1]:
+                holder = holder[step]
+            del holder[place[-1]]
+        return cls.model_validate_json(json.dumps(values)), [".".join(map(str, place)) for place in unknown]
 
 
 class ResponseModel(BaseModel):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 from dataclasses import replace
 
 import aiohttp
 import pytest
 
+from aviato.exceptions import SandboxUnavailableError
 from aviato.wire.ids import new_exec_id
 
 pytestmark = pytest.mark.anyio
@@ -113,3 +116,139 @@ async def test_long_polls_and_streams_end_with_a_retryable_error_when_the_server
         await http.close()
         assert (await client.call("GET", f"/v1/sandboxes/{sandbox_id}?wait=ended", expect=503))["error"]["retryable"]
     assert sandbox_id in backend.links and backend.destroyed == []
+
+
+async def test_a_server_that_cannot_reach_a_living_sandbox_says_so_and_ends_nothing(serving, folder, backend, monkeypatch):
+    async with serving(folder, backend) as (_, client, _):
+        sandbox_id = (await client.running(command="hang"))["sandbox_id"]
+        done = new_exec_id()
+        assert (await client.exec(sandbox_id, "echo", "x", exec_id=done))[-1][1]["returncode"] == 0
+        stopped = (await client.running())["sandbox_id"]
+        await client.call("DELETE", f"/v1/sandboxes/{stopped}", expect=200)
+
+    async def cannot():
+        raise SandboxUnavailableError("user namespaces: forbidden", reason="cannot_run", retryable=False)
+
+    there = f"/v1/sandboxes/{sandbox_id}"
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "open", cannot)
+        async with serving(folder, backend) as (_, client, _):
+            errors = [
+                await client.exec(sandbox_id, "echo", "x", expect=503),
+                await client.exec(sandbox_id, "echo", "x", exec_id=done, expect=503),
+            ]
+            for method, path, body in (
+                ("GET", "?wait=running", None),
+                ("GET", "?wait=ended", None),
+                ("POST", "/stop", {}),
+                ("POST", "/stop", {"release": True}),
+                ("DELETE", "", None),
+                ("GET", "/logs?follow=true", None),
+                ("GET", "/files/stat?path=/x", None),
+                ("GET", "/ports/80", None),
+            ):
+                answer = await client.call(method, there + path, body=body, expect=503)
+                errors.append(answer["error"])
+            for error in errors:
+                assert (error["code"], error["is_infrastructure"], error["retryable"]) == ("UNAVAILABLE", True, True), error
+                assert "has not ended" in error["message"] and "namespaces: forbidden" in error["message"]
+            # Of a command that is not on record nobody can say that it has not started.
+            assert [error.get("started") for error in errors[:2]] == [None, True]
+            assert (await client.call("GET", there, expect=200))["status"] == "running"
+            listed = (await client.call("GET", "/v1/sandboxes", expect=200))["sandboxes"]
+            assert [(one["sandbox_id"], one["status"]) for one in listed] == [(sandbox_id, "running")]
+            assert (await client.wait(stopped, "ended"))["status_reason"] == "stopped"
+            assert (await client.exec(stopped, "echo", "x", expect=409))["reason"] == "stopped"
+    async with serving(folder, backend) as (_, client, _):
+        assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
+
+
+_BODIES = {
+    "not JSON": "{",
+    "nothing": None,
+    "another id": '{"sandbox_id": "sb-???"}',
+    "a field that is wrong": '{"args": 5, "environment_variables": {"A": "hush"}}',
+}
+
+
+@pytest.mark.parametrize("body", _BODIES.values(), ids=_BODIES)
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "queued"])
+async def test_a_record_that_cannot_be_read_concerns_its_sandbox_alone(serving, folder, backend, runs, body, caplog):
+    async with serving(folder, backend, max_sandboxes=2) as (_, client, _):
+        kept = (await client.running())["sandbox_id"]
+        broken = (await client.running())["sandbox_id"]
+        queued = (await client.create())["sandbox_id"]
+    hurt = broken if runs else queued
+    _edit(folder, "UPDATE sandboxes SET body = ? WHERE sandbox_id = ?", body, hurt)
+    async with serving(folder, backend, max_sandboxes=2) as (service, client, _):
+        info = await client.wait(hurt, "ended")
+        assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
+        assert "hush" not in info["message"] and "hush" not in caplog.text
+        assert f"sandbox {hurt} cannot be taken up" in caplog.text
+        error = await client.exec(hurt, "echo", "x", expect=409)
+        assert (error["reason"], error["is_infrastructure"]) == ("lost", True)
+        other = queued if runs else broken
+        await client.wait(other, "running")
+        for sandbox_id in (kept, other):
+            assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
+        assert backend.places == {kept, other} and service.places.admission.live == 2
+        await client.call("DELETE", f"/v1/sandboxes/{kept}", expect=200)
+        assert (await client.running())["status"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("status", "newer"), ("status", "paused"), ("status", "failed"), ("tags", "x"), ("ports", "[1]")]
+)
+async def test_a_column_that_cannot_be_read_concerns_its_sandbox_alone(serving, folder, backend, column, value):
+    async with serving(folder, backend) as (_, client, _):
+        kept, hurt = [(await client.running())["sandbox_id"] for _ in range(2)]
+    _edit(folder, f"UPDATE sandboxes SET {column} = ? WHERE sandbox_id = ?", value, hurt)
+    async with serving(folder, backend) as (_, client, _):
+        assert (await client.exec(kept, "echo", "x"))[-1][1]["returncode"] == 0
+        info = await client.wait(hurt, "ended")
+        assert (info["status_reason"], info["is_infrastructure"]) == ("lost", True)
+        listed = (await client.call("GET", "/v1/sandboxes?include_stopped=true", expect=200))["sandboxes"]
+        assert {one["sandbox_id"] for one in listed} == {kept, hurt} and backend.places == {kept}
+
+
+async def test_any_failure_to_take_one_up_concerns_it_alone(serving, folder, backend, monkeypatch):
+    async with serving(folder, backend) as (_, client, _):
+        kept, hurt, late = [(await client.running())["sandbox_id"] for _ in range(3)]
+    reconnect = backend.reconnect
+
+    async def fails(sandbox_id):
+        if sandbox_id == hurt:
+            raise RuntimeError("a fault")
+        return await reconnect(sandbox_id)
+
+    monkeypatch.setattr(backend, "reconnect", fails)
+    backend.links[late].hello = {}  # Fails when its place is held and its commands are looked for.
+    async with serving(folder, backend) as (service, client, _):
+        for sandbox_id in (hurt, late):
+            info = await client.wait(sandbox_id, "ended")
+            assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
+        assert (await client.exec(kept, "echo", "x"))[-1][1]["returncode"] == 0
+        await client.running()
+        assert kept in backend.places and not {hurt, late} & backend.places and service.places.admission.live == 2
+
+
+async def test_fields_of_another_version_are_ignored_on_record_and_refused_in_a_request(serving, folder, backend, caplog):
+    async with serving(folder, backend) as (_, client, _):
+        sandbox_id = (await client.running(resources={"limits": {"processes": 9}}, annotations={"a": "b"}))["sandbox_id"]
+        error = await client.create(newer=1, expect=400)
+        assert "newer" in error["error"]["message"]
+    more = "json_set(body, '$.newer', 1, '$.resources.limits.newer', json('[1]'))"
+    _edit(folder, f"UPDATE sandboxes SET body = {more} WHERE sandbox_id = ?", sandbox_id)
+    async with serving(folder, backend) as (service, client, _):
+        assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
+        request = service.registry.live[sandbox_id].request
+        assert (request.resources.limits.processes, request.annotations) == (9, {"a": "b"})
+        assert "resources.limits.newer" in caplog.text
+        assert json.loads(service.store.sandbox(sandbox_id).body)["newer"] == 1
+
+
+def _edit(folder, statement, *values):
+    db = sqlite3.connect(folder.store)
+    with db:
+        assert db.execute(statement, values).rowcount == 1
+    db.close()

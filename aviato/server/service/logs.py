@@ -24,10 +24,11 @@ class Logs:
 
         Raises:
             SandboxNotFoundError: the sandbox is not known.
+            SandboxUnavailableError: more may come, and this server cannot reach the sandbox.
         """
         box = self._registry.live.get(sandbox_id)
         if box is None:
-            self._registry.record(sandbox_id)
+            (self._registry.ended if follow else self._registry.record)(sandbox_id)
         elif follow and box.request.command is not None:
             await box.ready.wait()
         output = box.output if box is not None else None

@@ -8,11 +8,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.service.live import LiveSandbox
-from aviato.server.states import ending_of, start_failed
+from aviato.server.states import ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
@@ -32,14 +34,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 10.0
+_LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATING)
 
 
 class Reconciliation:
     """Makes the store and the machine agree.
 
     Sandboxes whose supervisor answers run again; those whose start was never begun, or broken off, are queued again; the others
-    have ended,
-    by the reason that their supervisor left behind or `lost`. Places without a record are taken away.
+    have ended, by the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is
+    lost and holds up no other. Places without a record are taken away.
     """
 
     def __init__(
@@ -74,6 +77,38 @@ class Reconciliation:
         await self._execs.detached.clear(self._registry.live)
 
     async def _take_up(self, record: SandboxRecord) -> None:
+        try:
+            await self._try_to_take_up(record)
+        except Exception as error:
+            # What it says of a body could quote it: it is for nobody else.
+            quiet = isinstance(error, ValidationError)
+            log.error("sandbox %s cannot be taken up: %s", record.sandbox_id, _said(error), exc_info=None if quiet else error)
+            await self._give_up(record, f"the server could not take it up after a restart: {_said(error)}")
+
+    async def _give_up(self, record: SandboxRecord, message: str) -> None:
+        box = self._registry.live.get(record.sandbox_id)
+        if box is None:
+            box = self._unusable(record)
+            self._registry.live[record.sandbox_id] = box
+        elif box.task is not None:
+            box.task.cancel()
+            await asyncio.wait((box.task,))
+            if box.gone.is_set():
+                return
+        # Whatever runs there is out of reach for good, so its place goes too.
+        box.record = replace(box.record, begun=True)
+        if box.ending is None:
+            box.settle(lost(message))
+        self._places.gone(box)  # It may have been in the queue.
+        self._places.hold(box)
+        box.task = asyncio.create_task(self._lives.conclude(box))
+
+    def _unusable(self, record: SandboxRecord) -> LiveSandbox:
+        status = record.status if record.status in _LIVING else SandboxStatus.RUNNING
+        request = CreateSandbox.model_construct(sandbox_id=record.sandbox_id)
+        return LiveSandbox(record=replace(record, status=status), request=request, holder="detached")
+
+    async def _try_to_take_up(self, record: SandboxRecord) -> None:
         box = self._box(record)
         if not record.begun and box.asked is None:
             try:
@@ -95,7 +130,7 @@ class Reconciliation:
             link.detach()
             await self._lives.destroy(record.sandbox_id)
             self._registry.save(replace(record, begun=False))
-            await self._take_up(replace(record, begun=False))
+            await self._try_to_take_up(replace(record, begun=False))
             return
         self._enter(box)
         self._places.hold(box)
@@ -119,7 +154,11 @@ class Reconciliation:
             self._lives.ask_to_end(box, asked)
 
     def _box(self, record: SandboxRecord) -> LiveSandbox:
-        request = CreateSandbox.model_validate_json(record.body or "{}")
+        if record.status not in _LIVING:
+            raise ValueError(f"{str(record.status)!r} is no status of a sandbox that has not ended")
+        request, unknown = CreateSandbox.from_record(record.body or "{}")
+        if unknown:
+            log.warning("sandbox %s: fields of another version are ignored: %s", record.sandbox_id, ", ".join(unknown))
         lease = self._leases.held.get(record.lease_id or "")
         waited = max(0.0, time.time() - record.created_at)
         return LiveSandbox(
@@ -148,3 +187,12 @@ class Reconciliation:
         except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
             log.warning("sandbox %s does not answer: %r", sandbox_id, error)
             return None
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        faults = error.errors(include_input=False, include_context=False, include_url=False)
+        return "its record cannot be read: " + "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults[:3]
+        )
+    return f"{type(error).__name__}: {error}"

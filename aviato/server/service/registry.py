@@ -13,7 +13,7 @@ from aviato.server.states import Ending, error_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aviato.exceptions import SandboxError
+    from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
     from aviato.server.service.live import LiveSandbox
     from aviato.server.store import SandboxRecord, Store
@@ -32,6 +32,8 @@ class Registry:
         self.let_go: dict[str, LiveSandbox] = {}
         self.on_idle: Callable[[], None] = lambda: None
         """Called when a sandbox that was let go may have become releasable."""
+        self.unable: AviatoError | None = None
+        """Why this server cannot reach what runs, if it cannot."""
         self._unsaved: dict[str, SandboxRecord] = {}
 
     def save(self, record: SandboxRecord) -> None:
@@ -58,6 +60,7 @@ class Registry:
 
         Raises:
             SandboxNotFoundError: it is not on record.
+            SandboxUnavailableError: it has not ended, and this server cannot reach it.
             SandboxError: the error of its ending.
         """
         box = self.live.get(sandbox_id)
@@ -77,6 +80,18 @@ class Registry:
         record = self.find_record(sandbox_id)
         if record is None:
             raise _unknown(sandbox_id)
+        return record
+
+    def ended(self, sandbox_id: str) -> SandboxRecord:
+        """What is on record of a sandbox that does not live here: its end.
+
+        Raises:
+            SandboxNotFoundError: nothing is.
+            SandboxUnavailableError: it has not ended, and this server cannot reach it.
+        """
+        record = self.record(sandbox_id)
+        if record.ended_at is None:
+            raise self._out_of_reach(sandbox_id)
         return record
 
     def sees(self, caller: Caller, sandbox_id: str) -> bool:
@@ -99,12 +114,15 @@ class Registry:
         return box.record if box is not None else self._unsaved.get(sandbox_id) or self.store.sandbox(sandbox_id)
 
     def error_of_record(self, record: SandboxRecord, *, exec_id: str | None = None) -> SandboxError:
-        """The error of an ending that is on record."""
+        """The error of an ending that is on record, or of a sandbox that this server cannot reach."""
         started = None
         if exec_id is not None:
             found = self.store.exec(exec_id)
             # Of another sandbox's command nothing is told.
             started = found is not None and found.sandbox_id == record.sandbox_id and found.started
+        if record.ended_at is None:
+            # What is not on record may have started all the same: its server can have died before it had written that.
+            return self._out_of_reach(record.sandbox_id, started=started or None)
         ending = Ending(
             status=record.status,
             reason=record.status_reason or "lost",
@@ -113,6 +131,11 @@ class Registry:
             is_infrastructure=record.is_infrastructure,
         )
         return error_of(record.sandbox_id, ending, started=started)
+
+    def _out_of_reach(self, sandbox_id: str, *, started: bool | None = None) -> SandboxUnavailableError:
+        why = "" if self.unable is None else f": {self.unable}"
+        message = f"sandbox {sandbox_id} has not ended, but this server cannot reach it{why}; a server that can runs on in it"
+        return SandboxUnavailableError(message, sandbox_id=sandbox_id, started=started, reason="backend")
 
     @contextmanager
     def call(self, box: LiveSandbox) -> Iterator[None]:

@@ -172,6 +172,7 @@ class Sandboxes:
 
         Raises:
             SandboxNotFoundError: it is not known.
+            SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
         box = self._registry.live.get(sandbox_id)
         if box is not None and wait is not None:
@@ -180,6 +181,8 @@ class Sandboxes:
                 # Its place is being taken away: that is bounded, and the answer then is its end.
                 await self._polls.wait(box.gone, max(timeout_seconds, 1.0))
             return self._info(box, box.record)
+        if box is None and wait is not None:
+            return self._info(None, self._registry.ended(sandbox_id))
         return self._info(box, self._registry.record(sandbox_id))
 
     async def list(
@@ -217,10 +220,11 @@ class Sandboxes:
 
         Raises:
             SandboxNotFoundError: it is not known.
+            SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
         box = self._registry.live.get(sandbox_id)
         if box is None:
-            return self._info(None, self._registry.record(sandbox_id))
+            return self._info(None, self._registry.ended(sandbox_id))
         self._lives.ask_to_end(box, "stopped", grace_seconds)
         await self._polls.wait(box.gone, None)
         return self._info(box, box.record)
@@ -230,10 +234,11 @@ class Sandboxes:
 
         Raises:
             SandboxNotFoundError: it is not known.
+            SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
         box = self._registry.live.get(sandbox_id)
         if box is None:
-            return self._info(None, self._registry.record(sandbox_id))
+            return self._info(None, self._registry.ended(sandbox_id))
         if box.releasable:
             self._lives.ask_to_end(box, "released")
         if box.asked is not None or box.ending is not None:

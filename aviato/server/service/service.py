@@ -85,7 +85,6 @@ class Service:
         self.code = CodeRunner(self.one_shots, self.files, self.polls)
         self.batches = BatchRunner(self.one_shots, self.files)
         self._opened: asyncio.Task[None] | None = None
-        self._unable: AviatoError | None = None
 
     def open(self) -> None:
         """Begin to get ready; `ready()` waits for it."""
@@ -107,8 +106,8 @@ class Service:
         Raises:
             SandboxUnavailableError: they cannot; the message holds the remedy.
         """
-        if self._unable is not None:
-            raise self._unable
+        if self.registry.unable is not None:
+            raise self.registry.unable
 
     def health(self) -> Health:
         """What the health route says."""
@@ -187,11 +186,11 @@ class Service:
             ).run()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
-            self._unable = error
+            self.registry.unable = error
         except Exception as error:
             log.exception("the backend cannot be opened")
             message = f"the backend {self.backend.name!r} cannot be opened: {error}"
-            self._unable = SandboxUnavailableError(message, reason="backend")
+            self.registry.unable = SandboxUnavailableError(message, reason="backend")
 
     def _release(self, box: LiveSandbox) -> None:
         log.info("sandbox %s is released: it was let go and its place is needed", box.sandbox_id)

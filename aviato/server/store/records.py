@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from aviato.options import SandboxStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,20 +113,37 @@ def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
     return row
 
 
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "status": SandboxStatus,
+    "is_infrastructure": bool,
+    "detached": bool,
+    "begun": bool,
+    "let_go": bool,
+    "tags": lambda text: tuple(json.loads(text)),
+    "annotations": json.loads,
+    "limits": json.loads,
+    "ports": lambda text: {int(port): address for port, address in json.loads(text).items()},
+    "egress": json.loads,
+    "unkept_promises": lambda text: tuple(json.loads(text)),
+}
+
+
 def sandbox_record(row: Mapping[str, Any]) -> SandboxRecord:
-    """The sandbox of a row."""
+    """The sandbox of a row.
+
+    What cannot be read has its default, and the record has no body: nothing can be run by it, but it holds up no other.
+    """
     values = {name: row[name] for name in SANDBOX_COLUMNS}
-    values.update(
-        status=SandboxStatus(values["status"]),
-        is_infrastructure=bool(values["is_infrastructure"]),
-        detached=bool(values["detached"]),
-        begun=bool(values["begun"]),
-        let_go=bool(values["let_go"]),
-        tags=tuple(json.loads(values["tags"])),
-        annotations=json.loads(values["annotations"]),
-        limits=json.loads(values["limits"]),
-        ports={int(port): address for port, address in json.loads(values["ports"]).items()},
-        egress=json.loads(values["egress"]),
-        unkept_promises=tuple(json.loads(values["unkept_promises"])),
-    )
+    unreadable = []
+    for name, read in _READERS.items():
+        try:
+            values[name] = read(values[name])
+        except (ValueError, TypeError, AttributeError):
+            unreadable.append(name)
+            del values[name]
+    if unreadable:
+        log.warning("the record of sandbox %s cannot be read: %s", values["sandbox_id"], ", ".join(unreadable))
+        values["body"] = None
+        if "status" in unreadable and values["ended_at"] is not None:
+            values["status"] = SandboxStatus.FAILED
     return SandboxRecord(**values)
