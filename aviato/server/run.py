@@ -17,6 +17,7 @@ from aiohttp import web
 from aviato.server import http_log
 from aviato.server.app import make_app
 from aviato.server.guard import Guard
+from aviato.server.handshakes import TlsListener
 from aviato.server.host import dump_no_core, raise_open_files
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
@@ -174,10 +175,10 @@ async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float 
         await asyncio.sleep(min(IDLE_CHECK_SECONDS, idle_exit / 4))
 
 
-async def accept(runner: web.AppRunner, listeners: Listeners) -> list[asyncio.AbstractServer]:
+async def accept(runner: web.AppRunner, listeners: Listeners) -> list[asyncio.AbstractServer | TlsListener]:
     """Let connections come to an application that is set up, over TLS where that is TCP's."""
     loop = asyncio.get_running_loop()
-    found: list[asyncio.AbstractServer] = []
+    found: list[asyncio.AbstractServer | TlsListener] = []
     for listener in listeners.sockets:
         server = runner.server
         assert server is not None
@@ -185,8 +186,7 @@ async def accept(runner: web.AppRunner, listeners: Listeners) -> list[asyncio.Ab
             found.append(await loop.create_server(server, sock=listener, backlog=BACKLOG))
             continue
         # aiohttp's own sites leave a stranger a minute for this.
-        tls, seconds = listeners.tls.context, HANDSHAKE_SECONDS
-        found.append(await loop.create_server(server, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=seconds))
+        found.append(TlsListener(listener, server, listeners.tls.context, HANDSHAKE_SECONDS))
     return found
 
 

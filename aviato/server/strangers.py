@@ -21,6 +21,11 @@ SHARE = 8
 """They may have one in so many of the descriptors."""
 
 
+def most() -> int:
+    """How many there may be."""
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE)
+
+
 class Strangers:
     """Cuts them off.
 
@@ -36,7 +41,7 @@ class Strangers:
 
     def most(self) -> int:
         """How many may be connected."""
-        return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE)
+        return most()
 
     async def keep_few(self) -> None:
         """Look again and again."""

@@ -78,6 +78,40 @@ async def test_who_does_not_begin_tls_is_cut_off(tmp_path, folder, backend, monk
     await runner.cleanup()
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": faster}) for faster in (False, True)])
+async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder, backend, monkeypatch):
+    """They are in no list of the server, and would take all of its descriptors."""
+    monkeypatch.setattr("aviato.server.handshakes.most", lambda: 4)
+    cert, key = make_certificate(tmp_path)
+    folder.make()
+    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
+    await runner.setup()
+    listener = listen_tcp("127.0.0.1", 0)
+    [server] = await accept(runner, Listeners(sockets=[listener], tls=Tls(str(cert), str(key))))
+    port = listener.getsockname()[1]
+    before = len(os.listdir("/proc/self/fd"))
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+    oldest = [asyncio.create_task(reader.read()) for reader, _ in silent[:-4]]
+    async with asyncio.timeout(5):
+        for reading in oldest:
+            with suppress(ConnectionError):
+                assert await reading == b""
+    assert len(os.listdir("/proc/self/fd")) <= before + 200 + 20
+    newest = asyncio.create_task(silent[-1][0].read())
+    trusting = ssl.create_default_context(cafile=str(cert))
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": "Bearer key"}) as http,
+        http.get(f"https://localhost:{port}/v1/health", ssl=trusting) as response,
+    ):
+        assert response.status == 200
+    assert not newest.done()
+    for _, writer in silent:
+        writer.close()
+    await asyncio.wait([newest])
+    server.close()
+    await runner.cleanup()
+
+
 async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("aviato.server.tls.LOOK_SECONDS", 0.01)
     for name in ("old", "new"):
