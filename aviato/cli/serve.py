@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,7 @@ from aviato.exceptions import AviatoError
 from aviato.server.settings import ServerSettings, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aviato.server.folders import Folder
     from aviato.server.run import Listeners
@@ -108,10 +110,13 @@ def _read_keys(path: str) -> list[list[str]]:
     from aviato.server.routes import ROUTES
 
     try:
-        with open(path) as file:
+        # Some editors put a byte order mark before the first key.
+        with open(path, encoding="utf-8-sig") as file:
             keys = [line.split() for line in file if line.strip() and not line.startswith("#")]
     except OSError as error:
         raise click.ClickException(f"--api-key-file {path!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.ClickException(f"--api-key-file {path!r} is no text in UTF-8") from None
     if not keys:
         raise click.ClickException(f"--api-key-file {path!r} holds no key")
     known = {route.path for route in ROUTES}
@@ -132,15 +137,45 @@ def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[
     sockets: list[socket.socket] = []
     lines: list[str] = []
     path: str | None = None
-    if settings.socket_fd is not None:
-        sockets.append(socket.socket(fileno=settings.socket_fd))
-        lines.append(f"export AVIATO_BASE_URL=unix://{sockets[0].getsockname()}")
-    elif settings.port is None or settings.socket is not None:
-        path = os.path.abspath(settings.socket or os.path.join(folder.path, "aviato.sock"))
-        sockets.append(listen_unix(path))
-        lines.append(f"export AVIATO_BASE_URL=unix://{path}")
-    if settings.port is not None:
-        sockets.append(listen_tcp(settings.host, settings.port))
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        lines.append(f"export AVIATO_BASE_URL={'http' if tls is None else 'https'}://{host}:{sockets[-1].getsockname()[1]}")
+    scheme = "http" if tls is None else "https"
+    with ExitStack() as undo:
+        if settings.socket_fd is not None:
+            with _named(f"--socket-fd {settings.socket_fd}"):
+                sockets.append(undo.enter_context(socket.socket(fileno=settings.socket_fd)))
+                if not sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    raise OSError(errno.EINVAL, "this socket does not listen")
+            is_unix = sockets[0].family == socket.AF_UNIX
+            lines.append(_url("unix", sockets[0].getsockname()) if is_unix else _tcp_url(scheme, sockets[0]))
+        elif settings.port is None or settings.socket is not None:
+            path = os.path.abspath(settings.socket or os.path.join(folder.path, "aviato.sock"))
+            with _named(f"--socket {path!r}"):
+                sockets.append(undo.enter_context(listen_unix(path)))
+            undo.callback(os.unlink, path)
+            lines.append(_url("unix", path))
+        if settings.port is not None:
+            with _named(f"--host {settings.host} --port {settings.port}"):
+                sockets.append(undo.enter_context(listen_tcp(settings.host, settings.port)))
+            lines.append(_tcp_url(scheme, sockets[-1], settings.host))
+        undo.pop_all()
     return Listeners(sockets=sockets, path=path, tls=tls), lines
+
+
+@contextmanager
+def _named(flags: str) -> Iterator[None]:
+    """Say which flags ask for a socket that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{flags}: the server cannot listen there: {error.strerror}") from None
+    except UnicodeError:
+        raise click.ClickException(f"{flags}: the server cannot listen there: that is no host name") from None
+
+
+def _tcp_url(scheme: str, listener: socket.socket, host: str | None = None) -> str:
+    address, port = listener.getsockname()[:2]
+    host = host or address
+    return _url(scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+def _url(scheme: str, where: str) -> str:
+    return f"export AVIATO_BASE_URL={scheme}://{where}"

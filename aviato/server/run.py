@@ -86,6 +86,8 @@ async def serve(
     if settings.api_key_file is not None:
         # A key that was taken out of the file is one no more.
         service.store.forget_key_hashes()
+    elif earlier := len(service.store.key_hashes()):
+        log.info("%d API keys of earlier starts stay valid; --api-key-file F puts those of a file in their place", earlier)
     for key_hash in key_hashes:
         service.store.add_key_hash(key_hash)
     wandb = WandbKeys(os.environ.get("WANDB_BASE_URL"), settings.wandb_entity) if settings.auth == "wandb" else None

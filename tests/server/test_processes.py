@@ -192,6 +192,11 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--port", "99999"], "port"),
         (["--backend", "nonsense"], "nonsense"),
         (["--api-key-file", "/no/such/file", "--port", "0"], "/no/such/file"),
+        (["--api-key-file", "/bin/true", "--port", "0"], "--api-key-file '/bin/true' is no text in UTF-8"),
+        (["--socket", "/no/such/directory/s"], "--socket '/no/such/directory/s': the server cannot listen there: No such file"),
+        (["--host", "192.0.2.1", "--port", "0"], "--host 192.0.2.1 --port 0: the server cannot listen there: Cannot assign"),
+        (["--host", "a..b", "--port", "0"], "--host a..b --port 0: the server cannot listen there"),
+        (["--socket-fd", "99"], "--socket-fd 99: the server cannot listen there: Bad file descriptor"),
     ],
 )
 def test_wrong_flags_are_named(state, flags, said):
@@ -199,6 +204,40 @@ def test_wrong_flags_are_named(state, flags, said):
         [*SERVE, "--state-dir", str(state), *flags], capture_output=True, text=True, env=environment(), timeout=20
     )
     assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_socket_that_does_not_listen_is_refused(state):
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        command = [*SERVE, "--state-dir", str(state), "--socket-fd", str(bound.fileno())]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20, pass_fds=[bound.fileno()])
+    assert done.returncode == 1 and "this socket does not listen" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_no_socket_is_left_where_another_cannot_be_had(state):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [*SERVE, "--state-dir", str(state), "--socket", str(state / "s"), "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+    assert done.returncode == 1 and "in use" in done.stderr and "Traceback" not in done.stderr
+    assert not (state / "s").exists()
+
+
+def test_keys_of_a_file_with_a_byte_order_mark_stay_valid_without_it(serve, state):
+    keys = state / "keys"
+    keys.write_bytes(b"\xef\xbb\xbffirst\nsecond\n")
+
+    def health(server, key):
+        port = int(re.search(r":(\d+)$", server.lines[-1])[1])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/health", headers={"Authorization": f"Bearer {key}"})
+            return connection.getresponse().status
+
+    for flags, said in ((["--api-key-file", str(keys)], False), ([], True)):
+        server = serve("--port", "0", *flags)
+        assert [health(server, key) for key in ("first", "second", "third")] == [200, 200, 401]
+        out, err = server.end()
+        assert "AVIATO_API_KEY" not in out and ("2 API keys of earlier starts stay valid" in err) is said
 
 
 def test_idle_exit(serve, state):
