@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.attacks import registry
 from tests.attacks.registry import ATTACKS, DEFENCES, Arena, built
 
-pytestmark = [pytest.mark.anyio, pytest.mark.attack]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.attack,
+    pytest.mark.skipif("AVIATO_TEST_PAIRS_MADE" in os.environ, reason="python -m tests.attacks.mutate has made them"),
+]
 registry.load()
 
 
