@@ -513,6 +513,39 @@ async def test_few_sandboxes_do_not_take_all_connections(monkeypatch):
     await egress.shut()
 
 
+async def test_a_place_wakes_who_can_have_it_and_nobody_else(monkeypatch):
+    egress = egress_module.Egress(None, "/nowhere", [])
+    egress.most_connections = 4
+    ways, clients = [], []
+    for number in range(30):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        ways.append(egress_module._Way(f"sb-{number}", listener, Idle()))
+        egress._ways[ways[-1].sandbox_id] = ways[-1]
+        if number != 3:
+            clients += [socket.create_connection(listener.getsockname()) for _ in range(2)]
+    for way in ways:
+        egress._accept(way)
+    first = next(way for way in ways if way.connections)
+    served = [way for way in ways if way.connections]
+    assert egress._connections == 4 == sum(len(way.connections) for way in ways)
+    asked = []
+    accept = egress_module.Egress._accept
+    monkeypatch.setattr(egress_module.Egress, "_accept", lambda self, way: (asked.append(way), accept(self, way))[1])
+    for _ in range(20):
+        for task in list(first.connections):
+            task.cancel()
+        while egress._connections != 4 or any(task.cancelling() for way in ways for task in way.connections):
+            await asyncio.sleep(0.001)
+        first = next(way for way in ways if way.connections and way not in served[:-1])
+        served.append(first)
+    assert len(asked) < 150
+    assert len({way.sandbox_id for way in served}) > 15
+    await egress.shut()
+    for sock in clients:
+        sock.close()
+
+
 class Idle:
     async def serve(self, sock):
         await asyncio.Event().wait()

@@ -6,6 +6,7 @@ The supervisor makes that listener inside and keeps it, so that connections wait
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import resource
 import time
@@ -56,6 +57,8 @@ class _Way:
     proxy: Proxy
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     accepting: bool = False
+    turn: int = 0
+    """Of its last wait for a place."""
     warned_at: float = float("-inf")
     credit: float = CONNECTIONS_AT_ONCE
     credited_at: float = field(default_factory=time.monotonic)
@@ -87,6 +90,10 @@ class Egress:
         self._allowed = networks(allowed)
         self._ways: dict[str, _Way] = {}
         self._full: set[_Way] = set()
+        self._waiting: list[tuple[int, int, _Way]] = []
+        """A heap of those that wait for a place among all, who has fewest in front: connections, turn. Some are stale."""
+        self._turns = 0
+        self._connections = 0
         self._leaving: set[asyncio.Task[None]] = set()
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         files = 1 << 20 if files == resource.RLIM_INFINITY else files
@@ -169,7 +176,8 @@ class Egress:
                 self._pause(way, f"has {len(way.connections)} connections to the network, the most that it may have")
                 return
             # As many as are left for others, so that a few sandboxes cannot take all.
-            if len(way.connections) >= self.most_connections - self._connections():
+            if len(way.connections) >= self.most_connections - self._connections:
+                self._wait(way)
                 self._pause(way, f"waits: the server may have {self.most_connections} connections to the network, and has most")
                 return
             if not way.may_connect():
@@ -188,6 +196,7 @@ class Egress:
             sock.setblocking(False)
             task = asyncio.create_task(way.proxy.serve(sock), name=f"egress of {way.sandbox_id}")
             way.connections.add(task)
+            self._connections += 1
             task.add_done_callback(partial(self._ended, way, sock))
 
     def _pause(self, way: _Way, why: str) -> None:
@@ -204,8 +213,21 @@ class Egress:
         way.connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection of sandbox %s to the network broke off", way.sandbox_id, exc_info=error)
-        for waiting in list(self._full):
-            self._accept_from(waiting)
+        self._connections -= 1
+        if way in self._full:
+            self._accept_from(way)
+        # Whose own number has not changed waits as it did, unless there is a place for it.
+        while self._waiting and self._waiting[0][0] < self.most_connections - self._connections:
+            _, turn, waiting = heapq.heappop(self._waiting)
+            if waiting in self._full and waiting.turn == turn:
+                self._accept_from(waiting)
+                # At once: if nobody is there after all, the place is for the next.
+                self._accept(waiting)
 
-    def _connections(self) -> int:
-        return sum(len(way.connections) for way in self._ways.values())
+    def _wait(self, way: _Way) -> None:
+        if len(self._waiting) > 2 * len(self._ways) + 16:
+            self._waiting = [one for one in self._waiting if one[2] in self._full and one[2].turn == one[1]]
+            heapq.heapify(self._waiting)
+        self._turns += 1
+        way.turn = self._turns
+        heapq.heappush(self._waiting, (len(way.connections), way.turn, way))
