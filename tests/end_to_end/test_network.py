@@ -140,6 +140,7 @@ def test_listed_hosts_are_reached_and_no_others(network: RunningServer, web: Web
         assert said[1].startswith("403 ") and "the allow-list of this sandbox does not have 127.0.0.3" in said[1]
         assert said[2].startswith("403 ") and "does not have elsewhere.example" in said[2]
         assert run(sandbox, TUNNEL, f"localhost:{web.port}")[0] == "POST /in/tunnel 4000"
+        log_of(network, sandbox, 4)  # A tunnel is on record once both sides have closed it.
         assert "403" in run(sandbox, TUNNEL, f"127.0.0.3:{web.port}")[0]
         assert web.requests == [f"127.0.0.2:{web.port} /a?b=c", f"localhost:{web.port} /in/tunnel"]
         entries = log_of(network, sandbox, 5)
