@@ -38,6 +38,8 @@ CONNECTIONS_A_SECOND = 100
 CONNECTIONS_AT_ONCE = 256
 ACCEPTS_A_TURN = 16
 FULL_SECONDS = 1.0
+CONNECTION_FILES = 16
+"""Descriptors of the server for each connection. One takes two; what ports may use leaves half of all."""
 WARNING_SECONDS = 30.0
 
 
@@ -97,8 +99,7 @@ class Egress:
         self._leaving: set[asyncio.Task[None]] = set()
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         files = 1 << 20 if files == resource.RLIM_INFINITY else files
-        # A connection takes two descriptors; what ports may use leaves half of all.
-        self.most_connections = files // 16
+        self.most_connections = files // CONNECTION_FILES
 
     async def attach(self, box: LiveSandbox) -> None:
         """Begin to serve, now that a sandbox has a supervisor and before anything runs in it; again after a restart.

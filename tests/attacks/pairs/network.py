@@ -360,7 +360,7 @@ FEW = area.defence(
         f"{SERVICE}.CONNECTIONS_A_SANDBOX": 1 << 20,
         f"{SERVICE}.CONNECTIONS_A_SECOND": 1 << 30,
         f"{SERVICE}.CONNECTIONS_AT_ONCE": 1 << 20,
-        f"{SERVICE}.Egress._connections": lambda self: -(1 << 20),
+        f"{SERVICE}.CONNECTION_FILES": 2.0**-20,
     },
 )
 
