@@ -119,6 +119,18 @@ def embedded_pids(state: Path) -> list[int]:
     return found
 
 
+def in_interpreter(source: str, *, timeout: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter of its own, with these variables besides."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
 def stop_embedded(state: Path) -> None:
     pids = embedded_pids(state)
     for pid in pids:

@@ -26,6 +26,9 @@ class Acknowledger:
 
     Args:
         send: tells the server.
+
+    Attributes:
+        ended: there is nobody to tell any more.
     """
 
     def __init__(self, send: Callable[[Acknowledgements], Awaitable[None]]) -> None:
@@ -37,7 +40,7 @@ class Acknowledger:
         self._timer: tuple[float, asyncio.Handle] | None = None
         """When it is told next."""
         self._flushing: asyncio.Task[None] | None = None
-        self._ended = False
+        self.ended = False
 
     def received(
         self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
@@ -62,15 +65,11 @@ class Acknowledger:
 
     async def flushed(self) -> None:
         """Wait until the server has been told all of it."""
-        while not self._ended and (self._flushing is not None or self._execs or self._let_go):
+        while not self.ended and (self._flushing is not None or self._execs or self._let_go):
             if self._flushing is None:
                 self._flush()
             assert self._flushing is not None
             await asyncio.wait((self._flushing,))
-
-    def end(self, ended: bool) -> None:
-        """Whether there is nobody to tell any more."""
-        self._ended = ended
 
     def _tell_within(self, seconds: float) -> None:
         self._within = seconds if self._within is None else min(self._within, seconds)
@@ -95,7 +94,7 @@ class Acknowledger:
             self._within = None
 
     async def _tell(self) -> None:
-        while not self._ended and (self._execs or self._let_go):
+        while not self.ended and (self._execs or self._let_go):
             acks = self._take_execs()
             let_go, self._let_go = self._let_go[:ACKNOWLEDGED_AT_ONCE], self._let_go[ACKNOWLEDGED_AT_ONCE:]
             if not self._execs and not self._let_go:

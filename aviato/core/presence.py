@@ -37,13 +37,11 @@ class Presence:
 
     Attributes:
         lease_id: the lease of every sandbox made from here.
-        ended: the lease was ended; there is nothing left to clean up one by one.
     """
 
     def __init__(self, base_url: str, retry: Retrying) -> None:
         self.base_url = base_url
         self.lease_id = new_lease_id()
-        self.ended = False
         self._retry = retry
         self._transports: dict[float, HttpTransport] = {}
         self._client = self.client(60.0, 60.0, retry)
@@ -64,11 +62,16 @@ class Presence:
             self._transports[request_timeout_seconds] = transport
         return Client(transport, retry or self._retry, reconnect_timeout_seconds=reconnect_timeout_seconds)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the lease was ended; there is nothing left to clean up one by one."""
+        return self.acknowledgements.ended
+
     # -- the lease
 
     def take_lease(self) -> str:
         """The id of the lease for a sandbox that is about to be made; after an end that was survived it is held again."""
-        self._set_ended(False)
+        self.acknowledgements.ended = False
         return self.lease_id
 
     def hold(self) -> None:
@@ -79,7 +82,7 @@ class Presence:
     async def end(self) -> None:
         """End the lease with all its sandboxes, if it ever held one."""
         await self._submit()
-        self._set_ended(True)
+        self.acknowledgements.ended = True
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
@@ -91,10 +94,6 @@ class Presence:
             await self._client.end_lease(self.lease_id)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
-
-    def _set_ended(self, ended: bool) -> None:
-        self.ended = ended
-        self.acknowledgements.end(ended)
 
     async def _submit(self) -> None:
         """Wait until commands that outlive this process have what they need of it, as long as that makes progress."""

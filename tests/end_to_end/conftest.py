@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
+from tests.conftest import in_interpreter, make_state_dir, remove, stop_embedded
 
 
 @pytest.fixture
@@ -19,6 +19,15 @@ def served(server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The run's server is the one that `AVIATO_BASE_URL` names."""
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     return server
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A directory for an embedded server of the test's own."""
+    path = make_state_dir()
+    yield path
+    stop_embedded(path)
+    remove(path)
 
 
 @pytest.fixture
@@ -37,13 +46,6 @@ def script() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a program in an interpreter of its own, as a user would."""
 
     def run(source: str, *, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **environment},
-            check=False,
-        )
+        return in_interpreter(textwrap.dedent(source), timeout=timeout, **environment)
 
     return run

@@ -7,33 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import embedded_pids, make_state_dir, remove, stop_embedded
+from tests.conftest import embedded_pids, in_interpreter
 
 HELLO = 'import aviato; print(aviato.Sandbox().exec(["echo", "hi"]).result().stdout, end="")'
 
 
-@pytest.fixture
-def state() -> Iterator[Path]:
-    path = make_state_dir()
-    yield path
-    stop_embedded(path)
-    remove(path)
-
-
 def run(source: str, state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", source],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, "AVIATO_STATE_DIR": str(state), **environment},
-        check=False,
-    )
+    return in_interpreter(source, timeout=30, **{"AVIATO_STATE_DIR": str(state), **environment})
 
 
 def test_nothing_is_needed_and_nobody_waits_for_it(state: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +13,16 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox, SandboxDefaults, Secret, Session
-from tests.conftest import SECRETS, embedded_pids, make_state_dir, remove, start_server, stop_embedded
+from tests.conftest import SECRETS, embedded_pids, in_interpreter, start_server
 
 TOKEN = SECRETS["AVIATO_SECRET_HF_TOKEN"]
 ENV = Secret(store="env", name="HF_TOKEN")
 SHOW = ["sh", "-c", "echo $HF_TOKEN"]
 
 
-@pytest.fixture
-def state() -> Iterator[Path]:
-    path = make_state_dir()
-    yield path
-    stop_embedded(path)
-    remove(path)
-
-
 def run(source: str, state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import os, aviato\nfrom aviato import Sandbox, Secret\n{source}"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env={**os.environ, "AVIATO_STATE_DIR": str(state), **environment},
-        check=False,
-    )
+    prelude = "import os, aviato\nfrom aviato import Sandbox, Secret\n"
+    return in_interpreter(prelude + source, timeout=50, **{"AVIATO_STATE_DIR": str(state), **environment})
 
 
 def test_every_command_has_them(served: Any) -> None:

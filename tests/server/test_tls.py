@@ -39,6 +39,26 @@ def presented(tls):
     return ssl.DER_cert_to_PEM_cert(sides[0].getpeercert(binary_form=True))
 
 
+async def serving(folder, backend, tls):
+    """A server's listener on a port of its own, with what ends it."""
+    folder.make()
+    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
+    await runner.setup()
+    listener = listen_tcp("127.0.0.1", 0)
+    [server] = await accept(runner, Listeners(sockets=[listener], tls=tls))
+    return runner, server, listener.getsockname()[1]
+
+
+async def status(port, cert):
+    """What a client with a key is answered."""
+    trusting = ssl.create_default_context(cafile=str(cert))
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": "Bearer key"}) as http,
+        http.get(f"https://localhost:{port}/v1/health", ssl=trusting) as response,
+    ):
+        return response.status
+
+
 def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path):
     cert, key = make_certificate(tmp_path)
     locked = tmp_path / "locked.pem"
@@ -59,21 +79,11 @@ def test_the_names_of_a_certificate_are_the_server_s(tmp_path, caplog):
 async def test_who_does_not_begin_tls_is_cut_off(tmp_path, folder, backend, monkeypatch):
     monkeypatch.setattr("aviato.server.run.HANDSHAKE_SECONDS", 0.3)
     cert, key = make_certificate(tmp_path)
-    folder.make()
-    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
-    await runner.setup()
-    listener = listen_tcp("127.0.0.1", 0)
-    [server] = await accept(runner, Listeners(sockets=[listener], tls=Tls(str(cert), str(key))))
-    port = listener.getsockname()[1]
+    runner, server, port = await serving(folder, backend, Tls(str(cert), str(key)))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
-    trusting = ssl.create_default_context(cafile=str(cert))
-    async with (
-        aiohttp.ClientSession(headers={"Authorization": "Bearer key"}) as http,
-        http.get(f"https://localhost:{port}/v1/health", ssl=trusting) as response,
-    ):
-        assert response.status == 200
+    assert await status(port, cert) == 200
     server.close()
     await runner.cleanup()
 
@@ -83,12 +93,7 @@ async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder
     """They are in no list of the server, and would take all of its descriptors."""
     monkeypatch.setattr("aviato.server.handshakes.most", lambda: 4)
     cert, key = make_certificate(tmp_path)
-    folder.make()
-    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
-    await runner.setup()
-    listener = listen_tcp("127.0.0.1", 0)
-    [server] = await accept(runner, Listeners(sockets=[listener], tls=Tls(str(cert), str(key))))
-    port = listener.getsockname()[1]
+    runner, server, port = await serving(folder, backend, Tls(str(cert), str(key)))
     before = len(os.listdir("/proc/self/fd"))
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
     oldest = [asyncio.create_task(reader.read()) for reader, _ in silent[:-4]]
@@ -98,12 +103,7 @@ async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder
                 assert await reading == b""
     assert len(os.listdir("/proc/self/fd")) <= before + 200 + 20
     newest = asyncio.create_task(silent[-1][0].read())
-    trusting = ssl.create_default_context(cafile=str(cert))
-    async with (
-        aiohttp.ClientSession(headers={"Authorization": "Bearer key"}) as http,
-        http.get(f"https://localhost:{port}/v1/health", ssl=trusting) as response,
-    ):
-        assert response.status == 200
+    assert await status(port, cert) == 200
     assert not newest.done()
     for _, writer in silent:
         writer.close()

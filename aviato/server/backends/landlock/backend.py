@@ -15,14 +15,12 @@ from aviato.server.backends.local import facts, filters, syscalls
 from aviato.server.backends.local import plan as local_plan
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.limits import limits_of
-from aviato.server.backends.local.uids import UidPool
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.reference import parse
 from aviato.server.images.resolve import LocalImages
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -39,15 +37,8 @@ class LandlockBackend(LocalBackend):
     carries_egress = False
     local_sockets = False
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        uid_base: int = 1_900_000_000,
-        images: Mapping[str, Path] | None = None,
-        allow_any_directory: bool = False,
-    ) -> None:
-        super().__init__(directory, uid_base=uid_base, images=images, allow_any_directory=allow_any_directory)
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory, **options)
         self._abi = calls.abi()
         self._root = self._root and probe.may_change_ids()
         self._command_filter = b""
@@ -116,13 +107,10 @@ class LandlockBackend(LocalBackend):
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
         self._images = LocalImages(interpreters, {}, False)
-        choices = self._uid_choices()
+        choices = self._take_uids()
         if choices is None:
             self._root = False
         self._upper_in_memory = False
-        self._uids = UidPool(choices)
-        for uid in self._places.uids():
-            self._uids.keep(uid)
         unkept = promises.unkept(self._abi, self._root)
         self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
         uids = len(choices) if choices else None

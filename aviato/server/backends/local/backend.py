@@ -122,10 +122,7 @@ class LocalBackend(Backend):
         self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
         interpreters = find_interpreters()
         self._images = LocalImages(interpreters, self._registered, self._allow_any_directory)
-        choices = self._uid_choices()
-        self._uids = UidPool(choices)
-        for uid in self._places.uids():
-            self._uids.keep(uid)
+        choices = self._take_uids()
         directory = str(self._places.sandboxes)
         trial_uid = random.choice(choices) if choices else None
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
@@ -134,6 +131,14 @@ class LocalBackend(Backend):
         mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
         self._layered = self._modern and mapped and bool(trial.get("overlay", {}).get("ok"))
         return probe.explain(trial, around, interpreters)
+
+    def _take_uids(self) -> range | None:
+        """Those that sandboxes can have, but for the ones that are in use."""
+        choices = self._uid_choices()
+        self._uids = UidPool(choices)
+        for uid in self._places.uids():
+            self._uids.keep(uid)
+        return choices
 
     def _uid_choices(self) -> range | None:
         if not self._root:
