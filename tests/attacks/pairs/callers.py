@@ -223,7 +223,7 @@ def hold(place: Place) -> bool:
     holding.start()
     try:
         time.sleep(1.5)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             with suppress(OSError, http.client.HTTPException):
                 return place.ask("mine", "GET", "/v1/health")[0] != 200

@@ -421,7 +421,7 @@ async def small_chunks(arena: Arena) -> bool:
     source = """
 import socket
 try:
-    with socket.create_connection(("127.0.0.1", 3128), 2) as proxy:
+    with socket.create_connection(("127.0.0.1", 3128), 5) as proxy:
         proxy.sendall(b"POST http://a.example/ HTTP/1.1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
         for _ in range(40):
             proxy.sendall(b"1\\r\\nx\\r\\n" * 20000)

@@ -157,7 +157,7 @@ async def lease(arena: Arena) -> bool:
         while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"\n"):
             pass
         starting = asyncio.create_task(box.run("./program"))
-        done, _ = await asyncio.wait({starting}, timeout=1)
+        done, _ = await asyncio.wait({starting}, timeout=5)
         if not done:
             starting.cancel()
             return True
@@ -179,7 +179,7 @@ async def traced(arena: Arena) -> bool:
     async with arena.box() as box:
         exec_id, subscription = box.start("python3", "-I", "-c", source)
         try:
-            await asyncio.wait_for(box.finish(exec_id, subscription), 2)
+            await asyncio.wait_for(box.finish(exec_id, subscription), 6)
         except TimeoutError:
             return True  # Nor is that an end.
         return "python3" in (await box.run("ps", "-e")).stdout
@@ -199,7 +199,7 @@ async def fifo(arena: Arena) -> bool:
     async with arena.box() as box:
         await box.sh("mkfifo pipe")
         reading = asyncio.create_task(box.get("pipe"))
-        done, _ = await asyncio.wait({reading}, timeout=1)
+        done, _ = await asyncio.wait({reading}, timeout=5)
         if done:
             assert getattr(reading.exception(), "reason", None) == "not_a_regular_file"
             return False
@@ -228,7 +228,7 @@ LINGER = area.defence(
     "a result does not wait for those who keep its streams",
     patches=(Patch("server/supervisor/command.py", "LINGER_SECONDS = 0.1\n", "LINGER_SECONDS = 1000.0\n"),),
 )
-KEEPS = "setsid sh -c \"trap '' HUP; exec sleep 30\" & sleep 0.2; exit 3"
+KEEPS = "setsid sh -c \"trap '' HUP; : >kept; exec sleep 60\" & until [ -e kept ]; do sleep 0.02; done; exit 3"
 for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
 
     @area.attack(f"hold one's result back by keeping its {_name}", LINGER)
@@ -236,7 +236,7 @@ for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
         async with arena.box() as box:
             exec_id, subscription = box.start("sh", "-c", KEEPS, terminal=terminal)
             try:
-                result = await asyncio.wait_for(box.finish(exec_id, subscription), 3)
+                result = await asyncio.wait_for(box.finish(exec_id, subscription), 6)
             except TimeoutError:
                 return True
             assert result.returncode == 3
@@ -273,7 +273,7 @@ async def deaf(arena: Arena) -> bool:
         dials = [asyncio.create_task(passage.dial(8000)) for _ in range(8)]
         try:
             await asyncio.sleep(0.1)
-            await asyncio.wait_for(box.link.ping(), 1.5)
+            await asyncio.wait_for(box.link.ping(), 5)
             return False
         except TimeoutError:
             return True
