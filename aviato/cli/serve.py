@@ -149,7 +149,7 @@ def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[
         elif settings.port is None or settings.socket is not None:
             path = os.path.abspath(settings.socket or os.path.join(folder.path, "aviato.sock"))
             with _named(f"--socket {path!r}"):
-                sockets.append(undo.enter_context(listen_unix(path)))
+                sockets.append(undo.enter_context(listen_unix(path, locked=settings.socket is None)))
             undo.callback(os.unlink, path)
             lines.append(_url("unix", path))
         if settings.port is not None:

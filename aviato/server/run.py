@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
 import socket
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -198,16 +200,23 @@ def _unlink(path: str | None) -> None:
             os.unlink(path)
 
 
-def listen_unix(path: str) -> socket.socket:
+def listen_unix(path: str, *, locked: bool = True) -> socket.socket:
     """A listening Unix socket with mode 0600, whatever the length of its path.
 
-    A socket that a dead server left there is replaced: the caller holds the lock.
+    A socket that a dead server left there is replaced.
+
+    Args:
+        path: where.
+        locked: the caller's lock says that no server is there; otherwise one that listens is left in peace.
+
+    Raises:
+        FileExistsError: what lies there is no socket.
+        OSError: EADDRINUSE: somebody listens there.
     """
     directory, name = os.path.split(path)
     directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=directory_fd)
+        _remove_dead(directory_fd, name, locked)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         mask = os.umask(0o177)
         try:
@@ -218,6 +227,22 @@ def listen_unix(path: str) -> socket.socket:
         return listener
     finally:
         os.close(directory_fd)
+
+
+def _remove_dead(directory_fd: int, name: str, locked: bool) -> None:
+    """Remove a socket where nobody listens; what somebody has named by mistake stays."""
+    try:
+        mode = os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is a file of this name, and it is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.setblocking(False)
+        if not locked and probe.connect_ex(f"/proc/self/fd/{directory_fd}/{name}") not in (errno.ECONNREFUSED, errno.ENOENT):
+            raise OSError(errno.EADDRINUSE, "another server listens there")
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory_fd)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

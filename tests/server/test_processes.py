@@ -222,6 +222,21 @@ def test_no_socket_is_left_where_another_cannot_be_had(state):
     assert not (state / "s").exists()
 
 
+def test_what_is_named_as_the_socket_by_mistake_stays(state):
+    precious, taken = state / "results.json", state / "of-another"
+    precious.write_text("all of it")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(taken))
+        other.listen()
+        for path, why in ((precious, "it is no socket"), (taken, "another server listens there")):
+            command = [*SERVE, "--state-dir", str(state), "--socket", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+            assert done.returncode == 1 and why in done.stderr and "Traceback" not in done.stderr
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(taken))
+    assert precious.read_text() == "all of it"
+
+
 def test_keys_of_a_file_with_a_byte_order_mark_stay_valid_without_it(serve, state):
     keys = state / "keys"
     keys.write_bytes(b"\xef\xbb\xbffirst\nsecond\n")
