@@ -165,14 +165,14 @@ async def test_one_request_a_connection():
         (b"POST http://a.example/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET http://a.example/ HTTP/1.1\r\nA: " + b"b" * 40_000 + b"\r\n\r\n", 431),
         (b"\x16\x03\x01" + b"x" * 40_000, 431),
-        (b"GET http://nowhere.example/ HTTP/1.1\r\n\r\n", 502),
+        (b"GET http://nowhere.example/ HTTP/1.1\r\n\r\n", 403),
     ],
 )
 async def test_refusals(data, expected):
     async with Inside() as inside:
         answer = await inside.ask(data)
         assert status(answer) == expected and b"aviato: " in answer
-        assert inside.notes[0]["verdict"] == ("unreachable" if expected == 502 else "malformed")
+        assert inside.notes[0]["verdict"] == ("unreachable" if expected == 403 else "malformed")
 
 
 async def test_a_malformed_chunk_ends_both_sides():

@@ -37,6 +37,7 @@ IDLE_SECONDS = 900.0
 MAX_INTERIM = 8
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 MAX_PHRASE_CHARACTERS = 300
+NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 MAX_WHY_CHARACTERS = 1000
 """In the log and in an answer."""
 
@@ -150,7 +151,11 @@ class Proxy:
             raise Refused("504 Gateway Timeout", f"nobody says which address {request.host} has", "unreachable") from None
         except (OSError, ValueError) as error:
             text = getattr(error, "strerror", None) or str(error)
-            raise Refused("502 Bad Gateway", f"{request.host} has no address: {text}", "unreachable") from None
+            told = f"{request.host} has no address: {text}"
+            if self._policy.hosts is None and getattr(error, "errno", None) in NO_SUCH_NAME:
+                # As of a name that has a private one: nobody learns here which internal names there are.
+                raise Refused("403 Forbidden", _none_allowed(request.host), "unreachable", told) from None
+            raise Refused("502 Bad Gateway", told, "unreachable") from None
         refusals, good = [], []
         for address in found[:MAX_LOOKED_AT]:
             try:
@@ -162,9 +167,8 @@ class Proxy:
             else:
                 refusals.append(refusal)
         if not good:
-            text = f"{request.host} has no address that a sandbox may connect to"
             detail = "; ".join(refusals[:MAX_ADDRESSES]) or None
-            raise Refused("403 Forbidden", text, "refused", detail)
+            raise Refused("403 Forbidden", _none_allowed(request.host), "refused", detail)
         return await self._dial(good[:MAX_ADDRESSES], request, visit)
 
     def _refuse_own(self, address: Address) -> str | None:
@@ -268,6 +272,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             await client.send((head if visit.method == "HEAD" else head + body).encode("ascii"))
             await client.leave()
+
+
+def _none_allowed(host: str) -> str:
+    return f"{host} has no address that a sandbox may connect to"
 
 
 async def _open(address: Address, port: int) -> socket.socket:

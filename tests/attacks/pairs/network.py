@@ -52,7 +52,10 @@ class World:
         """As the machine's resolver; each time the next of its answers, the last one again and again."""
         self.asked.append(host)
         answers = self.names.get(host, [[PUBLIC]])
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return found
 
     async def open(self, address: Any, port: int) -> socket.socket:
         """As a connection of the proxy."""
@@ -147,6 +150,28 @@ def asking(*hosts: str, port: int = 80) -> list[str]:
 KINDS = area.defence("addresses that are not public are refused", swaps={f"{EGRESS}.policy._kind": lambda address: None})
 OWN = area.defence("the machine's own addresses are refused", swaps={f"{EGRESS}.proxy.is_own": lambda address: False})
 ONE_FORM = area.defence("an address is written in one way", swaps={"aviato.hosts.canonical": lambda text: text.lower()})
+
+
+SAME = area.defence("names without a public address are answered alike", swaps={f"{EGRESS}.proxy.NO_SUCH_NAME": ()})
+LEARN = """
+import socket, sys
+answers = []
+for host in sys.argv[1:]:
+    for form in ("GET http://{}/ HTTP/1.1", "CONNECT {}:80 HTTP/1.1"):
+        with socket.create_connection(("127.0.0.1", 3128), 20) as proxy:
+            proxy.sendall(form.format(host).encode() + b"\\r\\nHost: a.example\\r\\n\\r\\n")
+            answer = b""
+            while more := proxy.recv(65536): answer += more
+        answers.append(answer.replace(host.encode(), b""))
+print(answers[:2] != answers[2:])
+"""
+
+
+@area.attack("learn which internal names there are", SAME)
+async def names(arena: Arena) -> bool:
+    there, missing = "there.corp.example", "never.corp.example"
+    async with way_out(arena, names={there: [["10.0.0.7"]], missing: [[]]}) as out:
+        return await arena.inside(out.box, LEARN, there, missing)
 
 
 async def dial_by_name(self: Any, addresses: Any, request: Any, visit: Any) -> socket.socket:
