@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aviato.server.backends.local.places import Places
@@ -55,7 +55,8 @@ def kill_supervisor(sandbox_id: str) -> None:
             # Asking who listens is a connection, by which it takes another server to have come: so there is no time between.
             pidfd = Places(place.parent.parent).find(sandbox_id)
             if pidfd is not None:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # Its own server has noticed that connection, and was faster.
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.close(pidfd)
                 return
     raise AssertionError(f"{sandbox_id} has no supervisor")

@@ -21,7 +21,7 @@ REASON = "TRL is not installed beside this interpreter; .ci/run makes environmen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in Path(item.path).parents:
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(600))
             if importlib.util.find_spec("trl") is None:
                 item.add_marker(pytest.mark.skip(reason=REASON))
 
@@ -41,7 +41,7 @@ def run_script(environment: dict[str, str], tmp_path_factory: Any) -> Callable[.
     def run(script: str, *names: str) -> dict[str, Any]:
         results = tmp_path_factory.mktemp("trl") / "results.json"
         command = [sys.executable, str(HERE / script), str(results), *names]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=560, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         found: dict[str, Any] = json.loads(results.read_text())
         return found
