@@ -3,10 +3,10 @@
 It is there only where `AVIATO_TEST_FAULTS` names a directory when the server starts: then, and only then, this module is
 imported and wraps the functions of `POINTS`. A server without the variable runs the functions as they are.
 
-The file `armed` in that directory says what shall happen: `kill POINT RUNNING CREATING` or `fail POINT RUNNING CREATING`. The point
-acts when it is passed while at least so many commands run and so many sandboxes are being made. Each act appends a line to
-the file `hits`: what, where, and how many commands ran and sandboxes were being made. The next server is another process, so
-whoever armed a kill disarms it.
+The file `armed` in that directory says what shall happen: `kill POINT RUNNING CREATING` or `fail POINT RUNNING CREATING`. The
+point acts when it is passed while at least so many commands run and so many sandboxes are being made. Each act appends a line
+to the file `hits`: what, where, and how many commands ran and sandboxes were being made. The next server is another process,
+so whoever armed a kill disarms it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _is_over(feed: Any) -> bool:
 
 
 _STORE = tuple(
-    f"aviato.server.store.database:Store.{name}" for name in ("add_sandbox", "save_sandbox", "save_execs", "save_lease")
+    f"aviato.server.store.database:Store.{name}"
+    for name in ("add_sandbox", "save_sandbox", "save_execs", "save_lease", "remove_lease")
 )
 _FORK = ("aviato.server.backends.local.control:TemplateControl.create",)
 _HELLO = ("aviato.server.supervisor.link:SupervisorLink.connect",)

@@ -31,6 +31,9 @@ CONNECT = "connect"
 CONNECTION_LOST = "connection_lost"
 """Reason: the connection ended before its answer was whole; the server may have done the work."""
 
+TOO_BUSY = frozenset({429, 502, 503, 504})
+"""What a proxy in front of a server answers while that is away or full."""
+
 
 class Translate:
     """Context in which aiohttp and OS errors are raised as aviato's own."""
@@ -76,9 +79,7 @@ def translate(error: BaseException, where: str, seconds: float) -> AviatoError |
     return None
 
 
-def from_response(
-    where: str, status: int, headers: Mapping[str, str], body: bytes, *, reached: bool = False
-) -> AviatoError:
+def from_response(where: str, status: int, headers: Mapping[str, str], body: bytes, *, reached: bool = False) -> AviatoError:
     """The error that a response of 400 and above means; `reached` as in `check_wire_version`."""
     try:
         error = from_wire(ErrorResponse.model_validate_json(body).error)
@@ -117,7 +118,7 @@ def check_wire_version(where: str, headers: Mapping[str, str], *, reached: bool 
     Args:
         where: the server.
         headers: of the answer.
-        reached: there was an aviato server before, so an answer of somebody else (a proxy in between, say) is worth another try.
+        reached: there was an aviato server before, so an answer of somebody else (a proxy in between) is worth another try.
 
     Raises:
         SandboxUnavailableError: naming both versions and the process to end.

@@ -26,7 +26,7 @@ REPLAY_SECONDS = 1.0
 RECORDED_BYTES = 64 << 10
 FARTHEST_BIT = 20
 """Faults lie at most 2 ** so many bytes behind the last one, most of them much nearer."""
-KINDS = {"cut": 12, "delay": 3, "duplicate": 3, "reorder": 2, "garbage": 3}
+KINDS = {"cut": 18, "delay": 3, "duplicate": 3, "reorder": 2, "garbage": 3}
 UP, DOWN = "up", "down"
 """From the client to the server, and back."""
 ANSWER = b"HTTP/1.1 "
@@ -66,7 +66,7 @@ class Connection:
     def _next(self) -> None:
         """Choose the next fault: what, in which direction, and at which byte."""
         self.kind = self._draw.choices(list(self._proxy.kinds), list(self._proxy.kinds.values()))[0]
-        self.direction = {"duplicate": UP, "reorder": UP, "garbage": DOWN}.get(self.kind) or self._draw.choice([UP, DOWN])
+        self.direction = {"duplicate": UP, "reorder": UP, "garbage": UP}.get(self.kind) or self._draw.choice([UP, DOWN])
         self.at = self._passed[self.direction] + int(2 ** self._draw.uniform(0, FARTHEST_BIT))
 
     async def run(self) -> None:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
 from aviato.server.fault_points import POINTS
+from tests.faults.conftest import FaultyServer, RunningProxy
 from tests.faults.work import Work
 
 COMMANDS = int(os.environ.get("AVIATO_TEST_FAULT_COMMANDS", "150"))
@@ -44,11 +47,32 @@ def _kills(seed: int) -> Iterator[str]:
     return iter(draw.sample(KILLED * 2, KILLS))
 
 
-@pytest.mark.slow
+@pytest.fixture(params=["unix", "tcp"])
+def place(
+    request: pytest.FixtureRequest,
+    make_faulty: Any,
+    make_proxy: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> tuple[FaultyServer, RunningProxy]:
+    """A server and the proxy in front of it."""
+    every = 0.08
+    if request.param == "unix":
+        server = make_faulty()
+        return server, make_proxy(server.socket, seed=seed, every=every)
+    (tmp_path / "keys").write_text("the-key\n")
+    monkeypatch.setenv("AVIATO_API_KEY", "the-key")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = make_faulty(port=port, api_key_file=tmp_path / "keys")
+    return server, make_proxy(f"127.0.0.1:{port}", seed=seed, every=every, listen="127.0.0.1:0")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800 if IS_LONG else 300)
-def test_kills_and_cuts(make_faulty: Any, make_proxy: Any, seed: int) -> None:
-    server = make_faulty()
-    proxy = make_proxy(server.socket, seed=seed, every=0.2 if IS_LONG else 0.1)
+def test_kills_and_cuts(place: tuple[FaultyServer, RunningProxy], seed: int) -> None:
+    server, proxy = place
     work = Work(proxy.url, seed, COMMANDS, at_once=AT_ONCE, makers=MAKERS)
     waits: list[str] = []
 
@@ -74,7 +98,9 @@ def test_kills_and_cuts(make_faulty: Any, make_proxy: Any, seed: int) -> None:
     begin = time.monotonic()
     asyncio.run(both())
     hits = server.hits
-    print(f"{COMMANDS} commands and {work.made} sandboxes beside in {time.monotonic() - begin:.0f} s; {len(hits)} kills at", waits)
+    print(
+        f"{COMMANDS} commands and {work.made} sandboxes beside in {time.monotonic() - begin:.0f} s; {len(hits)} kills at", waits
+    )
     print("faults on connections:", dict(proxy.counts))
     assert not work.wrong, "\n".join(work.wrong)
     assert [hit[0] for hit in hits] == ["kill"] * KILLS

@@ -40,9 +40,9 @@ _LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATI
 class Reconciliation:
     """Makes the store and the machine agree.
 
-    Sandboxes whose supervisor answers run again; those in which nothing has run yet are queued again; the others have ended, by
-    the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is lost and holds up
-    no other. Places without a record are taken away.
+    Sandboxes whose supervisor answers run again; those in which nothing has run yet are queued again; the others have ended,
+    by the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is lost and
+    holds up no other. Places without a record are taken away.
     """
 
     def __init__(
