@@ -42,6 +42,7 @@ class Commands:
         self.on_exited: Callable[[Command, int], None] = _pass
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
+        self.start_program: spawn.Start = spawn.child
         self.keepers: Keepers | None = None
         """Start the commands and tell of their ends, where there are no namespaces to mark them by."""
         self.attended = False
@@ -272,7 +273,7 @@ class Commands:
             mark = tree.new_mark(self._proc)
         except OSError as error:
             return -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
-        return mark, self._spawn(spec, spawn.child)
+        return mark, self._spawn(spec, self.start_program)
 
     def _spawn(self, spec: dict[str, Any], start: spawn.Start) -> spawn.Spawned | spawn.Failure:
         environment = {**self.environment, **spec["environment"]}

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 PROCESSES_A_TURN = 64
 LARGE = 4
 """Who had this part of the limit when it was looked at last is to blame; else it was too quick to be seen, and is new."""
-COUNTER = b"oom_kill "
+KILLED = b"oom_kill "
+FULL = b"\noom "
+"""How often the group's own limit was met without a way out, where the kernel tells (version 2)."""
 
 
 class Group:
@@ -26,7 +28,7 @@ class Group:
 
     Args:
         proc: descriptor of /proc.
-        control: descriptor of `memory.oom_control`.
+        control: descriptor of `memory.oom_control`, or of `memory.events` in version 2.
     """
 
     def __init__(self, proc: int, control: int) -> None:
@@ -35,6 +37,7 @@ class Group:
         self._proc = proc
         self._control = control
         self._killed = 0
+        self._full = 0
         self._shares: dict[int | None, int] = {}
 
     def look(self, pids: Iterable[int]) -> Iterator[float]:
@@ -49,10 +52,13 @@ class Group:
         self._shares = {mark: max(size, self._shares.get(mark, 0) // 2) for mark, size in shares.items()}
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed something since the last time."""
-        text = os.pread(self._control, 256, 0)
-        killed = int(text[text.index(COUNTER) + len(COUNTER) :].split()[0])
-        rose, self._killed = killed > self._killed, killed
+        """Whether the kernel has killed something since the last time, at this limit and not because the machine was full."""
+        text = os.pread(self._control, 512, 0)
+        killed, full = _count(text, KILLED) or 0, _count(text, FULL)
+        rose = killed > self._killed and (full is None or full > self._full)
+        if killed > self._killed:
+            self._full = full or 0
+        self._killed = killed
         return rose
 
     def suspect(self, running: list[Command]) -> int | None:
@@ -62,3 +68,8 @@ class Group:
             if mark is not None and self._shares[mark] * LARGE >= self.limit:
                 return mark
         return running[-1].mark if running else None
+
+
+def _count(text: bytes, name: bytes) -> int | None:
+    at = text.find(name)
+    return None if at < 0 else int(text[at + len(name) :].split()[0])

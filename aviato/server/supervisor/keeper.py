@@ -146,7 +146,7 @@ def _keep(
         _libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero)
         _libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), zero, zero, zero)
         own = os.getpid()
-        _load(put_in(compiled, {KEEPER: own, -KEEPER & LOW: -own & LOW}))
+        load(put_in(compiled, {KEEPER: own, -KEEPER & LOW: -own & LOW}))
         try:
             pid = spawn.child(program, argv, environment, moves)
         except OSError as error:
@@ -163,7 +163,8 @@ def _keep(
         os._exit(0)
 
 
-def _load(program: bytes) -> None:
+def load(program: bytes) -> None:
+    """Have a filter, for good; it takes no_new_privs."""
     held = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
     if _libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_char_p(described), 0, 0):

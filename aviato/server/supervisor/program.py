@@ -21,6 +21,7 @@ from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.grouped import Grouped
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.keeper import Keepers
 from aviato.server.supervisor.lineage import Lineage
@@ -72,6 +73,7 @@ class Supervisor:
         ports: int | None,
         groups: list[int],
         descent: Descent | None = None,
+        born_filter: bytes | None = None,
     ) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
@@ -82,7 +84,10 @@ class Supervisor:
         self._commands.on_started = self._watch.begin
         if groups:
             self._watch.keep_in_group(groups[0])
-            self._commands.place = Spawner(groups[1:])
+            if born_filter is None:
+                self._commands.place = Spawner(groups[1:])
+            else:
+                self._commands.start_program = Grouped(groups[1], born_filter).start
         if descent is not None:
             lineage = Lineage(descent.exact)
             tree.inhabit(lineage)
@@ -434,6 +439,7 @@ def run(
     ports: int | None = None,
     groups: tuple[int, ...] = (),
     descent: Descent | None = None,
+    born_filter: bytes | None = None,
 ) -> None:
     """Be the supervisor, with these descriptors and nothing else. Never returns.
 
@@ -444,8 +450,10 @@ def run(
         layer: the writable layer, as a mount of its own if there are mounts.
         sockets: tells what sockets hold, see `buffers`.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
-        groups: `memory.oom_control` and each `tasks` of the sandbox's control groups, if it has any.
+        groups: of the sandbox's control groups, if it has any: of version 1 `memory.oom_control` and each `tasks`, of version 2
+            `memory.events` and the directory.
         descent: for a sandbox without namespaces; in all others this must be process 1.
+        born_filter: where groups are of version 2: what every command takes in addition, see `grouped`.
     """
     if descent is not None:
         _be_deaf()
@@ -454,7 +462,7 @@ def run(
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, layer, sockets, ports, list(groups), descent).run()
+    Supervisor(connection, listener, note, layer, sockets, ports, list(groups), descent, born_filter).run()
 
 
 def _be_deaf() -> None:

@@ -69,7 +69,7 @@ class Watch:
         self._exact: tuple[float, int, int] | None = None
 
     def keep_in_group(self, control: int) -> None:
-        """The kernel keeps the limit of memory; `control` is a descriptor of the control group's `memory.oom_control`."""
+        """The kernel keeps the limit of memory; `control` is a descriptor of what its control group counts."""
         self._group = Group(self._proc, control)
         self._commands.on_exited = self.exited
 

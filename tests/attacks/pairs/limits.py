@@ -44,7 +44,8 @@ def unwatched(name: str) -> Callable[[dict[str, Any]], None]:
 def endless_groups(request: dict[str, Any]) -> None:
     """Control groups that allow anything."""
     for group in request["groups"]:
-        group["files"] = [one for one in group["files"] if "limit_in_bytes" not in one[0] and "quota" not in one[0]]
+        kept = ("cpu.shares", "cpu.weight", "memory.swap.max", "cpu.cfs_period_us")
+        group["files"] = [one for one in group["files"] if one[0] in kept]
 
 
 def hard_limit(name: str, wanted: int) -> Callable[[Any], str | None]:
@@ -57,8 +58,12 @@ def hard_limit(name: str, wanted: int) -> Callable[[Any], str | None]:
     return why
 
 
+def no_groups(backend: Any) -> str | None:
+    return None if backend._facts.groups else "this user can make no control groups here"
+
+
 WATCHED = area.defence("memory is watched", configuration=unwatched("memory"))
-GROUP = area.defence("control groups keep memory", request=endless_groups)
+GROUP = area.defence("control groups keep what was asked for", request=endless_groups)
 DISK = area.defence("disk is watched", configuration=unwatched("disk"))
 INODES = area.defence("inodes are watched", configuration=unwatched("inodes"))
 COUNTS = area.defence("kernel's counts of the sandbox are bounded", steps=("kernel_counts",))
@@ -67,10 +72,7 @@ COUNTS = area.defence("kernel's counts of the sandbox are bounded", steps=("kern
 def memory_bomb(name: str, source: str, grouped: bool) -> None:
     how = "in control groups" if grouped else "watched"
 
-    def why(backend: Any) -> str | None:
-        return None if backend._facts.groups or not grouped else "this user can make no control groups here"
-
-    @area.attack(f"memory bomb that is {name}, {how}", GROUP if grouped else WATCHED, impossible=why)
+    @area.attack(f"memory bomb that is {name}, {how}", GROUP if grouped else WATCHED, impossible=no_groups if grouped else None)
     async def bomb(arena: Arena) -> bool:
         facts = arena.backend._facts
         with mock.patch.object(arena.backend, "_facts", facts if grouped else replace(facts, groups=())):
@@ -173,6 +175,27 @@ area.program(
     box={"limits": {"processes": 20}},
     impossible=lambda backend: None if backend._facts.limit_processes else "this kernel counts a user's other processes",
 )
+area.program(
+    "fork bomb in a control group",
+    FORKS,
+    PROCESSES,
+    GROUP,
+    box={"limits": {"processes": 20, "memory": 512 * MIB}},
+    impossible=lambda backend: (
+        no_groups(backend) or (None if "pids" in dict(backend._facts.groups) else "no group counts them")
+    ),
+)
+
+
+@area.attack("more of the processors than allowed", GROUP, impossible=no_groups)
+async def processors(arena: Arena) -> bool:
+    """Whether it was never held up; how long it took tells more of who else is busy."""
+    async with arena.box(limits={"cpu": 0.05}) as box:
+        await box.python("import time\nwhile time.process_time() < 0.15: pass")
+        with open(f"{dict(arena.backend._facts.groups)['cpu']}/aviato-{box.id}/cpu.stat") as file:
+            return file.read().split("nr_throttled")[1].split()[0] == "0"
+
+
 area.program(
     "more open files than allowed",
     "import os, resource as r\nr.setrlimit(r.RLIMIT_NOFILE, (r.getrlimit(r.RLIMIT_NOFILE)[1],) * 2)\nkept = []\ntry:\n"

@@ -102,7 +102,7 @@ class LandlockBackend(LocalBackend):
         self._places.make()
         self._places.empty_trash()
         # Processes are counted by looking; a group of its own would take a thread of the supervisor, which it could be hit by.
-        self._facts = replace(facts.gather(), groups=(), limit_processes=True)
+        self._facts = replace(facts.gather(grouped=False), limit_processes=True)
         self._etc = _etc_names()
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
@@ -141,6 +141,7 @@ class LandlockBackend(LocalBackend):
             "lower": None,
             "ports": False,
             "groups": [],
+            "born_filter": "",
             "descent": {"filter": self._command_filter.hex(), "exact": self._exact},
         }
 

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
@@ -81,7 +81,7 @@ class LocalBackend(Backend):
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
-        self._filter = b""
+        self._filter = self._supervisor_filter = self._born_filter = b""
         self._skeletons = Skeletons(directory / "skeletons")
         self._layered = False
         """Whether the writable layers of `host` sandboxes can lie on a skeleton."""
@@ -114,6 +114,7 @@ class LocalBackend(Backend):
 
     def _compile_filters(self) -> None:
         self._filter = filters.compile_rules(rules.RULES)
+        self._supervisor_filter, self._born_filter = map(filters.compile_rules, rules.of_born(rules.RULES))
 
     def _look_around(self) -> list[Check]:
         self._places.make()
@@ -125,7 +126,10 @@ class LocalBackend(Backend):
         choices = self._take_uids()
         directory = str(self._places.sandboxes)
         trial_uid = random.choice(choices) if choices else None
-        trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid)
+        unified = dict(self._facts.groups).get(groups.UNIFIED)
+        trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid, unified)
+        if unified and not trial.get("groups", {}).get("ok"):
+            self._facts = replace(self._facts, groups=())
         around = probe.look_around(directory, len(choices) if choices else None, self._facts)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
         mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
@@ -291,7 +295,7 @@ class LocalBackend(Backend):
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
             disk_bytes=int(limits["disk"].value or 0),
-            grouped=bool(groups_of(spec.requests, spec.limits, self._facts)),
+            threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
@@ -310,15 +314,21 @@ class LocalBackend(Backend):
             "modern": self._modern,
             "descent": None,
             "ports": spec.exposes_ports or spec.egress_port is not None,
-            "filter": self._filter.hex(),
+            "filter": (self._supervisor_filter if self._unified(spec) else self._filter).hex(),
+            "born_filter": self._born_filter.hex() if self._unified(spec) else "",
             "groups": groups.settings(
                 spec.sandbox_id,
                 groups_of(spec.requests, spec.limits, self._facts),
                 options.memory_bytes,
                 spec.limits.get("cpu"),
                 spec.requests.get("cpu"),
+                options.processes or None,
             ),
         }
+
+    def _unified(self, spec: SandboxSpec) -> bool:
+        """Whether control groups of version 2 limit it."""
+        return groups.UNIFIED in groups_of(spec.requests, spec.limits, self._facts)
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
         """What every command finds set, whoever asked for it."""

@@ -22,8 +22,8 @@ def kernel() -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def gather() -> HostFacts:
-    """Look at the machine."""
+def gather(*, grouped: bool = True) -> HostFacts:
+    """Look at the machine; with `grouped`, also for control groups, and make ours there."""
     links = tuple((name, os.readlink(f"/{name}").removeprefix("/")) for name in MERGED if os.path.islink(f"/{name}"))
     directories = tuple(name for name in MERGED if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"))
     shared = tuple((name, os.path.isdir(f"/etc/{name}")) for name in ETC_SHARED if os.path.exists(f"/etc/{name}"))
@@ -40,7 +40,7 @@ def gather() -> HostFacts:
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
         swap=bool(host.meminfo_bytes("SwapTotal")),
-        groups=groups.find(),
+        groups=groups.find() if grouped else (),
     )
 
 

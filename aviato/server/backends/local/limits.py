@@ -34,7 +34,7 @@ def limits_of(
     grouped = groups_of(requests, limits, facts)
     memory: Strength = "hard" if "memory" in grouped else "watched"
     cpu: Strength = "hard" if "cpu" in grouped and ("cpu" in limits or "cpu" in requests) else "none"
-    processes: Strength = "hard" if facts.limit_processes else "none"
+    processes: Strength = "hard" if facts.limit_processes or "pids" in grouped else "none"
     asked = "processes" in limits or "processes" in requests
     held = {
         "memory": Limit(value=value("memory", min(bounds.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength=memory),
@@ -55,10 +55,11 @@ def limits_of(
 def groups_of(requests: Mapping[str, float], limits: Mapping[str, float], facts: HostFacts) -> dict[str, str]:
     """The control groups that a sandbox gets, and where they lie.
 
-    They cost a millisecond of its start, so only who names memory or processors gets them; the others' memory is watched.
+    They cost a millisecond of its start, so only who names memory or processors gets them, or processes where nothing else
+    counts them; the others' memory is watched.
     """
-    named = {*requests, *limits}
-    return dict(facts.groups) if not named.isdisjoint(("memory", "cpu")) else {}
+    wanted = {"memory", "cpu"} if facts.limit_processes else {"memory", "cpu", "processes"}
+    return dict(facts.groups) if not wanted.isdisjoint((*requests, *limits)) else {}
 
 
 def too_much(requests: Mapping[str, float], facts: HostFacts) -> str | None:

@@ -83,7 +83,7 @@ class HostFacts:
         memory_bytes: of the machine, or of the control group that the server is in, if that has less.
         processors: how many the server may run on.
         swap: whether pages can go where they are not resident.
-        groups: control groups that the server can make some below, by controller.
+        groups: control groups that the server can make some below, by controller, see `groups.find`.
     """
 
     links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
@@ -117,7 +117,7 @@ class PlanOptions:
         processes: how many may live at once, process 1 not counted.
         memory_bytes: of all commands together; shared memory can be half of it.
         disk_bytes: of the writable layer.
-        grouped: whether control groups limit it; process 1 then has a thread that starts commands in them.
+        threads: how many process 1 has: one more where control groups of version 1 limit it, to start commands in them.
     """
 
     sandbox_id: str
@@ -132,7 +132,7 @@ class PlanOptions:
     processes: int = bounds.LIMIT_PROCESSES
     memory_bytes: int = bounds.LIMIT_MEMORY_BYTES
     disk_bytes: int = bounds.LIMIT_DISK_BYTES
-    grouped: bool = False
+    threads: int = 1
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
@@ -358,7 +358,7 @@ def _closing(options: PlanOptions) -> list[Step]:
     limits |= {"sigpending": bounds.LIMIT_SIGNALS, "msgqueue": bounds.LIMIT_QUEUE_BYTES, "memlock": bounds.LIMIT_LOCKED_BYTES}
     limits |= {"nice": 0, "rtprio": 0}  # Nobody goes before others, also where the server's user may.
     if options.facts.limit_processes:
-        limits["nproc"] = options.processes + 1 + options.grouped
+        limits["nproc"] = options.processes + options.threads
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),

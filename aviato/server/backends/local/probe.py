@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import facts
+from aviato.server.backends.local import facts, groups
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -49,6 +49,8 @@ NAMESPACE_CHECKS = (
     "own /proc",
     "host uids",
 )
+NOT_DELEGATED = "v2, not delegated"
+DELEGATE = "systemd-run --user --scope -p Delegate=yes aviato serve"
 STATE_DIR = "export AVIATO_STATE_DIR=/a/directory/on/a/local/disk   # ext4, xfs or btrfs"
 
 
@@ -64,7 +66,7 @@ class Surroundings:
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
         uids: how many host uids sandboxes can have, as root.
-        facts: of the machine, for the limits that sandboxes have.
+        facts: of the machine, for the limits that sandboxes have, with control groups only if they could be used.
     """
 
     kernel: tuple[int, int]
@@ -100,14 +102,20 @@ def look_around(directory: str, uids: int | None, machine: HostFacts) -> Surroun
     )
 
 
-def run_trial(directory: str, uid: int | None) -> dict[str, Any]:
-    """Try it, from the interpreter and in the way that the template will."""
+def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dict[str, Any]:
+    """Try it, from the interpreter and in the way that the template will.
+
+    Args:
+        directory: where sandboxes will be.
+        uid: that a sandbox will have, if the server is root.
+        groups: where control groups of version 2 are made, if any.
+    """
     scratch = tempfile.mkdtemp(prefix=".trial-", dir=directory)
     os.chmod(scratch, 0o711)
     executable: str = getattr(sys, "_base_executable", sys.executable)
     script = str(Path(__file__).with_name("trial.py"))
     try:
-        argv = [executable, "-I", "-S", "-B", script, scratch, "-" if uid is None else str(uid)]
+        argv = [executable, "-I", "-S", "-B", script, scratch, "-" if uid is None else str(uid), groups or "-"]
         environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         done = subprocess.run(argv, capture_output=True, timeout=TRIAL_SECONDS, env=environment, cwd="/", check=False)
         if done.returncode != 0:
@@ -136,7 +144,7 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
         *([_trial_check(trial["trial"])] if "trial" in trial else _isolation(trial, around)),
         *([_uid_check(around)] if around.root else []),
         *_layers(trial, around),
-        *_limit_checks(around),
+        *_limit_checks(around, trial.get("groups")),
         _interpreter_check(interpreters),
     ]
 
@@ -243,9 +251,13 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
     return checks
 
 
-def _limit_checks(around: Surroundings) -> list[Check]:
-    grouped = [name for name, _ in around.facts.groups]
-    used = f"used for {' and '.join(grouped)} of sandboxes that name either" if grouped else "not used"
+def _limit_checks(around: Surroundings, tried: dict[str, Any] | None) -> list[Check]:
+    grouped = [name for name, _ in around.facts.groups if name != groups.UNIFIED]
+    used = f"used for {' and '.join(grouped)} of sandboxes that name memory or cpu" if grouped else "not used"
+    if tried is not None and not tried["ok"]:
+        used = f"not used ({_error(tried)})"
+    elif around.cgroups == NOT_DELEGATED and not grouped:
+        used = f"not used; to have them, start the server by: {DELEGATE}"
     checks = [Check(name="control groups", ok=True, detail=f"{around.cgroups}; {used}", required=False)]
     asked = "hard where it is named" if "cpu" in grouped else "refused with strict_limits=True"
     hard = "; memory is hard where it is named" if "memory" in grouped else ""
@@ -297,7 +309,7 @@ def _cgroups() -> str:
         except (OSError, IndexError):
             own = "/"
         delegated = os.access(f"/sys/fs/cgroup{own}/cgroup.subtree_control", os.W_OK)
-        return "v2, delegated" if delegated else "v2, not delegated"
+        return "v2, delegated" if delegated else NOT_DELEGATED
     if os.path.isdir("/sys/fs/cgroup/memory"):
         return "v1, writable" if os.access("/sys/fs/cgroup/memory", os.W_OK) else "v1, not writable"
     return "none"

@@ -163,6 +163,12 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+def of_born(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """Those for process 1 where it starts commands in a control group of version 2, and the rest, for the commands."""
+    commands = tuple(rule for rule in rules if rule.calls == ("clone3",))
+    return tuple(rule for rule in rules if rule not in commands), commands
+
+
 def families(rules: tuple[Rule, ...]) -> tuple[str, ...]:
     """Their names, in order."""
     return tuple(dict.fromkeys(rule.family for rule in rules))

@@ -72,18 +72,25 @@ def bind_in(place: str, name: str, kind: int) -> int:
     return listener.detach()
 
 
-def make_groups(groups: list[dict[str, Any]]) -> list[int]:
-    """The control groups of a sandbox; returns `memory.oom_control` of the first and `tasks` of each."""
+def make_groups(groups: list[dict[str, Any]], uid: int) -> list[int]:
+    """The control groups of a sandbox; returns what `program.run` takes."""
     if not groups:
         return []
+    unified = "supervisors" in groups[0]
     opened: list[int] = []
     try:
         for group in groups:
             os.mkdir(group["path"])
             for name, value, needed in group["files"]:
                 _set(f"{group['path']}/{name}", value, needed)
-        opened.append(os.open(f"{groups[0]['path']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC))
-        opened += [os.open(f"{group['path']}/tasks", os.O_WRONLY | os.O_CLOEXEC) for group in groups]
+        events = "memory.events" if unified else "memory.oom_control"
+        opened.append(os.open(f"{groups[0]['path']}/{events}", os.O_RDONLY | os.O_CLOEXEC))
+        if unified:
+            # Process 1 starts commands in there, and it is the kernel that asks whether it may.
+            os.chown(f"{groups[0]['path']}/cgroup.procs", uid, -1)
+            opened.append(os.open(groups[0]["path"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        else:
+            opened += [os.open(f"{group['path']}/tasks", os.O_WRONLY | os.O_CLOEXEC) for group in groups]
     except OSError:
         for fd in opened:
             os.close(fd)
@@ -203,9 +210,15 @@ class Template:
         if request["ports"]:
             fds.append(bind_in(request["place"], "p", socket.SOCK_SEQPACKET))
             kept.append(fds[-1])
-        groups = make_groups(request["groups"])
+        groups = make_groups(request["groups"], request["uid"])
         kept += groups
         fds += groups
+        supervisors, namespaces = None, ALL_NAMESPACES
+        if request["groups"] and "supervisors" in request["groups"][0]:
+            supervisors = os.open(request["groups"][0]["supervisors"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            kept.append(supervisors)
+            # Nobody is let into a group that lies outside of what his namespace shows.
+            namespaces &= ~syscalls.CLONE_NEWCGROUP
         trees: dict[str, int] = {}
         for name, path, attributes in request["trees"]:
             tree = syscalls.open_tree(path)
@@ -214,7 +227,7 @@ class Template:
             trees[name] = tree
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            pid, pidfd = syscalls.clone(0 if request["descent"] else ALL_NAMESPACES)
+            pid, pidfd = syscalls.clone(0 if request["descent"] else namespaces, supervisors)
             if pid == 0:
                 ours.close()
                 content = kept[1] if request["content"] else None
@@ -287,7 +300,8 @@ class Template:
             _arrange(fds)
             ports = PORTS if request["ports"] else None
             groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups, descent)
+            born = bytes.fromhex(request["born_filter"]) or None
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups, descent, born)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:

@@ -1,6 +1,7 @@
 """Tries what a sandbox needs, each thing in a child of its own, and prints JSON. Standard library only; started by path.
 
-Arguments: a scratch directory on the file system that sandboxes will use, and a host uid (as root) or `-`.
+Arguments: a scratch directory on the file system that sandboxes will use, a host uid (as root) or `-`, and the directory of
+control groups of version 2, or `-`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ TRIAL_SECONDS = 10
 
 
 def attempt(
-    flags: int, uid: int | None, inside: Callable[[], None], between: Callable[[int], Any] | None = None
+    flags: int,
+    uid: int | None,
+    inside: Callable[[], None],
+    between: Callable[[int], Any] | None = None,
+    group: int | None = None,
 ) -> dict[str, Any]:
     """Clone, map, run `inside`; what failed first is reported by step and errno."""
     go_read, go_write = os.pipe()
     said_read, said_write = os.pipe()
     try:
-        pid, pidfd = syscalls.clone(flags)
+        pid, pidfd = syscalls.clone(flags, group)
     except OSError as error:
         return {"ok": False, "step": "clone", "errno": error.errno}
     if pid == 0:
@@ -122,7 +127,32 @@ def _idmap(scratch: str) -> Callable[[int], None]:
     return between
 
 
-def main(scratch: str, uid: int) -> dict[str, Any]:
+def _grouped(groups: str, uid: int) -> dict[str, Any]:
+    """Starting a command in its control group, from among the supervisors."""
+    path = f"{groups}/aviato-trial-{os.getpid()}"
+    opened: list[int] = []
+
+    def inside() -> None:
+        pid, _ = syscalls.clone(0, opened[1])
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    try:
+        os.mkdir(path)
+        os.chown(f"{path}/cgroup.procs", uid, -1)
+        opened += [os.open(place, os.O_PATH | os.O_DIRECTORY) for place in (f"{groups}/supervisors", path)]
+        return attempt(NAMESPACES, uid, inside, group=opened[0])
+    except OSError as error:
+        return {"ok": False, "step": "make", "errno": error.errno}
+    finally:
+        for fd in opened:
+            os.close(fd)
+        if os.path.exists(path):
+            os.rmdir(path)
+
+
+def main(scratch: str, uid: int, groups: str | None = None) -> dict[str, Any]:
     """Everything, in order; what depends on something that failed is left out."""
     results: dict[str, Any] = {"user_namespaces": attempt(syscalls.CLONE_NEWUSER, None, _nothing)}
     if results["user_namespaces"]["ok"]:
@@ -136,8 +166,11 @@ def main(scratch: str, uid: int) -> dict[str, Any]:
         results["overlay"] = attempt(NAMESPACES, uid, _overlay(scratch, uid))
         if os.geteuid() == 0:
             results["idmapped"] = attempt(NAMESPACES, uid, _nothing, _idmap(f"{scratch}/lower"))
+        if groups is not None:
+            results["groups"] = _grouped(groups, uid)
     return results
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], os.geteuid() if sys.argv[2] == "-" else int(sys.argv[2]))))  # noqa: T201
+    own_id = os.geteuid() if sys.argv[2] == "-" else int(sys.argv[2])
+    print(json.dumps(main(sys.argv[1], own_id, None if sys.argv[3] == "-" else sys.argv[3])))  # noqa: T201
