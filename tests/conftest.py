@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-START_SECONDS = 20.0
+START_SECONDS = 40.0
 SERVE = "from aviato.cli.main import main; main()"
 SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 """What every server of the tests has."""
