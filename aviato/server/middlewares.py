@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -88,6 +89,9 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
             return _from_http(error, request)
         except ConnectionError:
             raise
+        except sqlite3.Error as error:
+            log.error("%s %s: the store fails: %s", request.method, request.path, error)
+            return error_response(SandboxUnavailableError(f"the server's store cannot be used now: {error}", reason="store"))
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return error_response(AviatoError("the server failed; its log says why", reason="internal", is_infrastructure=True))

@@ -44,6 +44,8 @@ CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
 HANDSHAKE_SECONDS = 10.0
 """How long a client may take to begin TLS."""
+FAULTS_VARIABLE = "AVIATO_TEST_FAULTS"
+"""Set by tests alone: see `fault_points`."""
 KEEPALIVE_SECONDS = 3600.0
 """Idle connections are kept: a client's open connection is how it notices that its server is gone."""
 
@@ -85,6 +87,10 @@ async def serve(
     dump_no_core()
     fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend, secrets)
+    if (faults := os.environ.get(FAULTS_VARIABLE)) is not None:
+        from aviato.server.fault_points import Switch
+
+        Switch(service, faults).install()
     if settings.api_key_file is not None:
         # A key that was taken out of the file is one no more.
         service.store.forget_key_hashes()

@@ -31,6 +31,9 @@ CONNECT = "connect"
 CONNECTION_LOST = "connection_lost"
 """Reason: the connection ended before its answer was whole; the server may have done the work."""
 
+TOO_BUSY = frozenset({429, 502, 503, 504})
+"""What a proxy in front of a server answers while that is away or full."""
+
 
 class Translate:
     """Context in which aiohttp and OS errors are raised as aviato's own."""
@@ -76,12 +79,12 @@ def translate(error: BaseException, where: str, seconds: float) -> AviatoError |
     return None
 
 
-def from_response(where: str, status: int, headers: Mapping[str, str], body: bytes) -> AviatoError:
-    """The error that a response of 400 and above means."""
+def from_response(where: str, status: int, headers: Mapping[str, str], body: bytes, *, reached: bool = False) -> AviatoError:
+    """The error that a response of 400 and above means; `reached` as in `check_wire_version`."""
     try:
         error = from_wire(ErrorResponse.model_validate_json(body).error)
     except pydantic.ValidationError:
-        error = _foreign(where, status, headers, body)
+        error = _foreign(where, status, headers, body, reached)
     if error.retry_delay_seconds is None and (delay := headers.get("Retry-After")) is not None:
         try:
             error.retry_delay_seconds = max(0.0, float(delay))
@@ -90,7 +93,7 @@ def from_response(where: str, status: int, headers: Mapping[str, str], body: byt
     return error
 
 
-def _foreign(where: str, status: int, headers: Mapping[str, str], body: bytes) -> AviatoError:
+def _foreign(where: str, status: int, headers: Mapping[str, str], body: bytes, reached: bool) -> AviatoError:
     """An error without our body: from a proxy in between, or from a server that is not aviato's."""
     text = body[:200].decode(errors="replace").strip()
     said = f"{where}: HTTP {status}" + (f", {json.dumps(text, ensure_ascii=False)}" if text else "")
@@ -105,19 +108,24 @@ def _foreign(where: str, status: int, headers: Mapping[str, str], body: bytes) -
     if status == 413:
         return AviatoValidationError(f"{said}; the request is too large")
     if WIRE_HEADER not in headers:
-        return SandboxUnavailableError(f"{said}; this is no aviato server", reason="protocol", retryable=False)
+        return SandboxUnavailableError(f"{said}; this is no aviato server", reason="protocol", retryable=reached)
     return SandboxUnavailableError(said, reason="protocol", retryable=False)
 
 
-def check_wire_version(where: str, headers: Mapping[str, str]) -> None:
+def check_wire_version(where: str, headers: Mapping[str, str], *, reached: bool = False) -> None:
     """Refuse an answer in a wire version that this client does not speak.
+
+    Args:
+        where: the server.
+        headers: of the answer.
+        reached: there was an aviato server before, so an answer of somebody else (a proxy in between) is worth another try.
 
     Raises:
         SandboxUnavailableError: naming both versions and the process to end.
     """
     version = headers.get(WIRE_HEADER)
     if version is None:
-        raise SandboxUnavailableError(f"{where}: this is no aviato server", reason="protocol", retryable=False)
+        raise SandboxUnavailableError(f"{where}: this is no aviato server", reason="protocol", retryable=reached)
     if version != str(WIRE_VERSION) and not (version.isdecimal() and int(version) > WIRE_VERSION):
         pid = headers.get(PID_HEADER, "unknown")
         raise SandboxUnavailableError(

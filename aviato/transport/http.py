@@ -210,12 +210,14 @@ class HttpTransport:
                     pool.server.wandb_asked = True
                     response.close()
                     response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds)
-                pool.server.reached = True
+                reached = pool.server.reached
+                if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
+                    pool.server.reached = True
                 if response.status >= 400:
                     raise faults.from_response(
-                        pool.server.endpoint.url, response.status, response.headers, await response.read()
+                        pool.server.endpoint.url, response.status, response.headers, await response.read(), reached=reached
                     )
-                faults.check_wire_version(pool.server.endpoint.url, response.headers)
+                faults.check_wire_version(pool.server.endpoint.url, response.headers, reached=reached)
         except SandboxUnavailableError:
             pool.server.up = False
             raise

@@ -108,20 +108,40 @@ def test_another_wire_version(tmp_path: Path) -> None:
     assert len(fake.requests) == 1
 
 
-def test_no_aviato_server(tmp_path: Path) -> None:
+def foreign(status: int) -> Any:
     def script(fake: FakeServer) -> Any:
-        fake.headers = {}
-
         async def reply(_: Any) -> Any:
             from aiohttp import web
 
-            return web.Response(text="<html>welcome</html>")
+            fake.headers = {}
+            return web.Response(text="<html>welcome</html>", status=status)
 
         return reply
 
-    found, _ = listing(tmp_path, [script])
-    assert isinstance(found, aviato.SandboxUnavailableError)
-    assert "no aviato server" in str(found)
+    return script
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_no_aviato_server(tmp_path: Path, status: int) -> None:
+    found, fake = listing(tmp_path, [foreign(status)])
+    assert isinstance(found, aviato.SandboxUnavailableError) and found.is_infrastructure
+    assert "no aviato server" in str(found) and len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_somebody_else_s_answer_where_there_was_an_aviato_server(tmp_path: Path, status: int) -> None:
+    """As of a proxy in between that is being set up: it is tried again."""
+
+    def back(fake: FakeServer) -> Any:
+        async def reply(_: Any) -> Any:
+            fake.headers = {"Aviato-Wire": "1"}
+            infos = [{"sandbox_id": "b", "status": "running", "status_updated_at": 1, "created_at": 1}]
+            return fake.json({"sandboxes": infos, "next_cursor": None})
+
+        return reply
+
+    found, fake = listing(tmp_path, [page("a", cursor="c"), foreign(status), back])
+    assert [one.sandbox_id for one in found] == ["a", "b"] and len(fake.requests) == 3
 
 
 def test_an_answer_that_is_no_json_is_a_typed_error(tmp_path: Path) -> None:

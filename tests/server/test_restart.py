@@ -63,15 +63,28 @@ async def test_what_was_let_go_before_a_restart_is_released_after_it(serving, fo
         assert (await client.wait(first, "ended"))["status_reason"] == "released"
 
 
-async def test_a_half_made_start_is_lost_and_leaves_nothing(serving, folder, backend):
+@pytest.mark.parametrize("left", [None, "orphaned"])
+@pytest.mark.parametrize("command", [None, "hang"])
+@pytest.mark.parametrize("has_place", [True, False])
+async def test_a_start_that_was_cut_off_begins_again_unless_something_may_have_run(
+    serving, folder, backend, command, has_place, left
+):
     backend.switches.create_waits = asyncio.Event()
     async with serving(folder, backend) as (_, client, _):
-        sandbox_id = (await client.create())["sandbox_id"]
+        sandbox_id = (await client.create(**({} if command is None else {"command": command})))["sandbox_id"]
         while not backend.places:
             await asyncio.sleep(0.01)
     backend.switches.create_waits = None
+    if not has_place:
+        backend.places.clear()
+    if left is not None:
+        backend.left[sandbox_id] = left
     async with serving(folder, backend) as (_, client, _):
-        assert (await client.wait(sandbox_id, "ended"))["status_reason"] == "lost"
+        if not has_place or (command is None and left is None):
+            assert (await client.wait(sandbox_id, "running"))["status"] == "running"
+            assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
+            return
+        assert (await client.wait(sandbox_id, "ended"))["status_reason"] == (left or "lost")
         assert backend.places == set()
 
 

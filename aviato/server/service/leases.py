@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -90,7 +91,14 @@ class Leases:
         lease.remaining_seconds = self.period_seconds
         if process is not None:
             self._bind(lease, process)
-        self._save(lease)
+        try:
+            self._save(lease)
+        except sqlite3.Error:
+            # What is not on record holds nothing: its client asks again.
+            if not lease.sandboxes:
+                self._unwatch(lease)
+                del self.held[lease_id]
+            raise
         return lease
 
     def info(self, lease: Lease) -> LeaseInfo:
@@ -173,7 +181,11 @@ class Leases:
             lease.ending.cancel()
         if self.held.get(lease.lease_id) is lease:
             del self.held[lease.lease_id]
-            self._store.remove_lease(lease.lease_id)
+            try:
+                self._store.remove_lease(lease.lease_id)
+            except sqlite3.Error as error:
+                # Its sandboxes end all the same; a later server gives it one more period and then forgets it.
+                log.error("lease %s cannot be taken off the record now: %s", lease.lease_id, error)
         for box in list(lease.sandboxes.values()):
             self._end_sandbox(box, reason, grace_seconds)
 

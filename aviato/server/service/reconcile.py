@@ -40,9 +40,9 @@ _LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATI
 class Reconciliation:
     """Makes the store and the machine agree.
 
-    Sandboxes whose supervisor answers run again; those whose start was never begun, or broken off, are queued again; the others
-    have ended, by the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is
-    lost and holds up no other. Places without a record are taken away.
+    Sandboxes whose supervisor answers run again; those in which nothing has run yet are queued again; the others have ended,
+    by the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is lost and
+    holds up no other. Places without a record are taken away.
     """
 
     def __init__(
@@ -125,9 +125,10 @@ class Reconciliation:
                 self._places.join(box)
                 return
         link = await self._reconnect(record.sandbox_id) if box.ending is None else None
-        if link is not None and record.started_at is None and box.asked is None and not link.hello["execs"]:
-            # Its server died before it had said what holds inside (environment, directory, lifetime). Nothing has run there.
-            link.detach()
+        if box.ending is None and box.asked is None and record.started_at is None and await self._is_unused(box, link):
+            # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
+            if link is not None:
+                link.detach()
             await self._lives.destroy(record.sandbox_id)
             self._registry.save(replace(record, begun=False))
             await self._try_to_take_up(replace(record, begun=False))
@@ -152,6 +153,16 @@ class Reconciliation:
         self._lives.begin(box)
         if asked is not None:
             self._lives.ask_to_end(box, asked)
+
+    async def _is_unused(self, box: LiveSandbox, link: SupervisorLink | None) -> bool:
+        """Whether nothing has run in a sandbox that is not known to run, so that it can be made again."""
+        if link is not None:
+            return not link.hello["execs"]
+        if box.sandbox_id not in await self._backend.place_ids():
+            return True
+        # Commands come later; the main one may have run, and then its supervisor was killed before it could be told.
+        left = await in_thread(self._backend.how_ended, box.sandbox_id)
+        return left is None and box.request.command is None
 
     def _box(self, record: SandboxRecord) -> LiveSandbox:
         if record.status not in _LIVING:

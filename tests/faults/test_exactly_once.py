@@ -1,0 +1,112 @@
+"""Commands give their results and run once each, whatever happens to the server and to the connections meanwhile.
+
+`AVIATO_TEST_FAULT_COMMANDS=1000 AVIATO_TEST_FAULT_SEED=7` makes it the long form, with a seed of one's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.server.fault_points import POINTS
+from tests.faults.conftest import FaultyServer, RunningProxy
+from tests.faults.work import Work
+
+COMMANDS = int(os.environ.get("AVIATO_TEST_FAULT_COMMANDS", "150"))
+SEED = int(os.environ.get("AVIATO_TEST_FAULT_SEED", "0")) or random.randrange(1, 1 << 31)
+IS_LONG = COMMANDS >= 1000
+KILLS = 2 * (len(POINTS) - 1) if IS_LONG else 5
+CUTS = 200 if IS_LONG else 20
+RUNNING, CREATING = 8, 4
+"""What goes on at each kill, at least."""
+AT_ONCE, MAKERS = 24 if IS_LONG else 16, 10
+PATIENCE_SECONDS = 30.0
+KILLED = [name for name in POINTS if name != "disk.before"]
+"""No command here writes to the server's disk."""
+
+
+@pytest.fixture
+def seed() -> int:
+    print(f"AVIATO_TEST_FAULT_SEED={SEED}")
+    return SEED
+
+
+def _kills(seed: int) -> Iterator[str]:
+    """Where the server is killed: in the long form twice at each point."""
+    draw = random.Random(seed)
+    return iter(draw.sample(KILLED * 2, KILLS))
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def place(
+    request: pytest.FixtureRequest,
+    make_faulty: Any,
+    make_proxy: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> tuple[FaultyServer, RunningProxy]:
+    """A server and the proxy in front of it."""
+    every = 0.08
+    if request.param == "unix":
+        server = make_faulty()
+        return server, make_proxy(server.socket, seed=seed, every=every)
+    (tmp_path / "keys").write_text("the-key\n")
+    monkeypatch.setenv("AVIATO_API_KEY", "the-key")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = make_faulty(port=port, api_key_file=tmp_path / "keys")
+    return server, make_proxy(f"127.0.0.1:{port}", seed=seed, every=every, listen="127.0.0.1:0")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800 if IS_LONG else 300)
+def test_kills_and_cuts(place: tuple[FaultyServer, RunningProxy], seed: int) -> None:
+    server, proxy = place
+    work = Work(proxy.url, seed, COMMANDS, at_once=AT_ONCE, makers=MAKERS)
+    waits: list[str] = []
+
+    async def kill() -> None:
+        for number, point in enumerate(_kills(seed), 1):
+            while work.done < 0.8 * COMMANDS * (number - 0.5) / KILLS:
+                await asyncio.sleep(0.01)
+            server.arm("kill", point, RUNNING, CREATING)
+            begin = time.monotonic()
+            while not server.died and time.monotonic() < begin + PATIENCE_SECONDS and not work.over:
+                await asyncio.sleep(0.005)
+            waits.append(f"{point} {time.monotonic() - begin:.1f} s")
+            if not server.died:
+                server.disarm()
+                continue
+            await asyncio.to_thread(server.start)
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(kill())
+            tasks.create_task(work.run())
+
+    begin = time.monotonic()
+    asyncio.run(both())
+    hits = server.hits
+    print(
+        f"{COMMANDS} commands and {work.made} sandboxes beside in {time.monotonic() - begin:.0f} s; {len(hits)} kills at", waits
+    )
+    print("faults on connections:", dict(proxy.counts))
+    assert not work.wrong, "\n".join(work.wrong)
+    assert [hit[0] for hit in hits] == ["kill"] * KILLS
+    assert min(hit[2] for hit in hits) >= RUNNING and min(hit[3] for hit in hits) >= CREATING
+    assert proxy.counts["cut"] >= CUTS
+    if IS_LONG:
+        assert set(Counter(hit[1] for hit in hits).items()) == {(name, 2) for name in KILLED}
+    assert aviato.Sandbox.list(base_url=server.url).result() == []
+    assert server.places() == []

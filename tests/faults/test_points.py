@@ -1,0 +1,175 @@
+"""The store, the disk and the backend fail and recover; the server is killed at each point, and at it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.server.fault_points import POINTS
+from tests.conftest import make_state_dir, remove
+from tests.endings.conftest import until
+from tests.faults.conftest import FaultyServer
+
+
+@pytest.fixture(scope="module")
+def faulty(_private_environment: None) -> Iterator[FaultyServer]:
+    server = FaultyServer(make_state_dir())
+    yield server
+    server.disarm()
+    server.running.stop()
+    remove(server.state)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _disarmed(faulty: FaultyServer) -> Iterator[None]:
+    yield
+    if faulty.died:
+        faulty.start()
+    faulty.disarm()
+
+
+def hits(server: FaultyServer, point: str) -> int:
+    return sum(hit[1] == point for hit in server.hits)
+
+
+def hurried(server: FaultyServer, **fields: Any) -> aviato.Sandbox:
+    """One that gives up soon."""
+    return aviato.Sandbox(defaults=aviato.SandboxDefaults(base_url=server.url, reconnect_timeout_seconds=0.5), **fields)
+
+
+def test_a_store_that_cannot_be_written_refuses_creates_and_holds_up_nothing_else(faulty: FaultyServer) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as old, aviato.Sandbox(base_url=faulty.url) as stopped:
+        old.wait()
+        stopped.wait()
+        before = hits(faulty, "store.before")
+        faulty.arm("fail", "store.before")
+        with pytest.raises(aviato.SandboxUnavailableError, match="store cannot be written") as caught:
+            hurried(faulty).start().result()
+        assert (caught.value.reason, caught.value.is_infrastructure, caught.value.retryable) == ("store", True, True)
+        assert old.exec(["echo", "still"]).result().stdout == "still\n"
+        waiting = aviato.Sandbox(base_url=faulty.url)
+        starting = waiting.start()
+        stopped.stop().result()
+        assert stopped.get_status() == "terminated" and hits(faulty, "store.before") > before + 2
+        faulty.disarm()
+        starting.result(20)
+        assert waiting.exec(["echo", "new"]).result().stdout == "new\n"
+        waiting.stop().result()
+        time.sleep(1.5)  # a round of the reaper
+        faulty.kill()
+        faulty.start()
+        assert stopped.get_status() == "terminated" and old.exec(["echo", "on"]).result().stdout == "on\n"
+
+
+def test_a_lease_ends_while_the_store_cannot_be_written(faulty: FaultyServer) -> None:
+    """Its sandboxes are gone all the same, and stay gone."""
+    from tests.faults.test_trainers import Trainer
+
+    one = Trainer(faulty.url, batch=1)
+    one.says("busy")
+    faulty.arm("fail", "store.before")
+    one.kill()
+    until(lambda: not one.commands() and not faulty.places(), 15)
+    faulty.disarm()
+    until(lambda: not one.sandboxes(), 5)
+
+
+@pytest.mark.anyio
+async def test_a_lease_that_cannot_be_put_on_record_is_tried_again(faulty: FaultyServer) -> None:
+    """The first sandbox of a process, or of a loop, brings a lease along."""
+    faulty.arm("fail", "store.before")
+    soon = aviato.SandboxDefaults(base_url=faulty.url, reconnect_timeout_seconds=0.5)
+    async with aviato.AsyncClient(defaults=soon) as client:
+        with pytest.raises(aviato.SandboxUnavailableError, match="store cannot be used") as caught:
+            await client.sandbox()
+    assert (caught.value.reason, caught.value.is_infrastructure, caught.value.retryable) == ("store", True, True)
+    async with aviato.AsyncClient(defaults=aviato.SandboxDefaults(base_url=faulty.url)) as client:
+        before = hits(faulty, "store.before")
+        starting = asyncio.create_task(client.sandbox())
+        while hits(faulty, "store.before") == before:
+            await asyncio.sleep(0.01)
+        faulty.disarm()
+        box = await starting
+        assert (await box.exec(["echo", "new"])).stdout == "new\n"
+        await box.stop()
+
+
+@pytest.mark.parametrize("point", ["fork.before", "hello.before"])
+def test_a_backend_that_makes_no_sandbox_fails_the_start_alone(faulty: FaultyServer, point: str) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as old:
+        old.wait()
+        faulty.arm("fail", point)
+        for make in (
+            lambda box: box.wait(),
+            lambda box: box.exec(["true"]).result(),
+            lambda box: asyncio.run(_awaited(box.exec(["true"]))),
+        ):
+            with pytest.raises(aviato.SandboxFailedError, match="armed by a test") as caught:
+                make(aviato.Sandbox(base_url=faulty.url))
+            assert (caught.value.reason, caught.value.is_infrastructure) == ("start_failed", True)
+        faulty.disarm()
+        assert old.exec(["echo", "still"]).result().stdout == "still\n"
+        with aviato.Sandbox(base_url=faulty.url) as new:
+            assert new.exec(["echo", "new"]).result().stdout == "new\n"
+    until(lambda: not faulty.places(), 10)
+
+
+async def _awaited(process: aviato.Process) -> aviato.ProcessResult:
+    return await process
+
+
+def test_a_full_disk_is_a_gap_in_what_is_kept_and_stalls_nothing(faulty: FaultyServer) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as box:
+        faulty.arm("fail", "disk.before")
+        process = box.exec(["sh", "-c", "head -c 3000000 /dev/zero; echo over >> ended; exit 3"], detach=True)
+        until(lambda: any(one.path.endswith("ended") for one in box.list_files(".").result()), 20)
+        with pytest.raises(aviato.SandboxExecutionError, match="could not keep") as caught:
+            process.result()
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("output_gap", True)
+        faulty.disarm()
+        assert box.exec(["echo", "kept"], detach=True).result().stdout == "kept\n"
+
+
+KILLED = [name for name in POINTS if name != "disk.before"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", KILLED)
+def test_killed_at(faulty: FaultyServer, point: str) -> None:
+    """Whatever the client was about: it comes back, and its call gives what it would have given."""
+    with aviato.Sandbox(base_url=faulty.url) as old:
+        old.wait()
+        faulty.arm("kill", point)
+
+        async def life() -> str:
+            async with aviato.Sandbox(base_url=faulty.url) as box:
+                await old.exec(["sh", "-c", "echo 1 >> ran; sleep 0.1; seq 100000; exit 4"])
+                result = await box.exec(["sh", "-c", "echo 1 >> ran; sleep 0.1; seq 100000; cat ran; exit 4"])
+                assert (result.returncode, result.stdout_bytes_total) == (4, 588_897)
+            return box.sandbox_id
+
+        async def both() -> str:
+            living = asyncio.create_task(life())
+            while not faulty.died and not living.done():
+                await asyncio.sleep(0.005)
+            if faulty.died:
+                await asyncio.to_thread(faulty.start)
+            return await living
+
+        sandbox_id = asyncio.run(both())
+        until(lambda: faulty.died or hits(faulty, point), 10)
+        if faulty.died:
+            faulty.start()
+        assert old.read_file("ran").result() == b"1\n"
+        assert aviato.Sandbox.from_id(sandbox_id, base_url=faulty.url).result().get_status() == "terminated"
+    assert faulty.hits[-1][:2] == ("kill", point)
