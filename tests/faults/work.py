@@ -15,10 +15,11 @@ import aviato
 COUNT = "/workspace/ran"
 """Each command appends its number to it."""
 LARGEST_BYTES = 4 << 20
+LARGEST_INPUT_BYTES = 1 << 20
 LONGEST_SECONDS = 3.0
 PIECES = 8
 COMMAND = f"""
-import os, random, sys, time
+import hashlib, os, random, sys, time
 number, seed, size, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 with open({COUNT!r}, "a") as file:
     file.write(f"{{number}}\\n")
@@ -28,6 +29,7 @@ for piece in range({PIECES}):
     while view:
         view = view[os.write(1, view) :]
     time.sleep(seconds / {PIECES})
+sys.stderr.write(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())
 sys.exit(number % 3)
 """
 
@@ -40,6 +42,16 @@ class Command:
     seed: str
     size_bytes: int
     seconds: float
+    stdin_bytes: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every third has input, and every third outlives its caller's patience."""
+        return {"stdin": self.stdin} if self.stdin_bytes else {"detach": self.number % 3 == 2}
+
+    @property
+    def stdin(self) -> bytes:
+        return random.Random(f"{self.seed} in").randbytes(self.stdin_bytes)
 
     @property
     def argv(self) -> list[str]:
@@ -52,6 +64,8 @@ class Command:
             return f"command {self.number}: returncode {result.returncode}, stderr {result.stderr[-300:]!r}"
         if hashlib.sha256(result.stdout_bytes).digest() != hashlib.sha256(expected).digest():
             return f"command {self.number}: {len(result.stdout_bytes)} bytes of output are not the {self.size_bytes} expected"
+        if result.stderr != hashlib.sha256(self.stdin).hexdigest():
+            return f"command {self.number} has not got its {self.stdin_bytes} bytes of input: {result.stderr[-300:]!r}"
         return None
 
 
@@ -64,6 +78,7 @@ def commands(seed: int, count: int) -> list[Command]:
             f"{seed}/{number}",
             draw.choice([0, draw.randrange(100), draw.randrange(1 << 16), draw.randrange(LARGEST_BYTES + 1)]),
             draw.choice([0.0, draw.uniform(0, LONGEST_SECONDS), draw.uniform(0, LONGEST_SECONDS)]),
+            draw.randrange(1, LARGEST_INPUT_BYTES) if number % 3 == 1 else 0,
         )
         for number in range(count)
     ]
@@ -83,6 +98,7 @@ class Work:
         self.made = 0
         self.wrong: list[str] = []
         self._url = url
+        self._seed = seed
         self._left = commands(seed, count)[::-1]
         self._all = {command.number for command in self._left}
         self._at_once = at_once
@@ -117,9 +133,11 @@ class Work:
             try:
                 if in_thread:
                     loop = asyncio.get_running_loop()
-                    result = await loop.run_in_executor(self._threads, lambda command=command: box.exec(command.argv).result())
+                    result = await loop.run_in_executor(
+                        self._threads, lambda command=command: box.exec(command.argv, **command.options).result()
+                    )
                 else:
-                    result = await box.exec(command.argv)
+                    result = await box.exec(command.argv, **command.options)
                 problem = command.check(result)
             except aviato.AviatoError as error:
                 problem = f"command {command.number}: {error!r} {vars(error)}"
@@ -132,9 +150,13 @@ class Work:
         while not self.over:
             try:
                 async with aviato.Sandbox(base_url=self._url, tags=["goes"]) as box:
-                    result = await box.exec(["sh", "-c", f"echo 1 >> {COUNT}; cat {COUNT}"])
-                    if result.stdout != "1\n":
+                    content = random.Random(f"{self._seed}/{number}").randbytes(300_000)
+                    await box.write_file("data", content)
+                    result = await box.exec(["sh", "-c", f"echo 1 >> {COUNT}; cat {COUNT}; ls"])
+                    if result.stdout != "1\ndata\nran\n":
                         self.wrong.append(f"in a sandbox of its own: {result}")
+                    if await box.read_file("data") != content:
+                        self.wrong.append("a file of a sandbox of its own is not what was written")
             except aviato.AviatoError as error:
                 self.wrong.append(f"a sandbox of its own, {number}: {error!r} {_causes(error)} {vars(error)}")
             number += 1
