@@ -29,7 +29,7 @@ KILLS = 2 * (len(POINTS) - 1) if IS_LONG else 5
 CUTS = 200 if IS_LONG else 20
 RUNNING, CREATING = 8, 4
 """What goes on at each kill, at least."""
-AT_ONCE, MAKERS = 24 if IS_LONG else 16, 10
+AT_ONCE, MAKERS = 24 if IS_LONG else 16, 16
 PATIENCE_SECONDS = 30.0
 KILLED = [name for name in POINTS if name != "disk.before"]
 """No command here writes to the server's disk."""
@@ -57,7 +57,7 @@ def place(
     seed: int,
 ) -> tuple[FaultyServer, RunningProxy]:
     """A server and the proxy in front of it."""
-    every = 0.08
+    every = 0.2 if IS_LONG else 0.1
     if request.param == "unix":
         server = make_faulty()
         return server, make_proxy(server.socket, seed=seed, every=every)
@@ -78,7 +78,7 @@ def test_kills_and_cuts(place: tuple[FaultyServer, RunningProxy], seed: int) -> 
 
     async def kill() -> None:
         for number, point in enumerate(_kills(seed), 1):
-            while work.done < 0.8 * COMMANDS * (number - 0.5) / KILLS:
+            while work.done < 0.75 * COMMANDS * (number - 0.5) / KILLS:
                 await asyncio.sleep(0.01)
             server.arm("kill", point, RUNNING, CREATING)
             begin = time.monotonic()
