@@ -1,4 +1,4 @@
-"""Each row of the table of `docs/guides/failures.md` is brought about, from blocking code and from a loop, and is as it says."""
+"""Each row of the table of `docs/guides/failures.md` is brought about, from blocking code and from a loop, and is as said."""
 
 from __future__ import annotations
 
