@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__, allow_abbrev=False)
     parser.add_argument("--fetch", action="store_true", help="have the kernel, and no more")
     parser.add_argument("--user", help="who runs the command, in a control group of the user's own; by default root")
+    parser.add_argument("--systemd", action="store_true", help="have it start the machine, and delegate the user's group")
     parser.add_argument("--timeout", type=float, default=600, help="seconds until the machine is switched off")
     parser.add_argument("--memory", type=int, default=3072, help="MiB")
     parser.add_argument("--append", default="", help="more arguments of the kernel")
@@ -41,6 +42,7 @@ def main() -> int:
         timeout_seconds=given.timeout,
         memory_mib=given.memory,
         kernel_arguments=given.append,
+        systemd=given.systemd,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ def run(
     processors: int = 2,
     memory_mib: int = 3072,
     kernel_arguments: str = "",
+    systemd: bool = False,
 ) -> int:
     """Run a command in a new virtual machine; what it writes comes on stdout.
 
@@ -53,6 +55,7 @@ def run(
         processors: of the machine.
         memory_mib: of the machine.
         kernel_arguments: more of them.
+        systemd: have it start the machine. The command is then a service, or a scope of the user's that was delegated.
 
     Returns:
         What the command returned; 124 if it was too late, 125 if the machine did not get that far.
@@ -61,7 +64,9 @@ def run(
         job = Path(name)
         shutil.copy(HERE / "inside.sh", job)
         (job / "settings").write_text(f"DELEGATED={shlex.quote(user or '')}\n")
-        (job / "command").write_text(_script(command, str(directory), environment or {}, user))
+        (job / "command").write_text(_script(command, str(directory), environment or {}, user, systemd))
+        if systemd:
+            shutil.copy(HERE / "command.service", job)
         busybox = Path(shutil.which("busybox") or "")
         (job / "initrd").write_bytes(kernel.first_file_system((HERE / "init.sh").read_bytes(), busybox))
         with (job / "scratch").open("wb") as file:
@@ -98,12 +103,17 @@ def _processor() -> list[str]:
     return ["-accel", "kvm", "-cpu", "host"] if fast() else ["-accel", "tcg", "-cpu", "max"]
 
 
-def _script(command: list[str], directory: str, environment: dict[str, str], user: str | None) -> str:
+def _script(command: list[str], directory: str, environment: dict[str, str], user: str | None, systemd: bool) -> str:
     home = "/tmp/home"
     variables = [f"{name}={value}" for name, value in {"PATH": PATH, "HOME": home, **environment}.items()]
     argv = ["env", "-i", *variables, *command]
     # The rest is an overlay already, on which sandboxes could have no layer of their own.
     lines = [f"install -d -o {shlex.quote(user or 'root')} {home}", f"cd {shlex.quote(directory)}"]
+    if user and systemd:
+        runtime = f"/run/user/{pwd.getpwnam(user).pw_uid}"
+        lines += [f"loginctl enable-linger {user}", f"until [ -S {runtime}/bus ]; do sleep 0.2; done"]
+        argv = ["systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes", *argv]
+        argv = ["env", f"XDG_RUNTIME_DIR={runtime}", f"DBUS_SESSION_BUS_ADDRESS=unix:path={runtime}/bus", *argv]
     if user:
         argv = ["runuser", "-u", user, "--", *argv]
     return "\n".join([*lines, f"exec {shlex.join(argv)}", ""])

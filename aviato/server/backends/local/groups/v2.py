@@ -11,7 +11,9 @@ not delegated is left alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local.groups.shares import quota
@@ -30,6 +32,7 @@ MOST_WEIGHT = 10_000
 ROUNDS = 20
 """Of moving processes, while others are born."""
 UNITS = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
+ASK_SECONDS = 5.0
 BORN_IN_A_GROUP = (5, 7)
 """The first kernel that starts processes in a group."""
 
@@ -96,24 +99,35 @@ def _own() -> tuple[str, str]:
 
 def _base(top: str, own: str) -> str | None:
     """The group to make ours in, ready to have some below that share out; None if there is none."""
-    for directory in _upwards(top, own):
-        if _limited(top, own, directory):
-            return None  # What the operator set for the server would not hold for its sandboxes.
-        root = directory == top and os.geteuid() == 0
-        if _is_unit(directory) and not root:
-            break  # From here on systemd's, or its user's instance's.
-        if not _writable(directory):
-            continue
+    ours = list(_ours(top, own))
+    for directory in ours:
         if "memory" in _words(f"{directory}/cgroup.subtree_control"):
             return directory
-        machines = directory == top and not os.path.exists(f"{top}/cgroup.type")
-        if "memory" not in _words(f"{directory}/cgroup.controllers") or not (machines or directory == own):
-            continue
-        if machines or _empty(directory):
+    for directory in ours:
+        if "memory" in _words(f"{directory}/cgroup.controllers") and (
+            _is_machines(directory) or (directory == own and _empty(directory))
+        ):
             return directory
-    if os.geteuid() == 0 and not os.path.exists(f"{top}/cgroup.type") and _writable(top) and not _limited(top, own, top):
-        return top
     return None
+
+
+def _ours(top: str, own: str) -> Iterator[str]:
+    """The groups that some of ours may lie below, the nearest first."""
+    for directory in _upwards(top, own):
+        if _limited(top, own, directory):
+            return  # What the operator set for the server would not hold for its sandboxes.
+        if directory != top and _is_unit(directory):
+            # From here on systemd's, or its user's instance's. Only at the very top root may have a group beside theirs.
+            if os.geteuid() == 0 and _is_machines(top) and _writable(top) and not _limited(top, own, top):
+                yield top
+            return
+        if _writable(directory):
+            yield directory
+
+
+def _is_machines(directory: str) -> bool:
+    """Whether it is the machine's top, which may have processes and groups that share out."""
+    return not os.path.exists(f"{directory}/cgroup.type")
 
 
 def _make(base: str) -> tuple[tuple[str, str], ...]:
@@ -161,6 +175,7 @@ def _limited(top: str, own: str, directory: str) -> bool:
     return False
 
 
+@functools.lru_cache
 def _is_unit(directory: str) -> bool:
     """Whether systemd manages what is in there: it has not delegated it."""
     if not directory.endswith(UNITS):
@@ -169,7 +184,19 @@ def _is_unit(directory: str) -> bool:
         with contextlib.suppress(OSError):
             if os.getxattr(directory, name) == b"1":
                 return False
-    return True
+    # What a user's instance delegates has no such mark.
+    return os.geteuid() == 0 or os.stat(directory).st_uid != os.geteuid() or not _is_delegated(os.path.basename(directory))
+
+
+def _is_delegated(unit: str) -> bool:
+    """Whether the user's instance of systemd has delegated a unit, by its own words."""
+    environment = {"XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}", **os.environ}
+    argv = ["systemctl", "--user", "show", "--value", "--property=Delegate", unit]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=ASK_SECONDS, env=environment, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.stdout.strip() == b"yes"
 
 
 def _upwards(top: str, own: str) -> Iterator[str]:
