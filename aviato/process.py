@@ -62,6 +62,7 @@ class Process(OperationRef[ProcessResult]):
         check: bool = False,
         max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         attach: tuple[int, int] | None = None,
+        only: bool = False,
     ) -> None:
         self.exec_id: str = request["exec_id"]
         self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0))
@@ -70,6 +71,7 @@ class Process(OperationRef[ProcessResult]):
         self._given = given
         self._check = check
         self._attached = attach is not None
+        self._only = only
         self._command: tuple[str, ...] = tuple(request["command"])
         self._outlives: bool = self._attached or request.get("detach", False)
         self._execution: Execution | None = None
@@ -139,7 +141,7 @@ class Process(OperationRef[ProcessResult]):
         feeding: asyncio.Task[None] | None = None
         try:
             execution = self._execution = Execution(
-                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached
+                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached, only=self._only
             )
             if self._given is not None:
                 feeding = asyncio.get_running_loop().create_task(feed(execution, self._given))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
 from aviato.sandbox_state import begin
@@ -76,6 +76,16 @@ class SandboxCommands:
         )
         most = output_limit(max_output_bytes)
         return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
+
+    def _run_only(self, command: Sequence[str], **arguments: Any) -> Process:
+        """As `exec`, of the one command that a sandbox not started yet is for: one request makes, runs and ends it."""
+        from aviato.process import Process, exec_request, output_limit
+
+        config = self._state.config
+        most = output_limit(arguments.pop("max_output_bytes", None))
+        values = {"cwd": None, "env": None, "user": None, "stdin": False, "detach": False, **arguments}
+        request, given = exec_request(command, default_timeout_seconds=config.exec_timeout_seconds, **values)
+        return Process(self._state_in_use(), request, given=given, max_bytes=most, only=True)
 
     def attach(self, exec_id: str, stdout_offset: int = 0, stderr_offset: int = 0) -> Process:
         """Read a command that was begun elsewhere, from these offsets to its end.

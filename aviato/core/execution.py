@@ -12,7 +12,9 @@ from aviato.core.client import decode, encode_exec, error_of
 from aviato.core.exec_calls import ExecCalls
 from aviato.exceptions import (
     AviatoError,
+    AviatoValidationError,
     SandboxError,
+    SandboxNotRunningError,
     SandboxRequestTimeoutError,
     SandboxUnavailableError,
 )
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.transport.http import Response
 
 logger = logging.getLogger("aviato")
 
@@ -69,6 +72,7 @@ class Execution(ExecCalls):
         request: the fields of the request, `exec_id` among them.
         stdout, stderr: where its output goes, from the offsets on that they have.
         attached: it was begun elsewhere and is only read here; of the request only `exec_id` counts.
+        only: the sandbox is for this command alone. One request starts it, runs the command and has the server end it.
 
     Attributes:
         started: whether it is known to have begun to run.
@@ -77,13 +81,23 @@ class Execution(ExecCalls):
     """
 
     def __init__(
-        self, handle: SandboxHandle, request: dict[str, Any], stdout: Output, stderr: Output, *, attached: bool = False
+        self,
+        handle: SandboxHandle,
+        request: dict[str, Any],
+        stdout: Output,
+        stderr: Output,
+        *,
+        attached: bool = False,
+        only: bool = False,
     ) -> None:
         self.exec_id: str = request["exec_id"]
         self.started = False
         self.outlives: bool = attached or request.get("detach", False)
         self.command: tuple[str, ...] | None = None
         self._attached = attached
+        self._only = only and not handle.begun
+        self._first: Response | None = None
+        """Of the request that made the sandbox too, until it is read."""
         self._reader_id = os.urandom(8).hex() if attached else ""
         self._handle = handle
         self._client = handle.client
@@ -116,7 +130,8 @@ class Execution(ExecCalls):
         try:
             if self._attached:
                 await self._check_attachable()
-            await self._handle.start()
+            if not self._only:
+                await self._handle.start()
             return await self._until_exit()
         except asyncio.CancelledError:
             begun = self._sent or self._attached
@@ -147,9 +162,17 @@ class Execution(ExecCalls):
     async def _attempt(self) -> bool:
         """Read the stream from where it was left; True at its end, False if it was cut after progress."""
         self._moved = False
+        again = self._sent
         try:
             await self._read()
             return True
+        except SandboxNotRunningError as error:
+            if not (again and self._only) or self._handle.stopped:
+                raise
+            message = f"the result of command {self.exec_id} was sent, and lost on its way; its sandbox has ended"
+            raise SandboxUnavailableError(
+                message, sandbox_id=self._handle.sandbox_id, reason="result_lost", retryable=False
+            ) from error
         except (_Cut, FrameError) as error:
             if not self._moved:
                 raise SandboxUnavailableError(
@@ -175,6 +198,11 @@ class Execution(ExecCalls):
                 response = await transport.open("GET", path, silence_seconds=silence, head_seconds=head)
             except ExecNotFoundError as error:
                 raise self._not_known(error) from error
+        elif self._only and not self._handle.accepted:
+            await self._handle.start_by(self._send_run)
+            if self._first is None:
+                raise _Cut("the server is of an earlier version")
+            response, self._first = self._first, None
         else:
             body = encode_exec(self._request)
             self._sent = True
@@ -190,6 +218,26 @@ class Execution(ExecCalls):
             if not response.finished:
                 response.close()
         raise _Cut("no exit was sent")
+
+    async def _send_run(self, create: bytes) -> None:
+        body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
+        patience = self._client.transport.request_timeout_seconds
+        silence = max(patience, SILENCE_SECONDS)
+        head = patience if patience < silence else None
+        self._sent = True
+        try:
+            response = await self._client.transport.open("POST", "/v1/runs", body, silence_seconds=silence, head_seconds=head)
+        except AviatoValidationError as error:
+            if error.reason != "http":
+                raise
+            # A server of an earlier version: one step after the other.
+            self._only, self._moved = False, True
+            await self._client.create(create)
+            return
+        if self._ended:
+            response.close()  # Whoever asked has gone meanwhile; the sandbox is stopped by the usual way.
+        else:
+            self._first = response
 
     def _take(self, frame: Frame) -> bool:
         """Take note of one frame; True if it was the last."""
@@ -209,6 +257,8 @@ class Execution(ExecCalls):
                     return True
             self._exit = ended
             self._acknowledge_end()
+            if self._only:
+                self._handle.ends_by_itself()
             return True
         elif kind == FrameType.STARTED:
             self._has_started(decode(Started, frame.payload))
@@ -277,6 +327,8 @@ class Execution(ExecCalls):
 
     def _over(self) -> None:
         self._ended = True
+        if self._first is not None:
+            self._first.close()
         self._is_submitted()
         if not self._attached:
             self._handle.presence.executions.pop(self.exec_id, None)

@@ -19,7 +19,7 @@ from aviato.options import SandboxStatus
 from aviato.wire.sandboxes import SandboxInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from aviato.core.client import Client
     from aviato.core.presence import Presence
@@ -43,6 +43,7 @@ class SandboxHandle:
     Attributes:
         info: as last seen.
         stopped: this side has asked for its end.
+        over: the server ends it, and nobody need ask.
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
     """
 
@@ -62,6 +63,7 @@ class SandboxHandle:
         self.path = f"/v1/sandboxes/{sandbox_id}"
         self.info: SandboxInfo | None = None
         self.stopped = False
+        self.over = False
         self.accepted = create is None
         self.turns = turns
         self._create = create
@@ -84,6 +86,12 @@ class SandboxHandle:
         if self.stopped:
             raise self._is_stopped()
 
+    async def start_by(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """As `start`, by a request of the caller's own that holds the create; `send` returns once the server has accepted it."""
+        await asyncio.shield(self._starting(send))
+        if self.stopped:
+            raise self._is_stopped()
+
     async def accept(self) -> None:
         """As `start`, but a place in the session's own queue is acceptance too; the start goes on."""
         if not self.accepted:
@@ -91,13 +99,13 @@ class SandboxHandle:
         if not self.queued:
             await self.start()
 
-    def _starting(self) -> asyncio.Task[None]:
+    def _starting(self, send: Callable[[bytes], Awaitable[None]] | None = None) -> asyncio.Task[None]:
         if self.stopped:
             raise self._is_stopped()
         if self._start is None or self._start.done():
             turn = None if self.turns is None else self.turns.join(self)
             self._asked_at = time.time()
-            self._start = _task(self._request_start(turn), f"start {self.sandbox_id}")
+            self._start = _task(self._request_start(turn, send or self._send_create), f"start {self.sandbox_id}")
         return self._start
 
     @property
@@ -130,7 +138,10 @@ class SandboxHandle:
         if not self.accepted and self._start is not None:
             await asyncio.shield(self._start)
 
-    async def _request_start(self, turn: asyncio.Future[None] | None) -> None:
+    async def _send_create(self, body: bytes) -> None:
+        self.see(await self.client.create(body))
+
+    async def _request_start(self, turn: asyncio.Future[None] | None, send: Callable[[bytes], Awaitable[None]]) -> None:
         assert self._create is not None
         self.enter()
         try:
@@ -141,7 +152,7 @@ class SandboxHandle:
                 values["secret_values"] = own_values(values["secrets"])
             if not values.get("detached"):
                 values["lease_id"] = self.presence.take_lease()
-            self.see(await self.client.create(encode_create(values)))
+            await send(encode_create(values))
             self.accepted = True
             self.presence.hold()
         except BaseException:
@@ -240,8 +251,19 @@ class SandboxHandle:
 
     # -- stopping
 
+    def ends_by_itself(self) -> None:
+        """The server ends it: the result of the one command that it was made for has arrived.
+
+        Where its session counts places, the stop is still asked for: its answer says when the place is free.
+        """
+        if self.turns is None:
+            self.stopped = self.over = True
+            self.presence.acknowledgements.stopped(self.sandbox_id)
+
     async def stop(self, grace_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
         """End it; concurrent stops share one request, and one during the start leaves nothing behind."""
+        if self.over:
+            return
         if not self.accepted and self._start is None:
             self.stopped = True
             return

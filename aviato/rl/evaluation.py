@@ -198,7 +198,8 @@ class _Run:
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
         if task.grading == "separate":
             return await self._attempt_separately(task, attempts)
-        sandbox = self._session.sandbox(**self._options)
+        # Its one command starts it, if nothing has to be in it before.
+        sandbox = self._session.sandbox(start=bool(task.files), **self._options)
         try:
             for path, content in task.files.items():
                 await sandbox.write_file(path, content)

@@ -18,7 +18,7 @@ async def grade_command(sandbox: Sandbox, task: Task, timeout_seconds: float, at
     assert task.command is not None
     stdin = task.stdin if task.stdin is not None else False
     try:
-        result = await sandbox.exec(task.command, stdin=stdin, timeout_seconds=timeout_seconds)
+        result = await sandbox._run_only(task.command, stdin=stdin, timeout_seconds=timeout_seconds)
     except SandboxError as error:
         return _of_error(error, (), "command", attempts)
     verdict, message = Verdict.PASSED, ""
@@ -44,7 +44,9 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
     given = driver.given(ascii(payload).encode(), nonces)
     most = driver.MAX_OUTPUT_BYTES
     try:
-        result = await sandbox.exec(driver.command(), stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most)
+        result = await sandbox._run_only(
+            driver.command(), stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most
+        )
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None
         found, _ = _records(error.exec_result, nonces, names)

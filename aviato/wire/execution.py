@@ -9,7 +9,7 @@ from pydantic import Field
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
 from aviato.wire.frames import INPUT_BYTES
-from aviato.wire.sandboxes import Base64, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
+from aviato.wire.sandboxes import Base64, CreateSandbox, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
 
 ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
 """Who reads a command: empty for the one that began it; another one is made up by each that attaches."""
@@ -44,6 +44,13 @@ class ExecRequest(RequestModel):
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
+
+
+class RunRequest(RequestModel):
+    """Body of `POST /v1/runs`: a sandbox for one command. A repeat with the same ids and bodies joins it."""
+
+    sandbox: CreateSandbox
+    command: ExecRequest
 
 
 class Accepted(ResponseModel):

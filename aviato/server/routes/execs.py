@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from aviato.server.routes.streaming import stream_exec
+from aviato.server.peers import peer_process
+from aviato.server.routes.streaming import stream_exec, stream_run
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
-from aviato.wire.execution import FRAMES_CONTENT_TYPE, Acknowledgements, ExecRequest, ReaderId, SignalRequest, TerminalSize
+from aviato.wire.execution import (
+    FRAMES_CONTENT_TYPE,
+    Acknowledgements,
+    ExecRequest,
+    ReaderId,
+    RunRequest,
+    SignalRequest,
+    TerminalSize,
+)
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from aviato.server.peers import Peer
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -35,6 +46,18 @@ class StdinQuery(RequestModel):
 async def start(call: Call) -> web.StreamResponse:
     """Run a command or join it."""
     return await stream_exec(call.request, call.service.execs.start(call.path("sandbox_id"), call.body))
+
+
+async def run(call: Call) -> web.StreamResponse:
+    """Make a sandbox, run a command in it, and end it."""
+    call.service.check_able()
+    body: RunRequest = call.body
+
+    def peer() -> Peer | None:
+        return peer_process(call.request.transport)
+
+    feed = await call.service.runs.start(body, peer, call.caller)
+    return await stream_run(call.request, feed, lambda: call.service.runs.end(body.sandbox.sandbox_id))
 
 
 async def resume(call: Call) -> web.StreamResponse:
@@ -95,6 +118,15 @@ ROUTES = (
         body=ExecRequest,
         answers={200: FRAMES_CONTENT_TYPE},
         errors=(404, 409, 422),
+    ),
+    Route(
+        method="POST",
+        path="/v1/runs",
+        handler=run,
+        summary="Make a sandbox, run a command in it or join it, stream it, and end the sandbox once its result was sent",
+        body=RunRequest,
+        answers={200: FRAMES_CONTENT_TYPE},
+        errors=(404, 409, 422, 429),
     ),
     Route(
         method="GET",

@@ -17,7 +17,7 @@ from aviato.wire.execution import FRAMES_CONTENT_TYPE
 from aviato.wire.files import ARCHIVE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aviato.server.service.feed import ExecFeed
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 HOLD_BACK_SECONDS = 0.010
 """A command that ends in this time is answered by one response with its length."""
 HOLD_BACK_BYTES = 256 << 10
+RUN_HOLD_BACK_SECONDS = 0.25
+"""Of a command that has a sandbox of its own nobody reads along."""
 WHOLE_FILE_BYTES = 256 << 10
 KEEPALIVE_SECONDS = 15.0
 
@@ -33,24 +35,47 @@ KEEPALIVE_SECONDS = 15.0
 async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamResponse:
     """Send a command's frames: at once if it ends quickly, else as they come."""
     try:
-        held = await _hold_back(feed)
+        held = await _hold_back(feed, HOLD_BACK_SECONDS)
         if feed.over:
             return web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
-        response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
-        try:
-            await response.prepare(request)
-            await _pour(response, feed, held)
-        except Exception as error:
-            _break_off(request, error)
-        return response
+        return await _stream(request, feed, held)
     finally:
         feed.close()
 
 
-async def _hold_back(feed: ExecFeed) -> bytes:
+async def stream_run(request: web.Request, feed: ExecFeed, delivered: Callable[[], None]) -> web.StreamResponse:
+    """As `stream_exec`; `delivered` is called once a result has been sent whole, and else the caller comes back for it."""
+    try:
+        held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
+        response: web.StreamResponse
+        if feed.over:
+            response = web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
+            await response.prepare(request)
+            await response.write_eof()
+        else:
+            response = await _stream(request, feed, held)
+        sent = feed.over and feed.state.exit is not None and request.transport is not None and not request.transport.is_closing()
+    finally:
+        feed.close()
+    if sent:
+        delivered()
+    return response
+
+
+async def _stream(request: web.Request, feed: ExecFeed, held: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
+    try:
+        await response.prepare(request)
+        await _pour(response, feed, held)
+    except Exception as error:
+        _break_off(request, error)
+    return response
+
+
+async def _hold_back(feed: ExecFeed, seconds: float) -> bytes:
     """What arrives in the first moment. An error before anything else is raised, so that it gets a status of its own."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + HOLD_BACK_SECONDS
+    deadline = loop.time() + seconds
     held = b""
     while not feed.over and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
         try:
@@ -64,11 +89,9 @@ async def _hold_back(feed: ExecFeed) -> bytes:
 
 
 async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> None:
-    while True:
+    while not feed.over:
         if data:
             await response.write(data)
-        if feed.over:
-            break
         try:
             data = await feed.next(KEEPALIVE_SECONDS) or feed.keepalive()
         except AviatoError as error:
@@ -76,7 +99,8 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> No
                 raise
             feed.over = True
             data = error_frame(error)
-    await response.write_eof()
+    # In one piece with the end, after which the client uses the connection again.
+    await response.write_eof(data)
 
 
 def _cuts(error: AviatoError) -> bool:

@@ -43,6 +43,7 @@ class LiveSandbox:
         gone: its place is taken away and the end is on record.
         calls: requests that use it now.
         on_run: called in order when it runs, before any waiter of `ready`.
+        for_one_run: it was made for one command, and ends with it.
     """
 
     record: SandboxRecord
@@ -67,6 +68,7 @@ class LiveSandbox:
     pings_missed: int = 0
     expires_at: float | None = None
     on_run: list[Callable[[], None]] = field(default_factory=list)
+    for_one_run: bool = False
     task: asyncio.Task[None] | None = None
     helpers: set[asyncio.Task[None]] = field(default_factory=set)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.settings import ServerSettings
+    from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Lives:
         box.asked, box.grace_seconds = reason, grace_seconds
         self.places.leaving(box)
         if box.record.status is not SandboxStatus.TERMINATING:
-            self._registry.save(box.move(SandboxStatus.TERMINATING, status_reason=reason))
+            self._save(box, box.move(SandboxStatus.TERMINATING, status_reason=reason))
         if box.ready.is_set():
             box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
         elif box.entered and box.task is not None:
@@ -147,8 +148,7 @@ class Lives:
         now = time.time()
         if box.record.status is SandboxStatus.PENDING:
             seconds = time.monotonic() - box.accepted_at
-            record = box.move(SandboxStatus.RUNNING, started_at=now, startup_seconds=seconds)
-            self._registry.save(record)
+            self._save(box, box.move(SandboxStatus.RUNNING, started_at=now, startup_seconds=seconds))
         lifetime = self.lifetime(box)
         box.expires_at = None if lifetime is None else time.monotonic() + lifetime
         self.places.started(box)
@@ -156,6 +156,13 @@ class Lives:
         for begin in box.on_run:
             begin()
         box.on_run.clear()
+
+    def _save(self, box: LiveSandbox, record: SandboxRecord) -> None:
+        """Put a change on record; of a sandbox for one command only if that lasts: its end overtakes most of them."""
+        if box.for_one_run:
+            self._registry.save_soon(record)
+        else:
+            self._registry.save(record)
 
     def lifetime(self, box: LiveSandbox) -> float | None:
         """Its lifetime in seconds; None for a leased one that asked for none."""

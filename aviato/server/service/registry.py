@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SOON_SECONDS = 0.2
+
 
 class Registry:
     """The living sandboxes, by id, over the store's records of all."""
@@ -35,21 +38,36 @@ class Registry:
         self.unable: AviatoError | None = None
         """Why this server cannot reach what runs, if it cannot."""
         self._unsaved: dict[str, SandboxRecord] = {}
+        self._save_timer: asyncio.TimerHandle | None = None
 
     def save(self, record: SandboxRecord) -> None:
         """Put a change on record. A store that cannot be written now holds up no sandbox: the change is tried again."""
         self._unsaved[record.sandbox_id] = record
-        self.save_again()
+        self._write(record.sandbox_id, record)
+
+    def save_soon(self, record: SandboxRecord) -> None:
+        """Put a change on record within a moment, if no later one has come by then."""
+        self._unsaved[record.sandbox_id] = record
+        if self._save_timer is None:
+            self._save_timer = asyncio.get_running_loop().call_later(SOON_SECONDS, self.save_again)
 
     def save_again(self) -> None:
-        """Put on record what could not be written before."""
+        """Put on record what is not there yet."""
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
         for sandbox_id, record in list(self._unsaved.items()):
-            try:
-                self.store.save_sandbox(record)
-            except sqlite3.Error as error:
-                log.error("sandbox %s cannot be put on record now: %s", sandbox_id, error)
+            if not self._write(sandbox_id, record):
                 return
-            del self._unsaved[sandbox_id]
+
+    def _write(self, sandbox_id: str, record: SandboxRecord) -> bool:
+        try:
+            self.store.save_sandbox(record)
+        except sqlite3.Error as error:
+            log.error("sandbox %s cannot be put on record now: %s", sandbox_id, error)
+            return False
+        del self._unsaved[sandbox_id]
+        return True
 
     def find(self, sandbox_id: str, *, exec_id: str | None = None) -> LiveSandbox:
         """A sandbox that has not ended and was not told to.

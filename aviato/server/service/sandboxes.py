@@ -209,6 +209,7 @@ class Sandboxes:
             limit=limit,
             cursor=cursor,
         )
+        self._registry.save_again()
         records, cursor = await in_thread(self._registry.store.list_sandboxes, query)
         live = self._registry.live
         return SandboxPage(

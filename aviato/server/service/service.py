@@ -19,6 +19,7 @@ from aviato.server.service.lives import Lives
 from aviato.server.service.logs import Logs
 from aviato.server.service.main_command import MainCommand
 from aviato.server.service.one_shot import OneShots
+from aviato.server.service.runs import Runs
 from aviato.server.service.places import Places
 from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
@@ -79,6 +80,7 @@ class Service:
         self.sandboxes = Sandboxes(
             settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports, self.secrets
         )
+        self.runs = Runs(self.sandboxes, self.execs, self.registry, self.lives)
         self.one_shots = OneShots(
             self.sandboxes, self.lives, self.registry, self.leases, self.polls, self.check_able, settings.run_code_concurrency
         )

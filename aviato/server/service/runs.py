@@ -1,0 +1,50 @@
+"""A sandbox for one command: made, run and ended by one request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.server.callers import Caller
+    from aviato.server.peers import Peer
+    from aviato.server.service.execs import Execs
+    from aviato.server.service.feed import ExecFeed
+    from aviato.server.service.lives import Lives
+    from aviato.server.service.registry import Registry
+    from aviato.server.service.sandboxes import Sandboxes
+    from aviato.wire.execution import RunRequest
+
+
+class Runs:
+    """Puts a create, its first command and the end together; each is what it is by itself, repeats included."""
+
+    def __init__(self, sandboxes: Sandboxes, execs: Execs, registry: Registry, lives: Lives) -> None:
+        self._sandboxes = sandboxes
+        self._execs = execs
+        self._registry = registry
+        self._lives = lives
+
+    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed:
+        """Make the sandbox and run the command in it, or join both.
+
+        Raises:
+            AviatoError: of either; a sandbox that was made for a command that is refused is ended.
+        """
+        sandbox_id = request.sandbox.sandbox_id
+        _, new = await self._sandboxes.accept(request.sandbox, peer, caller)
+        if new:
+            self._registry.live[sandbox_id].for_one_run = True
+        try:
+            return self._execs.start(sandbox_id, request.command)
+        except BaseException:
+            if new:
+                self.end(sandbox_id)
+            raise
+
+    def end(self, sandbox_id: str) -> None:
+        """Its caller has the result: end the sandbox, without a wait. Until then it stays, for a caller who was cut off."""
+        box = self._registry.live.get(sandbox_id)
+        if box is not None:
+            self._lives.ask_to_end(box, "stopped")
