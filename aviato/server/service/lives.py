@@ -88,7 +88,9 @@ class Lives:
         self.places.leaving(box)
         if box.record.status is not SandboxStatus.TERMINATING:
             self._save(box, box.move(SandboxStatus.TERMINATING, status_reason=reason))
-        if box.ready.is_set():
+        if box.for_one_run and box.ready.is_set() and box.request.command is None and not grace_seconds:
+            self.force(box)  # Its command is over and was read: there is nothing to drain.
+        elif box.ready.is_set():
             box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
         elif box.entered and box.task is not None:
             # A task that is cancelled before its first step never runs at all; that one looks at `asked` itself.
@@ -127,8 +129,9 @@ class Lives:
 
     async def _start(self, box: LiveSandbox) -> None:
         await box.place
-        box.record = replace(box.record, begun=True)
-        self._registry.save(box.record)
+        if not box.record.begun:
+            box.record = replace(box.record, begun=True)
+            self._registry.save(box.record)
         async with asyncio.timeout(START_SECONDS):
             assert box.image is not None
             box.link = await self._backend.create(self.spec(box))

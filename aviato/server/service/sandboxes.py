@@ -153,16 +153,20 @@ class Sandboxes:
         box.record = record = replace(record, limits={name: asdict(limit) for name, limit in limits.items()})
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
         box.record = record = replace(record, ports={**addresses})
+        self._registry.live[box.sandbox_id] = box
+        self._places.join(box)
+        # One that need not wait begins at once, which then is on record from the first.
+        box.record = record = replace(record, begun=box.place.done())
         try:
             self._registry.store.add_sandbox(record)
         except sqlite3.Error as error:
+            del self._registry.live[box.sandbox_id]
+            self._places.gone(box)
             self._ports.close(box.sandbox_id)
             raise SandboxUnavailableError(f"the server's store cannot be written: {error}", reason="store") from error
-        self._registry.live[box.sandbox_id] = box
         if lease is not None:
             self._leases.attach(lease, box)
         self._lives.begin(box)
-        self._places.join(box)
         return self._info(box, record), True
 
     async def get(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
-FIRST_SAMPLE_SECONDS = 0.001
+FIRST_SAMPLE_SECONDS = 0.004
 LAST_SAMPLE_SECONDS = 0.1
 """Pauses between two looks at a command's memory double from the one to the other: most commands are short."""
 

@@ -155,13 +155,12 @@ class Template:
         os.read(self._children, 4096)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 break
             self._supervisors.discard(pid)
-            self._tell({"exit": pid, "status": status})
         if self._orphans:
             self._kill_orphans()
 
