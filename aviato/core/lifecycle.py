@@ -87,7 +87,7 @@ class SandboxHandle:
             raise self._is_stopped()
 
     async def start_by(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """As `start`, by a request of the caller's own that holds the create; `send` returns once the server has accepted it."""
+        """As `start`, by a request of the caller's own that holds the create; `send` returns once that is accepted."""
         await asyncio.shield(self._starting(send))
         if self.stopped:
             raise self._is_stopped()

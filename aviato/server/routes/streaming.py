@@ -43,8 +43,9 @@ async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamRespons
         feed.close()
 
 
-async def stream_run(request: web.Request, feed: ExecFeed, delivered: Callable[[], None]) -> web.StreamResponse:
-    """As `stream_exec`; `delivered` is called once a result has been sent whole, and else the caller comes back for it."""
+async def stream_run(request: web.Request, feed: ExecFeed, left: Callable[[bool], None]) -> web.StreamResponse:
+    """As `stream_exec`; `left` is told whether a result was sent whole. If not, the caller may come back for it."""
+    sent = False
     try:
         held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
@@ -54,11 +55,12 @@ async def stream_run(request: web.Request, feed: ExecFeed, delivered: Callable[[
             await response.write_eof()
         else:
             response = await _stream(request, feed, held)
-        sent = feed.over and feed.state.exit is not None and request.transport is not None and not request.transport.is_closing()
+        sent = (
+            feed.over and feed.state.exit is not None and request.transport is not None and not request.transport.is_closing()
+        )
     finally:
         feed.close()
-    if sent:
-        delivered()
+        left(sent)
     return response
 
 

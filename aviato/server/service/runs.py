@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
     from aviato.wire.execution import RunRequest
+
+LEFT_SECONDS = 60.0
+"""How long a result waits for a caller who was cut off."""
 
 
 class Runs:
@@ -40,11 +44,22 @@ class Runs:
             return self._execs.start(sandbox_id, request.command)
         except BaseException:
             if new:
-                self.end(sandbox_id)
+                self._end(sandbox_id)
             raise
 
-    def end(self, sandbox_id: str) -> None:
-        """Its caller has the result: end the sandbox, without a wait. Until then it stays, for a caller who was cut off."""
+    def left(self, sandbox_id: str, sent: bool) -> None:
+        """A request for it is over. With the result the sandbox ends, without a wait; else its caller may come back."""
+        if sent:
+            self._end(sandbox_id)
+        else:
+            asyncio.get_running_loop().call_later(LEFT_SECONDS, self._end_if_over, sandbox_id)
+
+    def _end(self, sandbox_id: str) -> None:
         box = self._registry.live.get(sandbox_id)
         if box is not None:
             self._lives.ask_to_end(box, "stopped")
+
+    def _end_if_over(self, sandbox_id: str) -> None:
+        box = self._registry.live.get(sandbox_id)
+        if box is not None and box.calls == 0 and all(state.exit is not None for state in box.execs.values()):
+            self._end(sandbox_id)

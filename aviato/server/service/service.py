@@ -19,13 +19,13 @@ from aviato.server.service.lives import Lives
 from aviato.server.service.logs import Logs
 from aviato.server.service.main_command import MainCommand
 from aviato.server.service.one_shot import OneShots
-from aviato.server.service.runs import Runs
 from aviato.server.service.places import Places
 from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
 from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
 from aviato.server.service.run_code import CodeRunner
+from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.service.secrets import Secrets
 from aviato.server.store import Store

@@ -1,0 +1,95 @@
+"""An item of `evaluate` costs one request, and a lost answer is a failure of the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.exceptions import SandboxUnavailableError
+from aviato.rl import Task, Verdict, evaluate
+from aviato.transport.http import HttpTransport
+
+RIGHT = Task(code="def f(n): return n * 2", tests=["assert f(2) == 4"])
+WRONG = Task(code="def f(n): return n * 3", tests=["assert f(2) == 4"])
+
+
+@pytest.fixture
+def session(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[aviato.Session]:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with aviato.Session() as made:
+        yield made
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    found: Counter[str] = Counter()
+    usual = HttpTransport.open
+
+    async def opened(self: HttpTransport, method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        found[f"{method} {path}"] += 1
+        return await usual(self, method, path, *arguments, **options)
+
+    monkeypatch.setattr(HttpTransport, "open", opened)
+    return found
+
+
+def test_one_request_an_item(session: aviato.Session, sent: Counter[str]) -> None:
+    tasks = [RIGHT, WRONG, Task(command=["sh", "-c", "cat >&2; exit 1"], stdin=b"x"), Task(command=["sleep", "0.5"])]
+    outcomes = evaluate(tasks, session=session).result(50)
+    assert [outcome.passed for outcome in outcomes] == [True, False, False, True]
+    assert sent["POST /v1/runs"] == 4
+    assert not [path for path in sent if not path.startswith(("POST /v1/runs", "PUT /v1/leases"))]
+
+
+def test_an_item_with_files_has_them_before_it_begins(session: aviato.Session) -> None:
+    task = Task(command=["cat", "data.txt"], files={"data.txt": b"here"})
+    (outcome,) = evaluate([task], session=session).result(50)
+    assert outcome.passed and outcome.result is not None and outcome.result.stdout == "here"
+
+
+def test_a_session_with_places_gives_each_back(server: Any, monkeypatch: pytest.MonkeyPatch, sent: Counter[str]) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with aviato.Session(max_concurrency=2) as session:
+        assert all(outcome.passed for outcome in evaluate([RIGHT] * 5, session=session).result(50))
+    assert sent["POST /v1/runs"] == 5
+
+
+def test_a_result_that_was_lost_on_its_way_is_tried_again(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, cut = HttpTransport.open, []
+
+    async def opened(self: HttpTransport, method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        response = await usual(self, method, path, *arguments, **options)
+        if path == "/v1/runs" and not cut:
+            cut.append(path)
+            await response.read()
+            raise SandboxUnavailableError("the connection was cut", reason="connection_lost")
+        return response
+
+    monkeypatch.setattr(HttpTransport, "open", opened)
+    (outcome,) = evaluate([WRONG], session=session).result(50)
+    assert (outcome.verdict, outcome.attempts) == (Verdict.FAILED, 2)
+    cut.clear()
+    (outcome,) = evaluate([WRONG], session=session, retry_budget_seconds=0).result(50)
+    assert outcome.verdict is Verdict.INFRASTRUCTURE and outcome.reward() is None
+
+
+def test_a_server_without_the_request_is_asked_step_by_step(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = HttpTransport.open
+
+    async def opened(self: HttpTransport, method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        return await usual(self, method, path.replace("/v1/runs", "/v1/nothing-of-this-name"), *arguments, **options)
+
+    monkeypatch.setattr(HttpTransport, "open", opened)
+    assert [outcome.passed for outcome in evaluate([RIGHT, WRONG], session=session).result(50)] == [True, False]
+
+
+def test_cancelled_it_leaves_nothing(session: aviato.Session) -> None:
+    running = evaluate([Task(command=["sleep", "60"])] * 3, session=session)
+    running.items[0].cancel()
+    running.cancel()
+    session.close().result(30)
+    assert not aviato.Sandbox.list().result(20)

@@ -1,0 +1,109 @@
+"""One request for a sandbox, its one command and its end: on the real backend."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from aviato.server.backends.registry import make_backend
+from aviato.server.service import runs
+from aviato.wire.ids import new_exec_id, new_sandbox_id
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tmp_path():
+    """Not below pytest's own 0700 directory: the sandboxes' uids pass through."""
+    path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/var/tmp"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def backend(folder):
+    return make_backend("local", directory=Path(folder.path))
+
+
+def request_of(server, *command, **fields):
+    sandbox = {"sandbox_id": new_sandbox_id(), "lease_id": server.lease_id}
+    return {"sandbox": sandbox, "command": {"exec_id": new_exec_id(), "command": list(command), **fields}}
+
+
+async def run(server, body, expect=200):
+    return await server.call("POST", "/v1/runs", body=body, expect=expect)
+
+
+async def gone(server, sandbox_id):
+    ended = await server.wait(sandbox_id, "ended")
+    assert (ended["status"], ended["status_reason"]) == ("terminated", "stopped")
+    assert not server.service.registry.live
+
+
+async def test_the_sandbox_ends_with_the_answer(server):
+    body = request_of(server, "sh", "-c", "cat; sleep 0.4; exit 3", stdin=True, input="aGVsbG8=")
+    answer = await run(server, body)
+    assert b"hello" in answer and b'"returncode":3' in answer.replace(b" ", b"")
+    await gone(server, body["sandbox"]["sandbox_id"])
+    # What comes late finds an end and runs nothing again.
+    again = await run(server, body, expect=409)
+    assert again["error"]["reason"] == "stopped"
+    other = {**body, "sandbox": {**body["sandbox"], "tags": ["other"]}}
+    assert (await run(server, other, expect=409))["error"]["code"] == "REQUEST_ID_CONFLICT"
+
+
+async def test_repeated_while_it_runs_it_runs_once(server):
+    body = request_of(server, "sh", "-c", "echo once; sleep 1")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.6):
+            await run(server, body)
+    answer = await run(server, body)
+    assert answer.count(b"once") == 1 and b'"returncode":0' in answer.replace(b" ", b"")
+    await gone(server, body["sandbox"]["sandbox_id"])
+
+
+async def test_a_result_waits_for_a_caller_who_was_cut_off_but_not_for_ever(server, monkeypatch):
+    body = request_of(server, "sh", "-c", "sleep 0.5; yes | head -c 600000")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    monkeypatch.setattr(runs, "LEFT_SECONDS", 0.3)
+    data = io.BytesIO(json.dumps(body).encode())
+    async with server.http.post(server.base + "/v1/runs", data=data) as response:
+        await response.content.read(1000)
+    path = f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}"
+    await asyncio.sleep(0.5)
+    ended = await asyncio.wait_for(server.call("GET", f"{path}?stdout=0"), 20)
+    assert ended.count(b"y") > 200_000 and b"returncode" in ended
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
+
+
+async def test_of_a_command_that_is_refused_no_sandbox_is_left(server):
+    body = request_of(server, "true", working_dir="here")
+    assert (await run(server, body, expect=400))["error"]["code"] == "VALIDATION"
+    await gone(server, body["sandbox"]["sandbox_id"])
+
+
+async def test_what_it_writes_down_is_whole_at_the_end(server):
+    body = request_of(server, "true")
+    sandbox_id = body["sandbox"]["sandbox_id"]
+    await run(server, body)
+    await gone(server, sandbox_id)
+    record = server.service.registry.store.sandbox(sandbox_id)
+    assert record.begun and record.started_at is not None and record.ended_at >= record.started_at
+    slow = request_of(server, "sleep", "2")
+    task = asyncio.create_task(run(server, slow))
+    deadline = asyncio.get_running_loop().time() + 10
+    while True:
+        listed = await server.call("GET", "/v1/sandboxes?status=running", expect=200)
+        if listed["sandboxes"]:
+            break
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+    await task
+    await gone(server, slow["sandbox"]["sandbox_id"])
