@@ -74,6 +74,8 @@ class SandboxHandle:
         self._watches: dict[str, asyncio.Task[SandboxInfo]] = {}
         self._stop: asyncio.Task[None] | None = None
         self._operations = 0
+        self._by_run = False
+        """Its create went with a command, so an error may be that of the command."""
         self.releasable = False
 
     # -- starting
@@ -88,6 +90,7 @@ class SandboxHandle:
 
     async def start_by(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """As `start`, by a request of the caller's own that holds the create; `send` returns once that is accepted."""
+        self._by_run = True
         await asyncio.shield(self._starting(send))
         if self.stopped:
             raise self._is_stopped()
@@ -282,7 +285,7 @@ class SandboxHandle:
             # Whatever comes of the create, its answer is there before the stop is sent: nothing can be created after it.
             await asyncio.wait((self._start,))
             error = None if self._start.cancelled() else self._start.exception()
-            if isinstance(error, AviatoError) and not error.retryable:
+            if isinstance(error, AviatoError) and not error.retryable and not self._by_run:
                 return
             missing_ok = missing_ok or error is not None
         if self.turns is not None:

@@ -89,6 +89,17 @@ async def test_of_a_command_that_is_refused_no_sandbox_is_left(server):
     await gone(server, body["sandbox"]["sandbox_id"])
 
 
+async def test_cancelled_before_it_began_it_leaves_no_sandbox(server):
+    body = request_of(server, "sleep", "60")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    task = asyncio.create_task(run(server, body, expect=None))
+    while sandbox_id not in server.service.registry.live:
+        await asyncio.sleep(0)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/cancel", expect=204)
+    await task
+    await gone(server, sandbox_id)
+
+
 async def test_what_it_writes_down_is_whole_at_the_end(server):
     body = request_of(server, "true")
     sandbox_id = body["sandbox"]["sandbox_id"]

@@ -57,7 +57,7 @@ async def run(call: Call) -> web.StreamResponse:
         return peer_process(call.request.transport)
 
     feed = await call.service.runs.start(body, peer, call.caller)
-    return await stream_run(call.request, feed, lambda sent: call.service.runs.left(body.sandbox.sandbox_id, sent))
+    return await stream_run(call.request, feed, lambda over: call.service.runs.left(body.sandbox.sandbox_id, over))
 
 
 async def resume(call: Call) -> web.StreamResponse:

@@ -44,8 +44,11 @@ async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamRespons
 
 
 async def stream_run(request: web.Request, feed: ExecFeed, left: Callable[[bool], None]) -> web.StreamResponse:
-    """As `stream_exec`; `left` is told whether a result was sent whole. If not, the caller may come back for it."""
-    sent = False
+    """As `stream_exec`; `left` is told whether that was the end: the result was sent whole, or there will be none.
+
+    Else the caller was cut off, and may come back.
+    """
+    over = False
     try:
         held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
@@ -55,12 +58,13 @@ async def stream_run(request: web.Request, feed: ExecFeed, left: Callable[[bool]
             await response.write_eof()
         else:
             response = await _stream(request, feed, held)
-        sent = (
-            feed.over and feed.state.exit is not None and request.transport is not None and not request.transport.is_closing()
-        )
+        over = feed.over and not (request.transport is None or request.transport.is_closing())
+    except AviatoError as error:
+        over = not _cuts(error)
+        raise
     finally:
         feed.close()
-        left(sent)
+        left(over)
     return response
 
 

@@ -47,9 +47,9 @@ class Runs:
                 self._end(sandbox_id)
             raise
 
-    def left(self, sandbox_id: str, sent: bool) -> None:
-        """A request for it is over. With the result the sandbox ends, without a wait; else its caller may come back."""
-        if sent:
+    def left(self, sandbox_id: str, over: bool) -> None:
+        """A request for it has ended, and if that was the end so does the sandbox, without a wait; else its caller may come back."""
+        if over:
             self._end(sandbox_id)
         else:
             asyncio.get_running_loop().call_later(LEFT_SECONDS, self._end_if_over, sandbox_id)
