@@ -48,7 +48,7 @@ class Runs:
             raise
 
     def left(self, sandbox_id: str, over: bool) -> None:
-        """A request for it has ended, and if that was the end so does the sandbox, without a wait; else its caller may come back."""
+        """A request for it has ended; if it was `over`, so does the sandbox, without a wait. Else its caller may come back."""
         if over:
             self._end(sandbox_id)
         else:
