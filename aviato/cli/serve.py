@@ -69,9 +69,12 @@ def _serve(settings: ServerSettings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     state = state_directory(settings.state_dir)
     folder = Folder(os.path.join(state, "serve"))
-    make_directory(folder.path)
-    take_lock(folder)
-    folder.make()
+    try:
+        make_directory(folder.path)
+        take_lock(folder)
+        folder.make()
+    except OSError as error:
+        raise click.ClickException(f"the server cannot keep its state in {state!r}: {error.strerror}") from None
     backend = carrier(settings, folder)
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder, tls)

@@ -160,3 +160,33 @@ def test_a_checkpoint_folds_the_log(store):
     store.add_sandbox(record("a"))
     store.checkpoint()
     assert store.sandbox("a") is not None
+
+
+def test_a_commit_that_fails_leaves_nothing_open(store):
+    """As on a full disk: later writes would be in a transaction that never ends."""
+
+    class Full:
+        def __init__(self, db):
+            self._db = db
+
+        def execute(self, statement, *values):
+            if statement == "COMMIT":
+                raise sqlite3.OperationalError("database or disk is full")
+            return self._db.execute(statement, *values)
+
+        def __getattr__(self, name):
+            return getattr(self._db, name)
+
+    store.add_sandbox(record("sb-first"))
+    real, store._db = store._db, Full(store._db)
+    with pytest.raises(sqlite3.OperationalError):
+        store.save_execs([ExecRecord(exec_id="e1", sandbox_id="sb-first", created_at=1.0)])
+    with pytest.raises(sqlite3.OperationalError):
+        store.add_sandbox(record("sb-tagged", tags=("t",)))
+    store._db = real
+    assert not real.in_transaction and store.exec("e1") is None and store.sandbox("sb-tagged") is None
+    store.save_execs([ExecRecord(exec_id="e2", sandbox_id="sb-first", created_at=1.0)])
+    store.add_sandbox(record("sb-second", tags=("t",)))
+    other = sqlite3.connect(store.path)
+    assert other.execute("SELECT count(*) FROM sandboxes").fetchone() == (2,)
+    other.close()

@@ -216,8 +216,8 @@ class Execs:
             self._save_timer.cancel()
             self._save_timer = None
         if self._unsaved:
-            records, self._unsaved = list(self._unsaved.values()), {}
-            self._store.save_execs(records)
+            self._store.save_execs(list(self._unsaved.values()))
+            self._unsaved = {}
 
     def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
         state.keep()
@@ -239,8 +239,9 @@ class Execs:
             return state.kept.read(feed.offsets)
         link = feed.box.link
         assert link is not None
-        if feed.reader_id:
-            # The one before may have had these bytes and confirmed none: a full window would wait for that for ever.
+        if any(feed.offsets):
+            # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
+            # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
         return link.subscribe(None if request is None else spec_of(request), state.exec_id, *feed.offsets)
 

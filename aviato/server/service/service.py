@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxUnavailableError
@@ -163,7 +164,10 @@ class Service:
         await self.execs.detached.close()
         await self.ports.shut()
         await self.egress.shut()
-        self.execs.flush()
+        try:
+            self.execs.flush()
+        except sqlite3.Error as error:
+            log.error("commands could not be put on record: %s", error)
         self.leases.shut()
         try:
             await self.backend.close()

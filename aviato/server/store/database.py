@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
@@ -27,7 +28,7 @@ from aviato.server.store.records import (
 from aviato.server.store.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PURGE_BATCH = 200
 
@@ -96,11 +97,24 @@ class Store:
         for older in range(version, SCHEMA_VERSION):
             db.executescript(f"BEGIN; {MIGRATIONS[older]} PRAGMA user_version = {older + 1}; COMMIT;")
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. A commit that fails, as on a full disk, leaves no later write in a transaction that never ends."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
     def close(self) -> None:
-        """Fold the log into the file and close."""
+        """Fold the log into the file and close; what a full disk does not take stays in the log."""
         for db in (self._reader, self._checkpointer):
             db.close()
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
 
     def checkpoint(self) -> None:
@@ -116,14 +130,9 @@ class Store:
         if not record.tags:
             db.execute(_INSERT_SANDBOX, sandbox_row(record))
             return
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             number = db.execute(_INSERT_SANDBOX, sandbox_row(record)).lastrowid
             db.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, number) for tag in record.tags])
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
 
     def save_sandbox(self, record: SandboxRecord) -> None:
         """Put a change of a sandbox on record."""
@@ -152,15 +161,10 @@ class Store:
         An id that another sandbox has used stays with it.
         """
         rows = [{name: getattr(record, name) for name in EXEC_COLUMNS} for record in records]
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             for row in rows:
-                try:
+                with suppress(sqlite3.IntegrityError):
                     self._db.execute(_SAVE_EXEC, row)
-                except sqlite3.IntegrityError:
-                    continue
-        finally:
-            self._db.execute("COMMIT")
 
     def exec(self, exec_id: str) -> ExecRecord | None:
         """The record of a command."""

@@ -1,0 +1,105 @@
+"""A state directory on a file system that is really full, or read only: clear errors, what runs goes on, and it recovers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aviato
+from tests.conftest import SERVE, RunningServer, make_state_dir, remove, start_server
+from tests.endings.conftest import until
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    path = make_state_dir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=711", "none", path], capture_output=True, check=False)
+    if done.returncode:
+        remove(path)
+        pytest.skip("only root can make a small file system")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+    remove(path)
+
+
+@pytest.fixture
+def server(small: Path) -> Iterator[RunningServer]:
+    running = start_server(small)
+    yield running
+    running.stop()
+
+
+def fill(path: Path) -> None:
+    fd = os.open(path / "ballast", os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(fd, bytes(4096))
+    except OSError:
+        os.close(fd)
+
+
+def hurried(server: RunningServer) -> aviato.SandboxDefaults:
+    return aviato.SandboxDefaults(base_url=server.url, reconnect_timeout_seconds=0.5)
+
+
+def new(server: RunningServer) -> str:
+    with aviato.Sandbox(defaults=hurried(server)) as box:
+        return box.exec(["echo", "new"]).result().stdout
+
+
+def refuses(server: RunningServer) -> None:
+    with pytest.raises(aviato.SandboxUnavailableError, match="disk is full") as caught:
+        new(server)
+    assert (caught.value.reason, caught.value.is_infrastructure, caught.value.retryable) == ("store", True, True)
+
+
+def test_a_full_disk(small: Path, server: RunningServer) -> None:
+    with aviato.Sandbox(base_url=server.url) as old, aviato.Sandbox(base_url=server.url, tags=["s"]) as stopped:
+        old.wait()
+        stopped.wait()
+        fill(small)
+        assert old.exec(["echo", "on"]).result().stdout == "on\n"
+        with pytest.raises(aviato.SandboxFileError) as file_error:
+            old.write_file("/tmp/f", bytes(100_000)).result()
+        assert file_error.value.reason == "disk_full"
+        refuses(server)
+        refuses(server)
+        with pytest.raises(aviato.SandboxExecutionError) as gap:
+            old.exec(["seq", "100000"], detach=True).result()
+        assert (gap.value.reason, gap.value.is_infrastructure) == ("output_gap", True)
+        stopped.stop().result()
+        assert stopped.get_status() == "terminated"
+        (small / "ballast").unlink()
+        assert new(server) == "new\n" and old.exec(["seq", "3"], detach=True).result().stdout == "1\n2\n3\n"
+        until(lambda: "s" not in {tag for box in aviato.Sandbox.list(base_url=server.url).result() for tag in box.tags}, 5)
+        fill(small)
+        server.stop(signal.SIGTERM)
+        assert "Traceback" not in server.log.read_text()
+        again = start_server(small)
+        server.process, server.pid = again.process, again.pid
+        assert old.exec(["echo", "on"]).result().stdout == "on\n"
+        (small / "ballast").unlink()
+        assert new(server) == "new\n"
+
+
+def test_a_state_directory_that_is_read_only(small: Path) -> None:
+    """The server says so and does not start; it does once that is over."""
+    first = start_server(small)
+    assert new(first) == "new\n"
+    first.stop()
+    for mode in ("ro", "rw"):
+        subprocess.run(["mount", "-o", f"remount,{mode}", small], check=True)
+        if mode == "ro":
+            command = [sys.executable, "-c", SERVE, "serve", "--state-dir", str(small / "state"), "--socket", str(small / "s")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            assert done.returncode == 1 and "cannot keep its state" in done.stderr and "Traceback" not in done.stderr
+    second = start_server(small)
+    assert new(second) == "new\n"
+    second.stop()
