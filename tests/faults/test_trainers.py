@@ -44,7 +44,7 @@ while True:
         aviato.wait([box.stop(0) for box in boxes])
     else:
         print("busy", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 """
 
 
