@@ -166,6 +166,7 @@ class Service:
         await self.egress.shut()
         try:
             self.execs.flush()
+            self.registry.save_again()
         except sqlite3.Error as error:
             log.error("commands could not be put on record: %s", error)
         self.leases.shut()
