@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import spawn, terminal, tree, usage
+from aviato.server.supervisor.births import Births
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
 from aviato.server.supervisor.errors import Refused, unknown_exec
 from aviato.server.supervisor.spawner import directly
@@ -42,7 +43,7 @@ class Commands:
         self.on_exited: Callable[[Command, int], None] = _pass
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
-        self.start_program: spawn.Start = spawn.child
+        self.start_program: spawn.Start = Births(proc).start
         self.keepers: Keepers | None = None
         """Start the commands and tell of their ends, where there are no namespaces to mark them by."""
         self.attended = False

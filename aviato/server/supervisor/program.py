@@ -87,7 +87,7 @@ class Supervisor:
             if born_filter is None:
                 self._commands.place = Spawner(groups[1:])
             else:
-                self._commands.start_program = Grouped(groups[1], born_filter).start
+                self._commands.start_program = Grouped(self._proc, groups[1], born_filter).start
         if descent is not None:
             lineage = Lineage(descent.exact)
             tree.inhabit(lineage)

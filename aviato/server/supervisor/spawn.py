@@ -19,7 +19,8 @@ RESERVED_DESCRIPTORS = 32
 TERMINALS = "ptmx"
 """The device that gives new terminals."""
 
-_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""Those that can be handled and ignored."""
 
 
 class Failure(NamedTuple):
@@ -115,7 +116,7 @@ Start = Callable[[str, list[str], dict[str, str], list[tuple[Any, ...]]], int]
 
 def child(program: str, argv: list[str], environment: dict[str, str], moves: list[tuple[Any, ...]]) -> int:
     """A child of this process, in a session of its own."""
-    return os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=_RESET)
+    return os.posix_spawn(program, argv, environment, file_actions=moves, setsid=True, setsigmask=[], setsigdef=SIGNALS)
 
 
 def spawn(argv: list[str], environment: dict[str, str], connect: Connect, start: Start = child) -> Spawned | Failure:

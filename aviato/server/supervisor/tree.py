@@ -184,7 +184,7 @@ def _kill_frozen(proc: int, mark: int, before: list[str], others: bool = False) 
     nothing is missed by the scan, at the price of a standstill of a few milliseconds for the other commands. What somebody
     had stopped before stays stopped. Children go on before their parents: a shell's job control must not see them stopped.
     """
-    stopped = {pid for pid in before if _is_stopped(proc, pid)} if len(before) <= MANY else set()
+    stopped = {pid for pid in before if is_stopped(proc, pid)} if len(before) <= MANY else set()
     signal_all(signal.SIGSTOP)
     spared = set(before)
     try:
@@ -205,7 +205,8 @@ def _signal_each(numbers: Iterable[str], number: int) -> None:
             pass
 
 
-def _is_stopped(proc: int, pid: str) -> bool:
+def is_stopped(proc: int, pid: str) -> bool:
+    """Whether a process stands still, by a signal or for its tracer."""
     try:
         stat = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     except OSError:

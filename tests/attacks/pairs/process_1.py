@@ -166,6 +166,40 @@ async def lease(arena: Arena) -> bool:
         return False
 
 
+FORKED = area.defence(
+    "process 1 waits for no birth that somebody inside can stop",
+    patches=(Patch("server/supervisor/births.py", "if tree.signal_all(0):", "if False:"),),
+)
+STOPS = """
+import os, signal
+number = os.getpid() + 1
+print("ready", flush=True)
+while True:
+    for ahead in (number, number + 1, number + 2):
+        try: os.kill(ahead, signal.SIGSTOP)
+        except ProcessLookupError: continue
+        number = ahead + 1
+"""
+
+
+@area.attack("hold process 1 up by stopping a command in the moment of its birth", FORKED)
+async def newborn(arena: Arena) -> bool:
+    async with arena.box() as box:
+        _, subscription = box.start("python3", "-I", "-c", STOPS)
+        while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"ready\n"):
+            pass
+        for _ in range(150):
+            exec_id, running = box.start("true")
+            try:
+                await asyncio.wait_for(box.link.ping(), 4)
+            except TimeoutError:
+                return True
+            finally:
+                running.close()
+            await box.link.cancel(exec_id)
+        return False
+
+
 UNTRACED = area.defence(
     "who makes process 1 its tracer is killed",
     patches=(Patch("server/supervisor/commands.py", "if os.WIFSTOPPED(status):", "if False:"),),
