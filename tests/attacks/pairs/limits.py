@@ -72,7 +72,9 @@ COUNTS = area.defence("kernel's counts of the sandbox are bounded", steps=("kern
 def memory_bomb(name: str, source: str, grouped: bool) -> None:
     how = "in control groups" if grouped else "watched"
 
-    @area.attack(f"memory bomb that is {name}, {how}", GROUP if grouped else WATCHED, impossible=no_groups if grouped else None)
+    impossible = no_groups if grouped else lambda backend: None
+
+    @area.attack(f"memory bomb that is {name}, {how}", GROUP if grouped else WATCHED, impossible=impossible)
     async def bomb(arena: Arena) -> bool:
         facts = arena.backend._facts
         with mock.patch.object(arena.backend, "_facts", facts if grouped else replace(facts, groups=())):
