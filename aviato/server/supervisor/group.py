@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROCESSES_A_TURN = 64
 LARGE = 4
 """Who had this part of the limit when it was looked at last is to blame; else it was too quick to be seen, and is new."""
+LIMIT_PARTS = 16
 KILLED = b"oom_kill "
 FULL = b"\noom "
 """How often the group's own limit was met without a way out, where the kernel tells (version 2)."""
@@ -29,13 +30,15 @@ class Group:
     Args:
         proc: descriptor of /proc.
         control: descriptor of `memory.oom_control`, or of `memory.events` in version 2.
+        most: descriptor of what tells the most memory that there ever was, in version 1.
     """
 
-    def __init__(self, proc: int, control: int) -> None:
+    def __init__(self, proc: int, control: int, most: int | None = None) -> None:
         self.limit = 0
         """In bytes."""
         self._proc = proc
         self._control = control
+        self._most = most
         self._killed = 0
         self._full = 0
         self._shares: dict[int | None, int] = {}
@@ -55,11 +58,15 @@ class Group:
         """Whether the kernel has killed something since the last time, at this limit and not because the machine was full."""
         text = os.pread(self._control, 512, 0)
         killed, full = _count(text, KILLED) or 0, _count(text, FULL)
-        rose = killed > self._killed and (full is None or full > self._full)
+        rose = killed > self._killed and (full > self._full if full is not None else self._was_full())
         if killed > self._killed:
             self._full = full or 0
         self._killed = killed
         return rose
+
+    def _was_full(self) -> bool:
+        """Whether there was ever as much as the limit, but for what is charged at once."""
+        return self._most is None or int(os.pread(self._most, 32, 0)) >= self.limit - self.limit // LIMIT_PARTS
 
     def suspect(self, running: list[Command]) -> int | None:
         """The mark of the command that it must have been."""

@@ -83,9 +83,9 @@ class Supervisor:
         self._watch = Watch(self._loop, self._proc, layer, sockets, self._commands, self._trouble)
         self._commands.on_started = self._watch.begin
         if groups:
-            self._watch.keep_in_group(groups[0])
+            self._watch.keep_in_group(groups[0], groups[1] if born_filter is None else None)
             if born_filter is None:
-                self._commands.place = Spawner(groups[1:])
+                self._commands.place = Spawner(groups[2:])
             else:
                 self._commands.start_program = Grouped(self._proc, groups[1], born_filter).start
         if descent is not None:
@@ -450,8 +450,8 @@ def run(
         layer: the writable layer, as a mount of its own if there are mounts.
         sockets: tells what sockets hold, see `buffers`.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
-        groups: of the sandbox's control groups, if it has any: of version 1 `memory.oom_control` and each `tasks`, of version 2
-            `memory.events` and the directory.
+        groups: of the sandbox's control groups, if it has any: of version 1 `memory.oom_control`,
+            `memory.max_usage_in_bytes` and each `tasks`, of version 2 `memory.events` and the directory.
         descent: for a sandbox without namespaces; in all others this must be process 1.
         born_filter: where groups are of version 2: what every command takes in addition, see `grouped`.
     """

@@ -68,9 +68,9 @@ class Watch:
         """The rough measure is beyond the limit, and it was not time for the exact one."""
         self._exact: tuple[float, int, int] | None = None
 
-    def keep_in_group(self, control: int) -> None:
-        """The kernel keeps the limit of memory; `control` is a descriptor of what its control group counts."""
-        self._group = Group(self._proc, control)
+    def keep_in_group(self, control: int, most: int | None) -> None:
+        """The kernel keeps the limit of memory; for the descriptors of what its control group counts see `Group`."""
+        self._group = Group(self._proc, control, most)
         self._commands.on_exited = self.exited
 
     def limit(self, limits: dict[str, Any]) -> None:

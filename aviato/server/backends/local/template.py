@@ -90,6 +90,7 @@ def make_groups(groups: list[dict[str, Any]], uid: int) -> list[int]:
             os.chown(f"{groups[0]['path']}/cgroup.procs", uid, -1)
             opened.append(os.open(groups[0]["path"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         else:
+            opened.append(os.open(f"{groups[0]['path']}/memory.max_usage_in_bytes", os.O_RDONLY | os.O_CLOEXEC))
             opened += [os.open(f"{group['path']}/tasks", os.O_WRONLY | os.O_CLOEXEC) for group in groups]
     except OSError:
         for fd in opened:
