@@ -186,16 +186,12 @@ class Execution(ExecCalls):
         return False
 
     async def _read(self) -> None:
-        transport = self._client.transport
-        patience = transport.request_timeout_seconds
-        silence = max(patience, SILENCE_SECONDS)
-        head = patience if patience < silence else None
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
             path = f"{self._path}/{self.exec_id}?stdout={seen[StreamId.STDOUT]}&stderr={seen[StreamId.STDERR]}"
             path += f"&reader_id={self._reader_id}" if self._reader_id else ""
             try:
-                response = await transport.open("GET", path, silence_seconds=silence, head_seconds=head)
+                response = await self._open("GET", path)
             except ExecNotFoundError as error:
                 raise self._not_known(error) from error
         elif self._only and not self._handle.accepted:
@@ -206,7 +202,7 @@ class Execution(ExecCalls):
         else:
             body = encode_exec(self._request)
             self._sent = True
-            response = await transport.open("POST", self._path, body, silence_seconds=silence, head_seconds=head)
+            response = await self._open("POST", self._path, body)
         decoder = FrameDecoder()
         try:
             async for chunk in response.chunks():
@@ -219,14 +215,19 @@ class Execution(ExecCalls):
                 response.close()
         raise _Cut("no exit was sent")
 
-    async def _send_run(self, create: bytes) -> None:
-        body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
-        patience = self._client.transport.request_timeout_seconds
+    async def _open(self, method: str, path: str, body: bytes | None = None) -> Response:
+        """Begin to read a stream of frames."""
+        transport = self._client.transport
+        patience = transport.request_timeout_seconds
         silence = max(patience, SILENCE_SECONDS)
         head = patience if patience < silence else None
+        return await transport.open(method, path, body, silence_seconds=silence, head_seconds=head)
+
+    async def _send_run(self, create: bytes) -> None:
+        body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
         try:
-            response = await self._client.transport.open("POST", "/v1/runs", body, silence_seconds=silence, head_seconds=head)
+            response = await self._open("POST", "/v1/runs", body)
         except AviatoValidationError as error:
             if error.reason != "http":
                 raise

@@ -119,7 +119,6 @@ async def test_a_process_that_the_machine_lacked_memory_for_is_no_fault_of_its_o
         assert (await box.run("python3", "-c", BOMB)).exit["oom_killed"]
 
 
-@pytest.mark.skipif(VERSION == 1, reason="in version 1 commands are born otherwise")
 async def test_a_command_that_is_stopped_before_it_is_one(make_box):
     """Whoever stops every process that is born stops nobody who starts one."""
     stops = """

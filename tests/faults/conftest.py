@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +76,25 @@ class FaultyServer:
         return sorted(os.listdir(self.state / "state" / "serve" / "sandboxes"))
 
 
-@pytest.fixture
-def make_faulty(_private_environment: None) -> Iterator[Callable[..., FaultyServer]]:
-    """Servers that fail: `make_faulty(max_sandboxes=8)`."""
-    made: list[FaultyServer] = []
-
-    def make(**settings: Any) -> FaultyServer:
-        made.append(FaultyServer(make_state_dir(), **settings))
-        return made[-1]
-
-    yield make
-    for server in made:
+@contextmanager
+def faulty_server(**settings: Any) -> Iterator[FaultyServer]:
+    """One, and its end with all that is in it."""
+    server = FaultyServer(make_state_dir(), **settings)
+    try:
+        yield server
+    finally:
         if server.died:
             server.start()  # It ends the sandboxes that are left.
         server.disarm()
         server.running.stop()
         remove(server.state)
+
+
+@pytest.fixture
+def make_faulty(_private_environment: None) -> Iterator[Callable[..., FaultyServer]]:
+    """Servers that fail: `make_faulty(max_sandboxes=8)`."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(faulty_server(**settings))
 
 
 class RunningProxy:

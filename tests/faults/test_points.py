@@ -11,18 +11,14 @@ import pytest
 
 import aviato
 from aviato.server.fault_points import POINTS
-from tests.conftest import make_state_dir, remove
 from tests.endings.conftest import until
-from tests.faults.conftest import FaultyServer
+from tests.faults.conftest import FaultyServer, faulty_server
 
 
 @pytest.fixture(scope="module")
 def faulty(_private_environment: None) -> Iterator[FaultyServer]:
-    server = FaultyServer(make_state_dir())
-    yield server
-    server.disarm()
-    server.running.stop()
-    remove(server.state)
+    with faulty_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ import pytest
 
 import aviato
 from aviato import OperationRef, Sandbox, SandboxDefaults
-from tests.conftest import make_state_dir, remove
 from tests.endings.test_sandboxes import ROWS as ENDINGS
 from tests.endings.test_sandboxes import Place, first_process
-from tests.faults.conftest import FaultyServer
+from tests.faults.conftest import FaultyServer, faulty_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "failures.md"
@@ -26,11 +25,8 @@ OURS, TASK = "ours", "the task's"
 
 @pytest.fixture(scope="module")
 def faulty(_private_environment: None) -> Iterator[FaultyServer]:
-    server = FaultyServer(make_state_dir())
-    yield server
-    server.disarm()
-    server.running.stop()
-    remove(server.state)
+    with faulty_server() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

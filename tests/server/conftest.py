@@ -6,7 +6,9 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,6 +35,15 @@ def _load_fakes():
 
 
 fakes = _load_fakes()
+
+
+@pytest.fixture
+def passable_path():
+    """Not below pytest's own 0700 directory: the sandboxes' uids pass through."""
+    path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/var/tmp"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def tmp_path():
-    """Not below pytest's own 0700 directory: the sandboxes' uids pass through."""
-    path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/var/tmp"))
-    path.chmod(0o711)
-    yield path
-    shutil.rmtree(path)
+def tmp_path(passable_path):
+    return passable_path
 
 
 @pytest.fixture
