@@ -36,7 +36,8 @@ async def command(
     else:
         rows = [("SANDBOX", "STATUS", "AGE", "IMAGE", "TAGS")]
         for info in found:
-            state = f"{info.status} ({info.status_reason})" if info.status_reason else str(info.status)
+            why = info.status_reason if info.queue is None else f"place {info.queue.position} in the queue"
+            state = f"{info.status} ({why})" if why else str(info.status)
             rows.append((info.sandbox_id, state, _age(time.time() - info.created_at), info.image or "", ", ".join(info.tags)))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         for row in rows:

@@ -1,18 +1,19 @@
-"""Who may start now: capacity, a first-in-first-out queue with positions, and whom to release under pressure. Pure."""
+"""Who may start now: capacity, a fair queue with positions, and whom to release under pressure. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxResourceExhaustedError
+from aviato.server.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 QUEUE_BOUND = 10_000
 RETRY_DELAY_SECONDS = 5.0
+SHORTEST_RETRY_DELAY_SECONDS = 0.25
 CREATES_PER_CORE = 4
 LEAST_CAPACITY = 8
 MOST_CAPACITY = 2_000
@@ -25,7 +26,7 @@ class HostRoom:
     """What the machine has left; None: no limit known.
 
     Attributes:
-        memory_available_bytes: `MemAvailable`.
+        memory_available_bytes: `MemAvailable`, or what the server's control group has left, if that is less.
         live: sandboxes alive at that moment, whose memory counts as available to sandboxes.
         processes_max: `pids.max` of the server's control group.
         open_files_max: the server's limit of open files.
@@ -56,17 +57,15 @@ class Admission:
     Args:
         limit: how many sandboxes may live at once.
         in_flight_limit: how many of them may be starting at once.
-        queue_bound: how many may wait.
+        queue_bound: how many of one client's may wait. What others have waiting counts too, but whoever has little waiting
+            is let in beyond it: all of an owner's clients together may have a quarter more, and all owners half as much again.
     """
 
     def __init__(self, *, limit: int, in_flight_limit: int, queue_bound: int = QUEUE_BOUND) -> None:
         self.limit = limit
         self.in_flight_limit = in_flight_limit
         self.queue_bound = queue_bound
-        self._tickets: list[int] = []
-        self._waiting: dict[str, int] = {}
-        self._ids: dict[int, str] = {}
-        self._next_ticket = 0
+        self._queue = FairQueue()
         self._live: set[str] = set()
         self._in_flight: set[str] = set()
 
@@ -78,27 +77,37 @@ class Admission:
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._tickets)
+        return len(self._queue)
 
-    def check_room(self) -> None:
+    def check_room(self, owner: str | None = None, client: str = "", *, per_second: float | None = None) -> None:
         """See whether one more may come.
+
+        Args:
+            owner: whose it would be.
+            client: which of the owner's.
+            per_second: how many have lately begun, where that is known.
 
         Raises:
             SandboxResourceExhaustedError: the queue is full; it carries the delay before the next try.
         """
-        if len(self._tickets) >= self.queue_bound:
-            raise SandboxResourceExhaustedError(
-                f"the queue is full: {len(self._tickets)} sandboxes wait and {len(self._live)} of {self.limit} places are held",
-                retry_delay_seconds=RETRY_DELAY_SECONDS,
-            )
+        waiting = len(self._queue)
+        # The more is taken the less may one have, so that there is always room for who has nothing waiting.
+        own, of_owner = self._queue.count(owner, client), self._queue.count(owner)
+        if own < 4 * (1.25 * self.queue_bound - of_owner) and of_owner < 5 * (1.5 * self.queue_bound - waiting):
+            return
+        delay = RETRY_DELAY_SECONDS
+        if per_second:
+            # A queue that is half empty by then never runs dry while its clients wait.
+            delay = max(SHORTEST_RETRY_DELAY_SECONDS, min(delay, self.queue_bound / 2 / per_second))
+        raise SandboxResourceExhaustedError(
+            f"the queue is full: {waiting} sandboxes wait ({own} of this client) and {len(self._live)} of {self.limit} places "
+            "are held",
+            retry_delay_seconds=delay,
+        )
 
-    def enqueue(self, sandbox_id: str) -> None:
-        """Wait at the end of the queue."""
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._tickets.append(ticket)
-        self._waiting[sandbox_id] = ticket
-        self._ids[ticket] = sandbox_id
+    def enqueue(self, sandbox_id: str, owner: str | None = None, client: str = "") -> None:
+        """Wait behind the others of the same client."""
+        self._queue.add(sandbox_id, owner, client)
 
     def hold(self, sandbox_id: str) -> None:
         """Take a place without waiting: a sandbox found alive after a restart."""
@@ -106,13 +115,8 @@ class Admission:
 
     def admit(self) -> list[str]:
         """The ids that may start now, in order; each then holds a place."""
-        room = min(self.limit - len(self._live), self.in_flight_limit - len(self._in_flight), len(self._tickets))
-        if room <= 0:
-            return []
-        tickets, self._tickets = self._tickets[:room], self._tickets[room:]
-        admitted = [self._ids.pop(ticket) for ticket in tickets]
-        for sandbox_id in admitted:
-            del self._waiting[sandbox_id]
+        room = min(self.limit - len(self._live), self.in_flight_limit - len(self._in_flight), len(self._queue))
+        admitted = [self._queue.pop() for _ in range(room)]
         self._live.update(admitted)
         self._in_flight.update(admitted)
         return admitted
@@ -125,10 +129,7 @@ class Admission:
         """It waits no more and holds nothing."""
         self._in_flight.discard(sandbox_id)
         self._live.discard(sandbox_id)
-        ticket = self._waiting.pop(sandbox_id, None)
-        if ticket is not None:
-            del self._ids[ticket]
-            del self._tickets[bisect_left(self._tickets, ticket)]
+        self._queue.remove(sandbox_id)
 
     def holds(self, sandbox_id: str) -> bool:
         """Whether it holds a place."""
@@ -136,12 +137,11 @@ class Admission:
 
     def position(self, sandbox_id: str) -> int | None:
         """Its place in the queue, 1 is next; None if it does not wait."""
-        ticket = self._waiting.get(sandbox_id)
-        return None if ticket is None else bisect_left(self._tickets, ticket) + 1
+        return self._queue.position(sandbox_id)
 
     def missing(self) -> int:
         """How many places those who wait lack, beyond the free ones."""
-        return max(0, len(self._tickets) - max(0, self.limit - len(self._live)))
+        return max(0, len(self._queue) - max(0, self.limit - len(self._live)))
 
 
 def to_release(candidates: Iterable[tuple[float, str]], wanted: int) -> list[str]:

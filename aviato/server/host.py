@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import resource
+from typing import TYPE_CHECKING
 
 from aviato.server.admission import HostRoom
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def room(live: int) -> HostRoom:
     """What admission needs to know; for a worker thread, or before the loop runs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # In a container the machine's memory is not this server's.
+    memory = [found for found in (meminfo_bytes("MemAvailable"), group_memory_left()) if found is not None]
     return HostRoom(
-        memory_available_bytes=meminfo_bytes("MemAvailable"),
+        memory_available_bytes=min(memory, default=None),
         live=live,
         processes_max=group_limit("pids", "pids.max", "pids.max"),
         open_files_max=None if soft == resource.RLIM_INFINITY else soft,
@@ -46,21 +52,44 @@ def group_limit(controller: str, unified: str, own: str) -> int | None:
         unified: the file that has the limit in version 2.
         own: the same in version 1, where each controller may have a hierarchy of its own.
     """
-    limits: list[int] = []
+    limits = [_number(f"{group}/{unified if is_unified else own}") for group, is_unified in _groups(controller)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def group_memory_left() -> int | None:
+    """What the tightest of those groups has left, in bytes, where one has a limit; file contents that can go count as left."""
+    left: list[int] = []
+    for group, is_unified in _groups("memory"):
+        limit = _number(f"{group}/{'memory.max' if is_unified else 'memory.limit_in_bytes'}")
+        used = _number(f"{group}/{'memory.current' if is_unified else 'memory.usage_in_bytes'}")
+        if limit is None or used is None:
+            continue
+        name = "inactive_file" if is_unified else "total_inactive_file"
+        found = re.search(rf"^{name} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
+        left.append(max(0, limit - used + (int(found[1]) if found else 0)))
+    return min(left, default=None)
+
+
+def _groups(controller: str) -> Iterator[tuple[str, bool]]:
+    """The directories of the control groups above this process that may have this controller, and whether by version 2."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            roots, file = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], unified
+            roots, is_unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], True
         elif controller in controllers.split(","):
-            roots, file = [f"/sys/fs/cgroup/{controller}"], own
+            roots, is_unified = [f"/sys/fs/cgroup/{controller}"], False
         else:
             continue
         while True:
-            limits += [int(text) for root in roots if (text := _read(f"{root}{path}/{file}").strip()).isdigit()]
+            yield from ((f"{root}{path}", is_unified) for root in roots)
             if path in ("", "/"):
                 break
             path = path.rpartition("/")[0]
-    return min(limits, default=None)
+
+
+def _number(path: str) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None
 
 
 def _read(path: str) -> str:

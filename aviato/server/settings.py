@@ -61,6 +61,9 @@ class ServerSettings(BaseModel):
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many sandboxes may live at once (default: by the machine's memory and limits)."
     )
+    max_queued_sandboxes: Annotated[int, Field(ge=0)] = Field(
+        10_000, description="How many sandboxes of one client may wait for a place; further ones are refused for the moment."
+    )
     run_code_concurrency: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="How many programs of /run_code and /execute_batch run at once (default: 2 a core, 8 at least).",

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.wire.ids import new_exec_id
+from aviato.wire.ids import new_exec_id, new_lease_id
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +49,31 @@ async def test_a_queued_sandbox_is_queued_again(serving, folder, backend):
         assert (await client.wait(second, "running", timeout=0.1))["status"] == "pending"
         await client.call("DELETE", f"/v1/sandboxes/{first}", expect=200)
         assert (await client.wait(second, "running"))["status"] == "running"
+
+
+async def positions(client, names):
+    return [(await client.call("GET", f"/v1/sandboxes/{name}", expect=200))["queue"]["position"] for name in names]
+
+
+async def test_the_queue_is_the_same_after_a_restart_and_no_place_is_given_twice(serving, folder, backend):
+    async with serving(folder, backend, max_sandboxes=2) as (_, client, _):
+        holding = [(await client.running())["sandbox_id"] for _ in range(2)]
+        many = [(await client.create())["sandbox_id"] for _ in range(4)]
+        client.lease_id = new_lease_id()
+        few = [(await client.create())["sandbox_id"] for _ in range(2)]
+        gone = (await client.create())["sandbox_id"]
+        await client.call("DELETE", f"/v1/sandboxes/{gone}", expect=200)
+        assert await positions(client, [many[0], few[0], many[1], few[1], many[2], many[3]]) == [1, 2, 3, 4, 5, 6]
+        for first, then in zip(holding, (many[0], few[0]), strict=True):
+            await client.call("DELETE", f"/v1/sandboxes/{first}", expect=200)
+            assert (await client.wait(then, "running"))["status"] == "running"
+    # One that holds a place is younger than some that wait.
+    async with serving(folder, backend, max_sandboxes=2) as (service, client, _):
+        assert await positions(client, [many[1], few[1], many[2], many[3]]) == [1, 2, 3, 4]
+        assert (service.places.admission.live, service.places.admission.waiting) == (2, 4)
+        await client.call("DELETE", f"/v1/sandboxes/{few[0]}", expect=200)
+        assert (await client.wait(many[1], "running"))["status"] == "running"
+        assert (service.places.admission.live, service.places.admission.waiting) == (2, 3)
 
 
 async def test_what_was_let_go_before_a_restart_is_released_after_it(serving, folder, backend):

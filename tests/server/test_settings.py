@@ -24,6 +24,7 @@ EXAMPLES = {
     "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
+    "max_queued_sandboxes": ("0", 0),
     "run_code_concurrency": ("4", 4),
     "lease": ("10", 10.0),
     "orphan_timeout": ("20", 20.0),

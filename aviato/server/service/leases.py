@@ -171,6 +171,10 @@ class Leases:
 
     def _process_died(self, lease: Lease) -> None:
         self._unwatch(lease)
+        for box in list(lease.sandboxes.values()):
+            if not box.place.done() and box.link is None:
+                # Nothing of it is there yet, and nobody waits for it any more: others need not wait behind it.
+                self._end_sandbox(box, "lease_expired", 0.0)
         grace = min(PROCESS_GRACE_SECONDS, self.period_seconds)
         loop = asyncio.get_running_loop()
         lease.ending = loop.call_later(grace, self._end, lease, "lease_expired", EXPIRED_STOP_GRACE_SECONDS)

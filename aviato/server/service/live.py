@@ -30,6 +30,7 @@ class LiveSandbox:
         record: what the store knows of it.
         image: None for one found again after a restart.
         secrets: environment variables, until its supervisor has them.
+        client: whose turn in the queue it takes, where it has no lease.
         accepted_at: by the monotonic clock.
         place: resolves when it may start.
         link: to its supervisor, from the moment that it has one.
@@ -49,6 +50,7 @@ class LiveSandbox:
     record: SandboxRecord
     request: CreateSandbox
     holder: str
+    client: str = ""
     image: ResolvedImage | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     accepted_at: float = field(default_factory=time.monotonic)

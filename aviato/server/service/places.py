@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from aviato.server.admission import Admission, to_release
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
+
+RATE_SAMPLES = 64
+RATE_SECONDS = 30.0
+"""What began longer ago says nothing of how fast the queue moves."""
 
 
 class Places:
@@ -30,12 +35,21 @@ class Places:
         self._release = release
         self._holders: Counter[tuple[str | None, str]] = Counter()
         self._leaving: set[str] = set()
+        self._begun: deque[float] = deque(maxlen=RATE_SAMPLES)
         registry.on_idle = self.update
 
     def join(self, box: LiveSandbox) -> None:
         """Wait for a place; `box.place` resolves when it is there."""
-        self.admission.enqueue(box.sandbox_id)
+        self.admission.enqueue(box.sandbox_id, box.record.owner, box.record.lease_id or box.client)
         self.update()
+
+    def check_room(self, owner: str | None, client: str) -> None:
+        """See whether one more of a client's may wait.
+
+        Raises:
+            SandboxResourceExhaustedError: too many do.
+        """
+        self.admission.check_room(owner, client, per_second=self._rate())
 
     def hold(self, box: LiveSandbox) -> None:
         """Take a place at once: it was found alive."""
@@ -66,6 +80,7 @@ class Places:
         """Give out what is free; release let-go sandboxes where that is not enough."""
         for sandbox_id in self.admission.admit():
             box = self._registry.live[sandbox_id]
+            self._begun.append(time.monotonic())
             self._holders[_holder(box)] += 1
             if not box.place.done():
                 box.place.set_result(None)
@@ -83,6 +98,12 @@ class Places:
             # A tenant is told of its own processes alone.
             holders[holder if box.record.owner in (None, owner) else "others"] += count
         return QueueInfo(position=position, live=self.admission.live, limit=self.admission.limit, holders=dict(holders))
+
+    def _rate(self) -> float | None:
+        """How many have begun a second of late; None while that is not known."""
+        now = time.monotonic()
+        lately = [at for at in self._begun if at > now - RATE_SECONDS]
+        return len(lately) / max(0.01, now - lately[0]) if len(lately) > 1 else None
 
     def _release_oldest(self, wanted: int) -> None:
         let_go = self._registry.let_go

@@ -20,6 +20,8 @@ from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aviato.server.backends.base import Backend
     from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
@@ -64,21 +66,26 @@ class Reconciliation:
         self._execs = execs
         self._ports = ports
         self._secrets = secrets
+        self._unbegun: dict[str, SandboxRecord] = {}
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
         self._leases.restore()
         records = self._registry.store.living()
-        await asyncio.gather(*(self._take_up(record) for record in records))
+        await asyncio.gather(*(self._take_up(record, self._resume) for record in records))
+        # Those that wait come once all places that are taken are known, in the order in which they came.
+        for record in records:
+            if record.sandbox_id in self._unbegun:
+                await self._take_up(self._unbegun[record.sandbox_id], self._queue)
         known = {record.sandbox_id for record in records}
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
                 await self._lives.destroy(sandbox_id)
         await self._execs.detached.clear(self._registry.live)
 
-    async def _take_up(self, record: SandboxRecord) -> None:
+    async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
         try:
-            await self._try_to_take_up(record)
+            await how(record)
         except Exception as error:
             # What it says of a body could quote it: it is for nobody else.
             quiet = isinstance(error, ValidationError)
@@ -108,30 +115,39 @@ class Reconciliation:
         request = CreateSandbox.model_construct(sandbox_id=record.sandbox_id)
         return LiveSandbox(record=replace(record, status=status), request=request, holder="detached")
 
-    async def _try_to_take_up(self, record: SandboxRecord) -> None:
+    async def _queue(self, record: SandboxRecord) -> None:
+        """Nothing of it is there: it waits for a place, again or still."""
+        box = self._box(record)
+        try:
+            box.secrets = await self._secrets.find_again(box.request.secrets)
+            box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
+            box.record = replace(record, ports={**self._ports.open(box.sandbox_id, record.ports)})
+        except AviatoError as error:
+            box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            self._enter(box)
+            self._places.hold(box)
+            box.task = asyncio.create_task(self._lives.conclude(box))
+            return
+        if box.record.ports != record.ports:
+            self._registry.save(box.record)
+        self._enter(box)
+        self._lives.begin(box)
+        self._places.join(box)
+
+    async def _resume(self, record: SandboxRecord) -> None:
+        """Go on with it, or with its end."""
         box = self._box(record)
         if not record.begun and box.asked is None:
-            try:
-                box.secrets = await self._secrets.find_again(box.request.secrets)
-                box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
-                box.record = replace(record, ports={**self._ports.open(box.sandbox_id, record.ports)})
-            except AviatoError as error:
-                box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
-            else:
-                if box.record.ports != record.ports:
-                    self._registry.save(box.record)
-                self._enter(box)
-                self._lives.begin(box)
-                self._places.join(box)
-                return
+            self._unbegun[record.sandbox_id] = record
+            return
         link = await self._reconnect(record.sandbox_id) if box.ending is None else None
         if box.ending is None and box.asked is None and record.started_at is None and await self._is_unused(box, link):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
                 link.detach()
             await self._lives.destroy(record.sandbox_id)
-            self._registry.save(replace(record, begun=False))
-            await self._try_to_take_up(replace(record, begun=False))
+            self._unbegun[record.sandbox_id] = record = replace(record, begun=False)
+            self._registry.save(record)
             return
         self._enter(box)
         self._places.hold(box)

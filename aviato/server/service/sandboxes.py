@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import time
 from dataclasses import asdict, replace
@@ -123,7 +124,8 @@ class Sandboxes:
             return self._info(known, record), False
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
-        self._places.admission.check_room()
+        client = _process(peer) if request.detached or request.lease_id is None else ""
+        self._places.check_room(caller.tenant, request.lease_id or client)
         self._check_share(caller)
         lease = None
         if not request.detached and request.lease_id is not None:
@@ -145,7 +147,14 @@ class Sandboxes:
             unkept_promises=self._backend.unkept_promises,
             body=request.model_dump_json(),
         )
-        box = LiveSandbox(record=record, request=request, holder=_holder(lease), image=image, secrets=dict(secrets or {}))
+        box = LiveSandbox(
+            record=record,
+            request=request,
+            holder=_holder(lease),
+            client=client,
+            image=image,
+            secrets=dict(secrets or {}),
+        )
         spec = self._lives.spec(box)
         self._backend.check(spec)
         limits = self._backend.limits(spec)
@@ -312,6 +321,16 @@ def _hash(request: CreateSandbox) -> str:
         if not body[name]:
             del body[name]
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _process(peer: Callable[[], Peer | None]) -> str:
+    """What the queue calls the process that asks; over TCP all of a tenant's are one."""
+    found = peer()
+    if found is None:
+        return ""
+    if found.pidfd is not None:
+        os.close(found.pidfd)
+    return f"pid {found.pid}"
 
 
 def _holder(lease: Lease | None) -> str:

@@ -69,7 +69,11 @@ class Service:
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress)
         limit = settings.max_sandboxes or capacity(room(0))
-        admission = Admission(limit=limit, in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1))
+        admission = Admission(
+            limit=limit,
+            in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1),
+            queue_bound=settings.max_queued_sandboxes,
+        )
         self.places = Places(admission, self.registry, self._release)
         self.lives.places = self.places
         self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
