@@ -57,6 +57,10 @@ class Acknowledger:
         self._let_go.append(sandbox_id)
         self._tell_within(LET_GO_SECONDS)
 
+    def results_of(self, sandbox_id: str) -> list[str]:
+        """The commands of a sandbox whose whole results have arrived, and the server was not told so yet."""
+        return [exec_id for (exec_id, reader_id), ack in self._execs.get(sandbox_id, {}).items() if ack.done and not reader_id]
+
     def stopped(self, sandbox_id: str) -> None:
         """It has ended: the server has nothing left of it that the acknowledgement of a whole result would free."""
         execs = self._execs.pop(sandbox_id, None)

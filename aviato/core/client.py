@@ -10,10 +10,10 @@ import pydantic
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxUnavailableError
 from aviato.wire.errors import ErrorBody, from_wire
-from aviato.wire.sandboxes import CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
+from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from pydantic import BaseModel
 
@@ -124,10 +124,23 @@ class Client:
             if cursor is None:
                 return list(found.values())
 
-    async def stop(self, sandbox_id: str, grace_seconds: float, *, missing_ok: bool = False) -> SandboxInfo | None:
-        """Stop a sandbox and wait until it has ended; None if the server does not know it and that is fine."""
-        body = encode(StopSandbox, graceful_shutdown_seconds=grace_seconds)
-        return await self._end("POST", f"/v1/sandboxes/{sandbox_id}/stop", body, grace_seconds, missing_ok)
+    async def stop(
+        self, sandbox_id: str, grace_seconds: float, *, missing_ok: bool = False, received: Sequence[str] = ()
+    ) -> SandboxInfo | None:
+        """Stop a sandbox and wait until it has ended; None if the server does not know it and that is fine.
+
+        `received` are commands whose results have arrived, so that the server need not keep them.
+        """
+        path = f"/v1/sandboxes/{sandbox_id}/stop"
+        fields = {"graceful_shutdown_seconds": grace_seconds}
+        body = encode(StopSandbox, **fields, received=list(received[:MOST_RECEIVED]))
+        try:
+            return await self._end("POST", path, body, grace_seconds, missing_ok)
+        except AviatoValidationError as error:
+            if "received" not in error.field_violations:
+                raise
+        # A server of an earlier version.
+        return await self._end("POST", path, encode(StopSandbox, **fields), grace_seconds, missing_ok)
 
     async def release(self, sandbox_id: str) -> SandboxInfo | None:
         """End a sandbox that was let go, with reason `released`, unless something uses it; None if it is not known."""

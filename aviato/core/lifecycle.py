@@ -261,7 +261,6 @@ class SandboxHandle:
         """
         if self.turns is None:
             self.stopped = self.over = True
-            self.presence.acknowledgements.stopped(self.sandbox_id)
 
     async def stop(self, grace_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
         """End it; concurrent stops share one request, and one during the start leaves nothing behind."""
@@ -291,7 +290,8 @@ class SandboxHandle:
         if self.turns is not None:
             self.turns.leaving(self, True)
         try:
-            info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok)
+            received = self.presence.acknowledgements.results_of(self.sandbox_id)
+            info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok, received=received)
         except BaseException:
             if self.turns is not None:
                 self.turns.leaving(self, False)

@@ -93,6 +93,11 @@ class Folder:
         return os.path.join(self.path, "log", "execs")
 
     @property
+    def results(self) -> str:
+        """Results of ended sandboxes that nobody has confirmed."""
+        return os.path.join(self.path, "log", "results")
+
+    @property
     def egress(self) -> str:
         """What sandboxes asked of the network."""
         return os.path.join(self.path, "log", "egress")
@@ -104,7 +109,7 @@ class Folder:
 
     def make(self) -> None:
         """Make and check the folder and what belongs in it."""
-        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.egress, self.trash):
+        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.results, self.egress, self.trash):
             make_directory(path)
 
 

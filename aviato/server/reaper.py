@@ -59,6 +59,7 @@ class Reaper:
         self._service.leases.tick(elapsed)
         self._service.registry.save_again()
         self._end_expired(now)
+        self._service.results.expire()
         if self._is_due("ping", PING_SECONDS, now):
             for box in self._service.registry.live.values():
                 if box.runs:

@@ -183,6 +183,9 @@ class SandboxPage(ResponseModel):
     next_cursor: str | None = None
 
 
+MOST_RECEIVED = 1000
+
+
 class StopSandbox(RequestModel):
     """Body of `POST /v1/sandboxes/{id}/stop`; the answer comes when it has ended. Repeating is harmless."""
 
@@ -190,6 +193,8 @@ class StopSandbox(RequestModel):
     release: bool = False
     """Its client needs the place for another: end it as `released`, without a grace, and only if it was let go and nothing
     uses it. Otherwise the answer is how it is."""
+    received: Annotated[list[ExecId], Field(max_length=MOST_RECEIVED)] = []
+    """Commands whose whole result has arrived: of the others it is kept for a time, for those who come back."""
 
 
 class LeaseInfo(ResponseModel):

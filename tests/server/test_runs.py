@@ -46,9 +46,13 @@ async def test_the_sandbox_ends_with_the_answer(server):
     answer = await run(server, body)
     assert b"hello" in answer and b'"returncode":3' in answer.replace(b" ", b"")
     await gone(server, body["sandbox"]["sandbox_id"])
-    # What comes late finds an end and runs nothing again.
-    again = await run(server, body, expect=409)
-    assert again["error"]["reason"] == "stopped"
+    # What comes late gets the result, until that is confirmed, and then finds an end; it runs nothing again.
+    again = await run(server, body)
+    assert b"hello" in again and b'"returncode":3' in again.replace(b" ", b"")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    confirmed = {"execs": [{"sandbox_id": sandbox_id, "exec_id": exec_id, "stdout": 5, "done": True}]}
+    await server.call("POST", "/v1/acknowledgements", body=confirmed, expect=204)
+    assert (await run(server, body, expect=409))["error"]["reason"] == "stopped"
     other = {**body, "sandbox": {**body["sandbox"], "tags": ["other"]}}
     assert (await run(server, other, expect=409))["error"]["code"] == "REQUEST_ID_CONFLICT"
 

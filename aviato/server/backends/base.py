@@ -155,6 +155,13 @@ class Backend(ABC):
     def how_ended(self, sandbox_id: str) -> str | None:
         """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
 
+    def leave_results(self, sandbox_id: str, path: str) -> bool:
+        """Put the results that a supervisor left behind when it ended into a file; False if there are none. For a thread.
+
+        Each is a line of JSON: `exec_id`, `exit` and `output`, an offset and base64 for each stream. Other lines mean nothing.
+        """
+        return False
+
     def shared_paths(self) -> list[str]:
         """The files and directories of this machine that sandboxes can read; asked before it is open, too."""
         return []

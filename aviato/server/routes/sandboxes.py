@@ -82,6 +82,7 @@ async def stop(call: Call) -> web.Response:
     """End a sandbox."""
     if call.body.release:
         return answer(await call.service.sandboxes.release(call.path("sandbox_id")))
+    call.service.execs.received(call.path("sandbox_id"), call.body.received, call.caller)
     return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), call.body.graceful_shutdown_seconds))
 
 

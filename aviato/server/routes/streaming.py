@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aviato.server.service.feed import ExecFeed
+    from aviato.server.service.left_feed import LeftFeed
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ WHOLE_FILE_BYTES = 256 << 10
 KEEPALIVE_SECONDS = 15.0
 
 
-async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamResponse:
+async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed) -> web.StreamResponse:
     """Send a command's frames: at once if it ends quickly, else as they come."""
     try:
         held = await _hold_back(feed, HOLD_BACK_SECONDS)
@@ -43,7 +44,7 @@ async def stream_exec(request: web.Request, feed: ExecFeed) -> web.StreamRespons
         feed.close()
 
 
-async def stream_run(request: web.Request, feed: ExecFeed, left: Callable[[bool], None]) -> web.StreamResponse:
+async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Callable[[bool], None]) -> web.StreamResponse:
     """As `stream_exec`; `left` is told whether that was the end: the result was sent whole, or there will be none.
 
     Else the caller was cut off, and may come back.
@@ -68,7 +69,7 @@ async def stream_run(request: web.Request, feed: ExecFeed, left: Callable[[bool]
     return response
 
 
-async def _stream(request: web.Request, feed: ExecFeed, held: bytes) -> web.StreamResponse:
+async def _stream(request: web.Request, feed: ExecFeed | LeftFeed, held: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
     try:
         await response.prepare(request)
@@ -78,7 +79,7 @@ async def _stream(request: web.Request, feed: ExecFeed, held: bytes) -> web.Stre
     return response
 
 
-async def _hold_back(feed: ExecFeed, seconds: float) -> bytes:
+async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
     """What arrives in the first moment. An error before anything else is raised, so that it gets a status of its own."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -94,7 +95,7 @@ async def _hold_back(feed: ExecFeed, seconds: float) -> bytes:
     return held
 
 
-async def _pour(response: web.StreamResponse, feed: ExecFeed, data: bytes) -> None:
+async def _pour(response: web.StreamResponse, feed: ExecFeed | LeftFeed, data: bytes) -> None:
     while not feed.over:
         if data:
             await response.write(data)

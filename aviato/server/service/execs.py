@@ -8,27 +8,31 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
 from aviato.server.service.detached import Detached, spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import ExecFeed
+from aviato.server.service.left_feed import LeftFeed
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
+from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.frames import FrameType, StreamId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aviato.server.callers import Caller
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
+    from aviato.server.service.polls import Polls
     from aviato.server.service.registry import Registry
+    from aviato.server.service.results import Results
     from aviato.server.store import ExecRecord, Store
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.subscription import Subscription
-    from aviato.wire.execution import Acknowledgements, ExecRequest
+    from aviato.wire.execution import ExecRequest
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +48,19 @@ class Execs:
         store: for their records, written in batches after the reply.
         registry: finds the sandboxes.
         places: tells where a sandbox waits.
+        polls: waits for the ends of sandboxes.
+        results: what ended sandboxes left behind.
         kept_directory: where the output of detached commands is kept.
     """
 
-    def __init__(self, store: Store, registry: Registry, places: Places, kept_directory: str) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, places: Places, polls: Polls, results: Results, kept_directory: str
+    ) -> None:
         self._store = store
         self._registry = registry
         self._places = places
+        self._polls = polls
+        self._results = results
         self._unsaved: dict[str, ExecRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         self.feeds: set[ExecFeed] = set()
@@ -67,14 +77,17 @@ class Execs:
                 state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True)
                 self._abandon(box, state)
 
-    def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed:
+    def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed | LeftFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
 
         Raises:
             RequestConflictError: the id was used with another body.
             SandboxError: the sandbox is not known, or the error of its ending.
         """
-        box = self._registry.find(sandbox_id, exec_id=request.exec_id)
+        try:
+            box = self._registry.find(sandbox_id, exec_id=request.exec_id)
+        except SandboxError as error:
+            return self._left_feed(sandbox_id, request.exec_id, (0, 0), error)
         if request.exec_id == box.main_exec_id:
             raise RequestConflictError(f"{request.exec_id} is the main command of {sandbox_id}")
         if request.working_dir is not None and not request.working_dir.startswith("/"):
@@ -92,7 +105,7 @@ class Execs:
             raise RequestConflictError(f"{request.exec_id} was used before with another body")
         return self._feed(box, state, (0, 0), "")
 
-    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
+    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed | LeftFeed:
         """Read a command from these offsets of stdout and stderr.
 
         A kept command has any number of readers. Of others the newest reader takes over; one that only comes back does not.
@@ -102,7 +115,10 @@ class Execs:
             SandboxUnavailableError: another reader took over.
             SandboxError: the sandbox is not known, or the error of its ending.
         """
-        box = self._registry.find(sandbox_id, exec_id=exec_id)
+        try:
+            box = self._registry.find(sandbox_id, exec_id=exec_id)
+        except SandboxError as error:
+            return self._left_feed(sandbox_id, exec_id, offsets, error)
         self._refuse_main(box, exec_id)
         state = box.execs.get(exec_id)
         if state is None:
@@ -184,8 +200,16 @@ class Execs:
                     kept.acknowledge(ack.stdout, ack.stderr)
                 continue
             box = self._registry.live.get(ack.sandbox_id)
-            if box is None or not caller.sees(box.record.owner):
+            if box is None:
+                if ack.done and (caller.tenant is None or self._registry.sees(caller, ack.sandbox_id)):
+                    self._results.confirm(ack.sandbox_id, ack.exec_id)
                 continue
+            if not caller.sees(box.record.owner):
+                continue
+            if ack.done:
+                self._results.confirm(ack.sandbox_id, ack.exec_id)
+                if not box.runs:
+                    box.confirmed.add(ack.exec_id)
             if box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
                 continue
             state = box.execs.get(ack.exec_id)
@@ -194,6 +218,8 @@ class Execs:
             if state is not None and state.reader_id != ack.reader_id:
                 continue  # Another reader has taken over, who has not got that far.
             box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
+            if state is not None and state.feed is not None:
+                state.feed.confirmed(ack.stdout, ack.stderr)
             if ack.done:
                 if box.execs.pop(ack.exec_id, None) is not None and state is not None:
                     state.keep()
@@ -210,6 +236,12 @@ class Execs:
         if freed:
             self._places.update()
 
+    def received(self, sandbox_id: str, exec_ids: Iterable[str], caller: Caller) -> None:
+        """Take whole results that a client has received, of a sandbox that it is about to end."""
+        acks = [ExecAck.model_construct(sandbox_id=sandbox_id, exec_id=exec_id, done=True) for exec_id in exec_ids]
+        if acks:
+            self.acknowledge(Acknowledgements.model_construct(execs=acks), caller)
+
     def flush(self) -> None:
         """Put what is not on record yet there."""
         if self._save_timer is not None:
@@ -219,10 +251,26 @@ class Execs:
             self._store.save_execs(list(self._unsaved.values()))
             self._unsaved = {}
 
+    def _left_feed(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], error: SandboxError) -> LeftFeed:
+        """A reader of what an ended sandbox left behind, once it has ended.
+
+        Raises:
+            SandboxError: the given one; nobody knows that the command began to run.
+        """
+        box = self._registry.live.get(sandbox_id)
+        if not self._results.has(sandbox_id, exec_id) and not (box is not None and box.ends_with(exec_id)):
+            raise error
+
+        return LeftFeed(
+            self._results, sandbox_id, exec_id, offsets, None if box is None else box.gone, self._polls, lambda: error
+        )
+
     def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
         state.keep()
         box.calls += 1
         feed = ExecFeed(box, state, offsets, reader_id, self._subscribe, self._places, self._closed)
+        if box.for_one_run:
+            feed.keep(self._results)
         if state.kept is None:
             state.feed = feed
         else:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
 from aviato.server.service.exec_state import replaced_error
 from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
+from aviato.server.service.results import Result
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire, to_wire
 from aviato.wire.execution import Accepted, ExecExit, KeepAlive, Started
-from aviato.wire.frames import HEAD, Frame, FrameType, encode
+from aviato.wire.frames import HEAD, Frame, FrameType, StreamId, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
+    from aviato.server.service.results import Results
     from aviato.server.supervisor.subscription import Subscription
 
 
@@ -63,6 +66,8 @@ class ExecFeed:
         self._accepted = False
         self._changed = asyncio.Event()
         self._closed = False
+        self._results: Results | None = None
+        self._unconfirmed: deque[Frame] = deque()
         if box.runs:
             self._attach()
         else:
@@ -103,6 +108,18 @@ class ExecFeed:
         """The reader of kept output has these bytes."""
         if isinstance(self._subscription, KeptReader):
             self._subscription.acknowledge(stdout, stderr)
+
+    def keep(self, results: Results) -> None:
+        """Its sandbox ends when the result was sent: hold that until it has arrived."""
+        self._results = results
+
+    def confirmed(self, stdout: int, stderr: int) -> None:
+        """The reader has these bytes."""
+        while self._unconfirmed:
+            frame = self._unconfirmed[0]
+            if frame.offset + len(frame.payload) > (stdout if frame.stream == StreamId.STDOUT else stderr):
+                return
+            self._unconfirmed.popleft()
 
     def close(self) -> None:
         """Stop reading; idempotent."""
@@ -159,7 +176,10 @@ class ExecFeed:
         for frame in frames:
             kind = frame.type
             payload = frame.payload
-            if kind == FrameType.ACCEPTED:
+            if kind == FrameType.DATA:
+                if self._results is not None:
+                    self._unconfirmed.append(frame)
+            elif kind == FrameType.ACCEPTED:
                 if self._accepted:
                     continue
                 self._accepted = True
@@ -170,6 +190,9 @@ class ExecFeed:
             elif kind == FrameType.EXIT:
                 self.over = True
                 self.state.exit = ExecExit.model_validate_json(payload)
+                if self._results is not None:
+                    result = _result(payload, self._unconfirmed, self.offsets)
+                    self._results.offer(self.box.sandbox_id, self.state.exec_id, result)
             elif kind == FrameType.ERROR:
                 self.over = True
                 if not self._accepted:
@@ -188,6 +211,15 @@ class ExecFeed:
         record = self.box.record
         known = Started(started_at=record.started_at, startup_seconds=record.startup_seconds, status=record.status)
         return known.model_dump_json().encode()
+
+
+def _result(exit: bytes, frames: Iterable[Frame], offsets: tuple[int, int]) -> Result:
+    """What a reader has not confirmed; of a stream without a frame nothing is left, so any offset will do."""
+    kept = {}
+    for stream, begin in ((StreamId.STDOUT, offsets[0]), (StreamId.STDERR, offsets[1])):
+        own = [frame for frame in frames if frame.stream == stream]
+        kept[stream] = (own[0].offset if own else begin, b"".join(frame.payload for frame in own))
+    return Result(exit, kept[StreamId.STDOUT], kept[StreamId.STDERR])
 
 
 def error_frame(error: AviatoError) -> bytes:

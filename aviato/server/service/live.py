@@ -44,6 +44,7 @@ class LiveSandbox:
         gone: its place is taken away and the end is on record.
         calls: requests that use it now.
         on_run: called in order when it runs, before any waiter of `ready`.
+        confirmed: commands whose results have arrived since it was told to end.
         for_one_run: it was made for one command, and ends with it.
     """
 
@@ -66,6 +67,7 @@ class LiveSandbox:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     execs: dict[str, ExecState] = field(default_factory=dict)
+    confirmed: set[str] = field(default_factory=set)
     calls: int = 0
     pings_missed: int = 0
     expires_at: float | None = None
@@ -93,6 +95,12 @@ class LiveSandbox:
     def runs(self) -> bool:
         """Whether commands can be sent to it."""
         return self.link is not None and self.ready.is_set() and self.asked is None and self.ending is None
+
+    def ends_with(self, exec_id: str) -> bool:
+        """Whether it is ending, with a result of this command that may yet be left behind."""
+        state = self.execs.get(exec_id)
+        here = (state is not None and state.started) or (self.link is not None and self.link.has(exec_id))
+        return here and not self.gone.is_set() and not self.forced
 
     @property
     def idle(self) -> bool:

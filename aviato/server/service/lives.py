@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aviato.server.service.places import Places
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
+    from aviato.server.service.results import Results
     from aviato.server.settings import ServerSettings
     from aviato.server.store import SandboxRecord
 
@@ -50,6 +51,7 @@ class Lives:
         main: reads the output of main commands.
         ports: connects to those that are exposed.
         egress: is the way to the network.
+        results: keeps what nobody has confirmed.
     """
 
     places: Places
@@ -62,6 +64,7 @@ class Lives:
         main: MainCommand,
         ports: Ports,
         egress: Egress,
+        results: Results,
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -69,6 +72,7 @@ class Lives:
         self._main = main
         self._ports = ports
         self._egress = egress
+        self._results = results
         self.on_gone: list[Callable[[LiveSandbox], None]] = []
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
@@ -232,6 +236,8 @@ class Lives:
         self._ports.close(box.sandbox_id)
         self._egress.close(box.sandbox_id)
         if box.record.begun:
+            if not box.forced and (box.link is None or box.link.active_execs()):
+                await self._results.gather(box.sandbox_id, self._backend.leave_results, box.confirmed)
             await self.destroy(box.sandbox_id)
         if box.link is not None:
             box.link.detach()

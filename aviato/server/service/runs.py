@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aviato.server.peers import Peer
     from aviato.server.service.execs import Execs
     from aviato.server.service.feed import ExecFeed
+    from aviato.server.service.left_feed import LeftFeed
     from aviato.server.service.lives import Lives
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
@@ -30,7 +31,7 @@ class Runs:
         self._registry = registry
         self._lives = lives
 
-    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed:
+    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed | LeftFeed:
         """Make the sandbox and run the command in it, or join both.
 
         Raises:

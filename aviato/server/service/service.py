@@ -25,6 +25,7 @@ from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
 from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
+from aviato.server.service.results import Results
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
@@ -67,7 +68,8 @@ class Service:
         main = MainCommand(folder.output)
         self.ports = Ports(backend, self.registry, self.polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
-        self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress)
+        self.results = Results(folder.results)
+        self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress, self.results)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(
             limit=limit,
@@ -78,7 +80,7 @@ class Service:
         self.lives.places = self.places
         self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
         self.lives.on_gone.append(self.leases.forget)
-        self.execs = Execs(self.store, self.registry, self.places, folder.execs)
+        self.execs = Execs(self.store, self.registry, self.places, self.polls, self.results, folder.execs)
         self.lives.on_gone.append(self.execs.detached.forget)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
@@ -173,6 +175,7 @@ class Service:
             self.registry.save_again()
         except sqlite3.Error as error:
             log.error("commands could not be put on record: %s", error)
+        await in_thread(self.results.save)
         self.leases.shut()
         try:
             await self.backend.close()
@@ -191,6 +194,7 @@ class Service:
 
     async def _open(self) -> None:
         try:
+            await in_thread(self.results.restore)
             await self.backend.open()
             await Reconciliation(
                 self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import signal
@@ -153,6 +154,11 @@ class Command:
         for output, offset in zip(self.outputs, (stdout, stderr), strict=True):
             output.acknowledge(offset)
         self._moved()
+
+    def left_behind(self) -> bytes:
+        """Its result and what was not confirmed of its output, for a later reader. One line, whatever it printed."""
+        kept = [[output.base, binascii.b2a_base64(output.rest, newline=False).decode()] for output in self.outputs]
+        return json.dumps({"exec_id": self.exec_id, "exit": self.result, "output": kept}).encode() + b"\n"
 
     def _linger_over(self) -> None:
         self._lingered = True

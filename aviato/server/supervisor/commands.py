@@ -26,6 +26,8 @@ REMEMBERED = 16384
 """Ids of finished and acknowledged commands that are still refused a second run, the newest of them."""
 REAP_A_TURN = 256
 HELLO_EXECS = 4096
+LEFT_BYTES = 32 << 20
+"""What the results may take that a sandbox leaves behind, the newest of them."""
 BADNESS = 500
 """Added to a command's for the kernel's choice of whom to kill, in thousandths of the machine's memory."""
 
@@ -127,6 +129,18 @@ class Commands:
             self._past[exec_id] = command.mark
             while len(self._past) > REMEMBERED:
                 del self._past[next(iter(self._past))]
+
+    def unconfirmed(self) -> Iterator[bytes]:
+        """The results that nobody has confirmed, a line each, the newest first."""
+        room = LEFT_BYTES
+        for command in reversed(list(self._by_id.values())):
+            if command.result is None or command.silenced or command.main:
+                continue
+            line = command.left_behind()
+            room -= len(line)
+            if room < 0:
+                return
+            yield line
 
     def cancelled(self, exec_id: str) -> None:
         """The caller gives a command up: if it runs, that is how it ended."""

@@ -126,6 +126,7 @@ class Ending:
         self.over = True
         ended: dict[str, Any] = {"reason": self.reason, "returncode": self._returncode}
         leave_note(self._note, ended)
+        self._leave_results()
         connection = self._connection()
         if connection is not None:
             connection.send_json(FrameType.ENDED, ended)
@@ -135,6 +136,15 @@ class Ending:
                 self._leave_when_sent()
                 return
         os._exit(0)
+
+    def _leave_results(self) -> None:
+        """Leave the results that nobody has confirmed behind the note: who was cut off comes back for them."""
+        for line in self._commands.unconfirmed():
+            try:
+                if os.write(self._note, line) < len(line):
+                    return
+            except OSError:
+                return
 
     def _leave_when_sent(self) -> None:
         connection = self._connection()

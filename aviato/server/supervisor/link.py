@@ -245,6 +245,10 @@ class SupervisorLink(asyncio.Protocol):
             self._send(FrameType.REQUEST, _json({"op": "stop", "grace_seconds": grace_seconds}))
         return await self.wait_ended()
 
+    def has(self, exec_id: str) -> bool:
+        """Whether a command runs, or its result was not acknowledged."""
+        return exec_id in self._active
+
     def active_execs(self) -> int:
         """Commands that run or whose result was not acknowledged."""
         return len(self._active)

@@ -53,6 +53,11 @@ class Output:
         """Whether no more will be read."""
         return self._fd is None
 
+    @property
+    def rest(self) -> bytes:
+        """All that was not acknowledged."""
+        return bytes(self._window)
+
     def put(self, data: bytes) -> None:
         """Add a line of the supervisor's own."""
         self._window += data

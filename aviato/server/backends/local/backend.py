@@ -239,6 +239,10 @@ class LocalBackend(Backend):
         note = self._places.note(sandbox_id)
         return str(note["reason"]) if note is not None else None
 
+    def leave_results(self, sandbox_id: str, path: str) -> bool:
+        """See `Backend`."""
+        return self._places.leave_results(sandbox_id, path)
+
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""
         task = self._destroying.get(sandbox_id)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import struct
 import time
@@ -124,6 +125,22 @@ class Places:
                 if isinstance(value, dict) and "reason" in value:
                     return value
         return None
+
+    def leave_results(self, sandbox_id: str, path: str) -> bool:
+        """Keep the note, if there are results behind it that nobody confirmed, under another name too."""
+        note = f"{self.path(sandbox_id)}/note"
+        try:
+            with open(note, "rb") as file:
+                if not any(b'"exec_id"' in line for line in file):
+                    return False
+            if os.path.exists(path):  # Others were kept before.
+                with open(note, "rb") as file, open(path, "ab") as kept:
+                    shutil.copyfileobj(file, kept)
+            else:
+                os.link(note, path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def remove(self, sandbox_id: str) -> None:
         """Take the directory away; what resists goes to the trash."""

@@ -1,0 +1,175 @@
+"""A way to a server that a test shuts and opens, and that cuts one request, or its answer, after so many bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+PIECE_BYTES = 1 << 16
+T = TypeVar("T")
+
+
+@dataclass
+class Cut:
+    """What shall be cut: the next request that begins so, after so many bytes of it or of its answer."""
+
+    begins: bytes
+    up: int | None = None
+    down: int | None = None
+    happened: bool = False
+
+
+class Gate:
+    """A socket in front of a server's. Its methods are for the test's thread; it runs on one of its own.
+
+    Attributes:
+        url: where it is.
+    """
+
+    def __init__(self, server: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="aviato-gate-", dir="/tmp"))
+        self.url = f"unix://{self.directory}/s"
+        self._server = server.removeprefix("unix://")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="aviato-loop gate")
+        self._open = True
+        self._swallows = False
+        self._cut: Cut | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread.start()
+        self._on_loop(self._listen)
+
+    def shut(self) -> None:
+        """Cut all connections and let nobody through."""
+
+        async def shut() -> None:
+            self._open = False
+            for writer in self._writers:
+                writer.transport.abort()
+
+        self._on_loop(shut)
+
+    def open(self) -> None:
+        """Let everybody through again."""
+        self._swallows = False
+        self._open = True
+
+    def swallow(self) -> None:
+        """Pass on requests, and no byte of an answer."""
+        self._swallows = True
+
+    def cut(self, begins: str, *, up: int | None = None, down: int | None = None) -> Cut:
+        """Cut the next request whose head begins so; see `Cut`."""
+        self._cut = Cut(begins.encode(), up, down)
+        return self._cut
+
+    def stop(self) -> None:
+        """End it."""
+
+        async def stop() -> None:
+            self._listening.close()
+            for writer in self._writers:
+                writer.transport.abort()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        self._on_loop(stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _on_loop(self, call: Callable[[], Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+
+    async def _listen(self) -> None:
+        self._listening = await asyncio.start_unix_server(self._accept, str(self.directory / "s"), limit=PIECE_BYTES)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if not self._open:
+            writer.transport.abort()
+            return
+        writers = [writer]
+        try:
+            server_reader, server_writer = await asyncio.open_unix_connection(self._server, limit=PIECE_BYTES)
+            writers.append(server_writer)
+            self._writers.update(writers)
+            passing = _Passing(self)
+            both = [asyncio.create_task(passing.up(reader, server_writer)), asyncio.create_task(passing.down(server_reader, writer))]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            for one_writer in writers:
+                self._writers.discard(one_writer)
+                one_writer.transport.abort()
+
+
+class _Passing:
+    """One connection through a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._cut: Cut | None = None
+        self._left = 0
+
+    async def up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(PIECE_BYTES):
+                armed = self._gate._cut
+                if armed is not None and data.startswith(armed.begins):
+                    self._cut, self._gate._cut = armed, None
+                    self._left = armed.up if armed.up is not None else armed.down or 0
+                if self._cut is not None and self._cut.up is not None:
+                    data = self._upto(data)
+                writer.write(data)
+                await writer.drain()
+                if self._cut is not None and self._cut.happened:
+                    # What was passed on shall arrive before the end does.
+                    await asyncio.sleep(0.002)
+                    return
+
+    async def down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(PIECE_BYTES):
+                if self._gate._swallows:
+                    continue
+                if self._cut is not None and self._cut.down is not None:
+                    data = self._upto(data)
+                writer.write(data)
+                await writer.drain()
+                if self._cut is not None and self._cut.happened:
+                    await asyncio.sleep(0.002)
+                    return
+
+    def _upto(self, data: bytes) -> bytes:
+        assert self._cut is not None
+        if len(data) > self._left:
+            self._cut.happened = True
+        data = data[: self._left]
+        self._left -= len(data)
+        return data
+
+
+@contextmanager
+def gate_to(server: str) -> Iterator[Gate]:
+    """A gate to a server's socket, and its end."""
+    gate = Gate(server)
+    try:
+        yield gate
+    finally:
+        gate.stop()

@@ -1,0 +1,114 @@
+"""What is kept of ended sandboxes, for how long and how much of it. Across cuts and restarts: `tests/faults/test_results.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from aviato.server.backends.registry import make_backend
+from aviato.server.service import results
+from aviato.server.service.results import Result, Results
+from aviato.wire.frames import FrameType
+from aviato.wire.ids import new_exec_id, new_sandbox_id
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tmp_path(passable_path):
+    return passable_path
+
+
+@pytest.fixture
+def backend(folder):
+    return make_backend("local", directory=Path(folder.path))
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Results(str(tmp_path))
+
+
+EXIT = json.dumps({"returncode": 4}).encode()
+
+
+async def test_what_was_confirmed_before_or_with_the_stop_is_not_kept(server, folder):
+    """The usual way: no file is made of what a client has."""
+    made = await server.running()
+    sandbox_id = made["sandbox_id"]
+    with_stop, before, never = [new_exec_id() for _ in range(3)]
+    for exec_id in (with_stop, before, never):
+        await server.exec(sandbox_id, "echo", "hi", exec_id=exec_id)
+    ack = {"execs": [{"sandbox_id": sandbox_id, "exec_id": before, "stdout": 3, "done": True}]}
+    await server.call("POST", "/v1/acknowledgements", body=ack, expect=204)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={"received": [with_stop]}, expect=200)
+    found = [server.service.results.has(sandbox_id, exec_id) for exec_id in (with_stop, before, never)]
+    assert found == [False, False, True] and os.listdir(folder.results) == [sandbox_id]
+    answer = await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{never}?stdout=1", expect=200)
+    assert b"i\n" in answer and b"hi" not in answer
+    for exec_id in (with_stop, before):
+        error = await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=409)
+        assert error["error"]["reason"] == "stopped"
+    # Too late for the supervisor, and in time for what was kept.
+    ack = {"execs": [{"sandbox_id": sandbox_id, "exec_id": never, "stdout": 3, "done": True}]}
+    await server.call("POST", "/v1/acknowledgements", body=ack, expect=204)
+    assert not os.listdir(folder.results)
+
+
+async def test_a_sandbox_leaves_so_much_behind_and_the_newest_of_it(server):
+    """Of a million bytes each, 24 results fit, in base64."""
+    made = await server.running()
+    sandbox_id, exec_ids = made["sandbox_id"], [new_exec_id() for _ in range(30)]
+    for exec_id in exec_ids:
+        await server.exec(sandbox_id, "head", "-c", "1000000", "/dev/zero", exec_id=exec_id)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
+    kept = [server.service.results.has(sandbox_id, exec_id) for exec_id in exec_ids]
+    assert kept == [False] * kept.index(True) + [True] * (30 - kept.index(True)) and 20 < sum(kept) < 30
+
+
+async def test_only_so_many_and_so_much_is_kept(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "MOST_SANDBOXES", 3)
+    ids = [new_sandbox_id() for _ in range(5)]
+    for sandbox_id in ids:
+        kept.offer(sandbox_id, "ex-1", Result(EXIT, (0, b"x"), (0, b"")))
+    assert [kept.has(sandbox_id, "ex-1") for sandbox_id in ids] == [False, False, True, True, True]
+    kept.save()
+    assert sorted(os.listdir(tmp_path)) == sorted(ids[2:])
+    monkeypatch.setattr(results, "MOST_BYTES", 1000)
+    kept.offer(ids[0], "ex-1", Result(EXIT, (0, bytes(2000)), (0, b"")))
+    assert [kept.has(sandbox_id, "ex-1") for sandbox_id in ids] == [True, False, False, False, False]
+    assert not os.listdir(tmp_path)
+
+
+async def test_it_is_kept_for_a_time(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "KEPT_SECONDS", 0.0)
+    kept.offer(new_sandbox_id(), "ex-1", Result(EXIT, (0, b"x"), (0, b"")))
+    kept.save()
+    assert os.listdir(tmp_path)
+    kept.expire()
+    assert not os.listdir(tmp_path) and not kept._left
+
+
+async def test_what_is_on_disk_is_read_as_it_was_written(kept, tmp_path):
+    """Whatever was printed; and what no result is, or half of one, is passed over."""
+    sandbox_id, exec_id = new_sandbox_id(), new_exec_id()
+    hostile = b'\n{"exec_id": "ex-2"}\n\xff\x00{"reason": "lifetime"}\n'
+    kept.offer(sandbox_id, exec_id, Result(EXIT, (7, hostile), (0, b"")))
+    kept.save()
+    with (tmp_path / sandbox_id).open("ab") as file:
+        file.write(b'["no object"]\n{"reason": "stopped"}\n{"exec_id": "ex-')
+    (tmp_path / new_sandbox_id()).write_bytes(b"nothing that can be read")
+    again = Results(str(tmp_path))
+    again.restore()
+    assert os.listdir(tmp_path) == [sandbox_id]
+    found = await again.load(sandbox_id, exec_id)
+    assert found is not None and (found.stdout, json.loads(found.exit)) == ((7, hostile), {"returncode": 4})
+    frames = found.frames(exec_id, (0, 0))
+    assert [frame.type for frame in frames] == [
+        *(FrameType.ACCEPTED, FrameType.STARTED, FrameType.GAP, FrameType.DATA, FrameType.EXIT)
+    ]
+    again.confirm(sandbox_id, exec_id)
+    assert not os.listdir(tmp_path)
