@@ -41,7 +41,7 @@ class ExecRequest(RequestModel):
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """None: no limit. The client puts its defaults in."""
     detach: bool = False
-    """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox ends."""
+    """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox has ended and it was taken."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
 

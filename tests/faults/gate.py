@@ -106,7 +106,10 @@ class Gate:
             writers.append(server_writer)
             self._writers.update(writers)
             passing = _Passing(self)
-            both = [asyncio.create_task(passing.up(reader, server_writer)), asyncio.create_task(passing.down(server_reader, writer))]
+            both = [
+                asyncio.create_task(passing.up(reader, server_writer)),
+                asyncio.create_task(passing.down(server_reader, writer)),
+            ]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             for one in both:
                 one.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,15 @@ def directly(server: FaultyServer, sandbox: Sandbox) -> Sandbox:
 
 def over(server: FaultyServer, sandbox: Sandbox) -> bool:
     return directly(server, sandbox).status in ("completed", "failed", "terminated")
+
+
+def kept(server: FaultyServer, process: Process) -> list[str]:
+    """Where the server still has something of a command."""
+    found = []
+    for path in (server.state / "state" / "serve" / "log").rglob("sb-*"):
+        names = os.listdir(path) if path.is_dir() else [path.read_text()]
+        found += [str(path)] if any(process.exec_id in name for name in names) else []
+    return found
 
 
 # -- how the sandbox ends
@@ -98,12 +108,12 @@ async def _awaited(process: Process) -> ProcessResult:
     return await process
 
 
-@pytest.mark.parametrize("form", ["blocking", "loop"])
+@pytest.mark.parametrize(("form", "detach"), [("blocking", False), ("loop", False), ("loop", True)])
 @pytest.mark.parametrize("name", ENDS)
-def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name: str, form: str) -> None:
+def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name: str, form: str, detach: bool) -> None:
     end, options, reason = ENDS[name]
     sandbox = Sandbox(base_url=gate.url, **options)
-    process = sandbox.exec(COMMAND)
+    process = sandbox.exec(COMMAND, detach=detach)
     assert next(iter(process.stdout)) == "before\n"
     # Another one, which will not have ended.
     endless = sandbox.exec(["sh", "-c", "echo up; sleep 60"])
@@ -114,6 +124,7 @@ def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name:
     gate.open()
     result = result_of(process, form)
     assert (result.returncode, result.stdout_bytes, result.stderr) == (4, OUTPUT, "err\n")
+    until(lambda: not kept(faulty, process), 5)
     with pytest.raises(aviato.SandboxError) as caught:
         endless.result(20)
     assert (caught.value.reason, caught.value.started) == (reason, True)

@@ -133,6 +133,12 @@ async def begin(server, sandbox_id, *command):
     return exec_id, await server.exec(sandbox_id, *command, exec_id=exec_id, detach=True)
 
 
+async def taken(client, sandbox_id, exec_id):
+    """Its result has arrived."""
+    body = {"execs": [{"sandbox_id": sandbox_id, "exec_id": exec_id, "done": True}]}
+    await client.call("POST", "/v1/acknowledgements", body=body, expect=204)
+
+
 async def test_only_the_newest_results_are_kept(server, monkeypatch):
     monkeypatch.setattr(detached_module, "MOST_RESULTS", 3)
     sandbox_id = (await server.running())["sandbox_id"]
@@ -146,6 +152,7 @@ async def test_only_the_newest_results_are_kept(server, monkeypatch):
     last, _ = await begin(server, sandbox_id, "echo", "many bytes")
     await until(lambda: kept(server, sandbox_id) == [last])
     await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    await taken(server, sandbox_id, last)
     await until(lambda: not os.listdir(server.service.folder.execs))
 
 
@@ -195,6 +202,11 @@ async def test_what_is_left_of_unknown_sandboxes_is_taken_away(serving, folder, 
         again = await client.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=200)
         assert b"x\n" in again and not stray.exists()
         await client.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    async with serving(folder, backend) as (service, client, _):
+        # Nobody has said that it has arrived.
+        path = f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}?reader_id=a"
+        assert b"x\n" in await client.call("GET", path, expect=200)
+        await taken(client, sandbox_id, exec_id)
         await until(lambda: not os.listdir(service.folder.execs))
 
 

@@ -1,4 +1,4 @@
-"""What is kept of ended sandboxes, for how long and how much of it. Across cuts and restarts: `tests/faults/test_results.py`."""
+"""What is kept of ended sandboxes, how much and for how long. Cuts and restarts are in `tests/faults/test_results.py`."""
 
 from __future__ import annotations
 

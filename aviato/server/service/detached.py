@@ -6,32 +6,37 @@ import asyncio
 import logging
 import os
 import shutil
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
 from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import cancelled_error
 from aviato.server.service.keeping import keep
+from aviato.server.service.live import LiveSandbox
+from aviato.server.service.results import KEPT_SECONDS
 from aviato.server.supervisor.link import ExecSpec
-from aviato.server.supervisor.subscription import SandboxGone
+from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
-from aviato.wire.frames import FrameType
+from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID
+from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Coroutine
 
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.results import Results
+    from aviato.server.store import SandboxRecord
     from aviato.wire.execution import ExecRequest
-    from aviato.wire.frames import Frame
 
 log = logging.getLogger(__name__)
 
 MOST_RESULTS = 1000
 MOST_RESULT_BYTES = 256 << 20
-"""Of the commands of a sandbox that have ended, the newest are kept: so many, and so much output of theirs."""
+"""Of the commands of a sandbox that have ended, the newest are kept: so many, and so much output of theirs. The same holds for
+those of all ended sandboxes together."""
 
 
 class Detached:
@@ -46,35 +51,61 @@ class Detached:
         self._directory = directory
         self._record = record
         self._removals: dict[str, asyncio.Task[None]] = {}
+        self._left: dict[tuple[str, str], tuple[LiveSandbox, ExecState]] = {}
 
     def begin(self, box: LiveSandbox, state: ExecState) -> None:
         """Run a new command as soon as its sandbox runs, whoever reads it."""
         assert state.request is not None
         state.kept = ExecOutput(self._path(box.sandbox_id, state.exec_id), state.request.command)
-        box.spawn(asyncio.create_task(self._run(box, state), name=f"output of {state.exec_id}"))
+        self._begin_keeping(box, state)
+
+    def left(self, sandbox_id: str, exec_id: str) -> tuple[LiveSandbox, ExecState] | None:
+        """A command whose sandbox has ended, and whose result nobody has taken yet."""
+        return self._left.get((sandbox_id, exec_id))
 
     async def restore(self, box: LiveSandbox) -> None:
         """Find the commands that an earlier server kept, before a request asks for them."""
         for exec_id, output in await in_thread(self._load, box.sandbox_id):
-            state = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=output.started, kept=output)
-            box.execs[exec_id] = state
+            state = self._found(box, exec_id, output)
+            if box.link is None:
+                continue
             if output.last is None:
-                box.spawn(asyncio.create_task(self._run(box, state), name=f"output of {exec_id}"))
+                self._begin_keeping(box, state)
             else:
-                state.exit = ExecExit.model_validate_json(output.last.payload)
-                if box.link is not None:
-                    # The earlier server may have died before it had said so.
-                    box.link.acknowledge(exec_id, output.offsets[1], output.offsets[2], True)
+                # The earlier server may have died before it had said so.
+                box.link.acknowledge(exec_id, output.offsets[1], output.offsets[2], True)
+
+    async def adopt(self, box: LiveSandbox, results: Results) -> None:
+        """Its supervisor ended while no server was there: add what it left behind to what is kept."""
+        for exec_id, state in box.execs.items():
+            output = state.kept
+            if output is None or output.over or state.keeping is not None:
+                continue
+            if (result := await results.load(box.sandbox_id, exec_id)) is not None:
+                await output.append([(1, *result.stdout), (2, *result.stderr)])
+                await output.conclude(Frame(FrameType.EXIT, 0, 0, 0, result.exit))
+                results.confirm(box.sandbox_id, exec_id)
 
     def forget(self, box: LiveSandbox) -> None:
         """Its sandbox has ended: what was kept goes when the last reader has read it."""
-        outputs = [state.kept for state in box.execs.values() if state.kept is not None]
-        if outputs:
-            self._remove(box.sandbox_id, outputs)
+        states = {state: state.kept for state in box.execs.values() if state.kept is not None}
+        if states:
+            self._removing(box.sandbox_id, self._forget(box, states))
 
-    async def clear(self, known: Container[str]) -> None:
-        """Take away what is left of sandboxes that nobody knows."""
-        await in_thread(self._clear, known)
+    async def clear(self, known: Container[str], record_of: Callable[[str], SandboxRecord | None]) -> None:
+        """Take away what is left of sandboxes that nobody knows; results of ended ones wait for one more period."""
+        for sandbox_id in await in_thread(self._unknown, known):
+            record = record_of(sandbox_id)
+            box = None
+            if record is not None:
+                request = CreateSandbox.model_construct(sandbox_id=sandbox_id)
+                box = LiveSandbox(record=record, request=request, holder="detached")
+                for exec_id, output in await in_thread(self._load, sandbox_id):
+                    self._found(box, exec_id, output)
+            if box is not None and box.execs:
+                self.forget(box)
+            else:
+                await in_thread(self._take_away, sandbox_id)
 
     async def close(self) -> None:
         """Finish removals under way; those that wait for a reader are left to the next server."""
@@ -83,13 +114,24 @@ class Detached:
             task.cancel()
         await asyncio.gather(*removals, return_exceptions=True)
 
+    def _found(self, box: LiveSandbox, exec_id: str, output: ExecOutput) -> ExecState:
+        state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=output.started, kept=output)
+        if output.last is not None:
+            state.exit = ExecExit.model_validate_json(output.last.payload)
+        return state
+
+    def _begin_keeping(self, box: LiveSandbox, state: ExecState) -> None:
+        state.keeping = asyncio.create_task(self._run(box, state), name=f"output of {state.exec_id}")
+        box.spawn(state.keeping)
+
     async def _run(self, box: LiveSandbox, state: ExecState) -> None:
         output = state.kept
         assert output is not None
         await box.ready.wait()
         try:
             if not box.runs or box.link is None:
-                return  # Its readers get the error of the ending.
+                output.lose(Ended(reason="lost"))  # Its readers get the error of the ending.
+                return
             if state.cancelled and not state.started:
                 output.fail(cancelled_error(state.exec_id))
                 return
@@ -137,9 +179,47 @@ class Detached:
     def _remove(self, path: str, outputs: list[ExecOutput]) -> None:
         async def remove() -> None:
             await asyncio.gather(*(output.until_read() for output in outputs))
-            await in_thread(shutil.rmtree, os.path.join(self._directory, path), ignore_errors=True)
+            await in_thread(self._take_away, path)
 
-        task = asyncio.create_task(remove(), name=f"removal of {path}")
+        self._removing(path, remove())
+
+    async def _forget(self, box: LiveSandbox, states: dict[ExecState, ExecOutput]) -> None:
+        """Take away what was kept of an ended sandbox: at once what ended with it or was taken, the rest in time."""
+        waiting = []
+        for state, output in states.items():
+            if not output.taken.is_set() and (output.has_result or not output.over):
+                state.outlives = True
+                self._left[box.sandbox_id, state.exec_id] = box, state
+                waiting.append(self._until_taken(state, output))
+            else:
+                waiting.append(output.until_read())
+        try:
+            self._make_room()
+            await asyncio.gather(*waiting)
+        finally:
+            for state in states:
+                self._left.pop((box.sandbox_id, state.exec_id), None)
+        await asyncio.gather(*(output.until_read() for output in states.values()))
+        await in_thread(self._take_away, box.sandbox_id)
+
+    async def _until_taken(self, state: ExecState, output: ExecOutput) -> None:
+        if state.keeping is not None:
+            await asyncio.wait((state.keeping,))
+        if output.has_result:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KEPT_SECONDS):
+                    await output.taken.wait()
+
+    def _make_room(self) -> None:
+        kept = [(state.kept, state.kept.kept_bytes) for _, state in self._left.values() if state.kept is not None]
+        taken = sum(size for _, size in kept)
+        while kept and (len(kept) > MOST_RESULTS or (taken > MOST_RESULT_BYTES and len(kept) > 1)):
+            output, size = kept.pop(0)
+            taken -= size
+            output.taken.set()
+
+    def _removing(self, path: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"removal of {path}")
         self._removals[path] = task
         task.add_done_callback(lambda _: self._removals.pop(path, None))
 
@@ -159,10 +239,11 @@ class Detached:
                 found.append((name, output))
         return found
 
-    def _clear(self, known: Container[str]) -> None:
-        for name in os.listdir(self._directory):
-            if SANDBOX_ID.fullmatch(name) and name not in known:
-                shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+    def _unknown(self, known: Container[str]) -> list[str]:
+        return [name for name in sorted(os.listdir(self._directory)) if SANDBOX_ID.fullmatch(name) and name not in known]
+
+    def _take_away(self, path: str) -> None:
+        shutil.rmtree(os.path.join(self._directory, path), ignore_errors=True)
 
 
 def spec_of(request: ExecRequest) -> ExecSpec:

@@ -35,6 +35,7 @@ class ExecOutput:
         accepted, started: as its supervisor said.
         last: its EXIT or ERROR, once it is over.
         gone: its sandbox ended first.
+        taken: somebody has received the result.
         readers: who reads it now.
     """
 
@@ -45,6 +46,7 @@ class ExecOutput:
         self.started = False
         self.last: Frame | None = None
         self.gone: Ended | None = None
+        self.taken = asyncio.Event()
         self.readers: set[KeptReader] = set()
         self.rings = {1: Ring(directory, "stdout"), 2: Ring(directory, "stderr")}
         self.unread = asyncio.Event()
@@ -64,6 +66,11 @@ class ExecOutput:
     def over(self) -> bool:
         """Whether nothing more will be kept."""
         return self.last is not None or self.gone is not None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the command has ended, and by itself."""
+        return self.last is not None and self.last.type == FrameType.EXIT
 
     def make(self) -> None:
         """Make its directory; for a worker thread. Where the disk does not allow it, all output is a gap."""

@@ -33,6 +33,8 @@ class ExecState:
         reader_id: of the one that read it last.
         replaced: readers that another one took over from.
         kept: its output on disk, for a detached command.
+        keeping: the task that keeps it.
+        outlives: what is kept can be read though its sandbox has ended.
         abandon: the timer that kills it when nobody comes back.
     """
 
@@ -47,6 +49,8 @@ class ExecState:
     reader_id: str = ""
     replaced: dict[str, None] = field(default_factory=dict)
     kept: ExecOutput | None = None
+    keeping: asyncio.Task[None] | None = None
+    outlives: bool = False
     abandon: asyncio.TimerHandle | None = None
 
     def record(self) -> ExecRecord:
@@ -87,6 +91,11 @@ class ExecState:
         if len(self.replaced) > MOST_REPLACED:
             del self.replaced[next(iter(self.replaced))]
         self.reader_id = reader_id
+
+    def take(self) -> None:
+        """Its result has arrived."""
+        if self.kept is not None:
+            self.kept.taken.set()
 
     def keep(self) -> None:
         """Somebody is there again."""

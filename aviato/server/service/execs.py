@@ -87,7 +87,7 @@ class Execs:
         try:
             box = self._registry.find(sandbox_id, exec_id=request.exec_id)
         except SandboxError as error:
-            return self._left_feed(sandbox_id, request.exec_id, (0, 0), error)
+            return self._left_feed(sandbox_id, request.exec_id, (0, 0), "", error)
         if request.exec_id == box.main_exec_id:
             raise RequestConflictError(f"{request.exec_id} is the main command of {sandbox_id}")
         if request.working_dir is not None and not request.working_dir.startswith("/"):
@@ -118,7 +118,7 @@ class Execs:
         try:
             box = self._registry.find(sandbox_id, exec_id=exec_id)
         except SandboxError as error:
-            return self._left_feed(sandbox_id, exec_id, offsets, error)
+            return self._left_feed(sandbox_id, exec_id, offsets, reader_id, error)
         self._refuse_main(box, exec_id)
         state = box.execs.get(exec_id)
         if state is None:
@@ -198,8 +198,14 @@ class Execs:
             if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
                 if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
                     kept.acknowledge(ack.stdout, ack.stderr)
+                    if ack.done:
+                        kept.state.take()
                 continue
             box = self._registry.live.get(ack.sandbox_id)
+            if box is None and (left := self.detached.left(ack.sandbox_id, ack.exec_id)) is not None:
+                if ack.done and caller.sees(left[0].record.owner):
+                    left[1].take()
+                continue
             if box is None:
                 if ack.done and (caller.tenant is None or self._registry.sees(caller, ack.sandbox_id)):
                     self._results.confirm(ack.sandbox_id, ack.exec_id)
@@ -210,10 +216,14 @@ class Execs:
                 self._results.confirm(ack.sandbox_id, ack.exec_id)
                 if not box.runs:
                     box.confirmed.add(ack.exec_id)
-            if box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
-                continue
             state = box.execs.get(ack.exec_id)
+            if box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
+                if ack.done and state is not None:
+                    state.take()
+                continue
             if state is not None and state.kept is not None:
+                if ack.done:
+                    state.take()
                 continue  # The server itself has it.
             if state is not None and state.reader_id != ack.reader_id:
                 continue  # Another reader has taken over, who has not got that far.
@@ -251,13 +261,21 @@ class Execs:
             self._store.save_execs(list(self._unsaved.values()))
             self._unsaved = {}
 
-    def _left_feed(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], error: SandboxError) -> LeftFeed:
+    def _left_feed(
+        self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str, error: SandboxError
+    ) -> ExecFeed | LeftFeed:
         """A reader of what an ended sandbox left behind, once it has ended.
 
         Raises:
             SandboxError: the given one; nobody knows that the command began to run.
         """
+        if (left := self.detached.left(sandbox_id, exec_id)) is not None:
+            return self._feed(*left, offsets, reader_id)
         box = self._registry.live.get(sandbox_id)
+        state = None if box is None else box.execs.get(exec_id)
+        if box is not None and state is not None and state.kept is not None and state.started:
+            state.outlives = True
+            return self._feed(box, state, offsets, reader_id)
         if not self._results.has(sandbox_id, exec_id) and not (box is not None and box.ends_with(exec_id)):
             raise error
 

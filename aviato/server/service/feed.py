@@ -68,7 +68,7 @@ class ExecFeed:
         self._closed = False
         self._results: Results | None = None
         self._unconfirmed: deque[Frame] = deque()
-        if box.runs:
+        if box.runs or state.outlives:
             self._attach()
         else:
             box.on_run.append(self._attach)
@@ -133,7 +133,7 @@ class ExecFeed:
         self._on_close(self)
 
     def _attach(self) -> None:
-        if not self.box.runs:
+        if not self.box.runs and not self.state.outlives:
             self._failure = self.box.error(started=False)
         elif self.state.cancelled and not self.state.started:
             self._failure = cancelled_error(self.state.exec_id)

@@ -19,7 +19,7 @@ from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from aviato.server.backends.base import Backend
     from aviato.server.service.egress import Egress
@@ -74,6 +74,8 @@ class Lives:
         self._egress = egress
         self._results = results
         self.on_gone: list[Callable[[LiveSandbox], None]] = []
+        self.adopt: Callable[[LiveSandbox], Awaitable[None]] | None = None
+        """Told when a sandbox that ended without a server has left results behind."""
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
 
@@ -238,6 +240,8 @@ class Lives:
         if box.record.begun:
             if not box.forced and (box.link is None or box.link.active_execs()):
                 await self._results.gather(box.sandbox_id, self._backend.leave_results, box.confirmed)
+                if box.link is None and self.adopt is not None:
+                    await self.adopt(box)
             await self.destroy(box.sandbox_id)
         if box.link is not None:
             box.link.detach()

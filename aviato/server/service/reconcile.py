@@ -81,7 +81,7 @@ class Reconciliation:
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
                 await self._lives.destroy(sandbox_id)
-        await self._execs.detached.clear(self._registry.live)
+        await self._execs.detached.clear(self._registry.live, self._registry.find_record)
 
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
         try:
@@ -155,6 +155,7 @@ class Reconciliation:
             if box.ending is None:
                 left = await in_thread(self._backend.how_ended, record.sandbox_id)
                 box.settle(ending_of("lost", asked=box.asked, left=left, message="its supervisor was gone after a restart"))
+                await self._execs.detached.restore(box)
             box.task = asyncio.create_task(self._lives.conclude(box))
             return
         box.link = link

@@ -148,7 +148,7 @@ class Results:
     def restore(self) -> None:
         """Find what an earlier server kept; it waits for one more period. For a worker thread."""
         for name in sorted(os.listdir(self._directory)):
-            if not SANDBOX_ID.fullmatch(name):
+            if not SANDBOX_ID.fullmatch(name) or name in self._left:
                 continue
             found = _index(self._path(name))
             left = self._entry(name)

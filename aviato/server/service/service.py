@@ -82,6 +82,7 @@ class Service:
         self.lives.on_gone.append(self.leases.forget)
         self.execs = Execs(self.store, self.registry, self.places, self.polls, self.results, folder.execs)
         self.lives.on_gone.append(self.execs.detached.forget)
+        self.lives.adopt = lambda box: self.execs.detached.adopt(box, self.results)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
@@ -194,11 +195,11 @@ class Service:
 
     async def _open(self) -> None:
         try:
-            await in_thread(self.results.restore)
             await self.backend.open()
             await Reconciliation(
                 self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets
             ).run()
+            await in_thread(self.results.restore)
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self.registry.unable = error
