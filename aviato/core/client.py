@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -76,10 +77,20 @@ class Client:
         return await self._retry.call(again, budget_seconds=self.budget_seconds, operation=operation)
 
     async def call(
-        self, operation: str, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None
+        self,
+        operation: str,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        silence_seconds: float | None = None,
+        once: bool = False,
     ) -> bytes:
-        """Send a request that may be repeated, and read its answer."""
-        return await self.repeat(lambda: self.transport.request(method, path, body, silence_seconds=silence_seconds), operation)
+        """Send a request that may be repeated, and read its answer; with `once` a repeat has no further effect."""
+        key = new_key() if once else None
+        return await self.repeat(
+            lambda: self.transport.request(method, path, body, silence_seconds=silence_seconds, key=key), operation
+        )
 
     # -- sandboxes
 
@@ -186,6 +197,11 @@ class Client:
         """Tell the server what has arrived and who was let go."""
         body = acknowledgements.model_dump_json(exclude_defaults=True).encode()
         await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
+
+
+def new_key() -> str:
+    """What tells the server that a call is the same one again."""
+    return os.urandom(12).hex()
 
 
 def decode(model: type[M], body: bytes) -> M:

@@ -72,7 +72,7 @@ class ExecCalls:
             return
         try:
             body = b'{"signal":%d}' % signal
-            await self._client.call("signal", "POST", f"{self._path}/{self.exec_id}/signal", body)
+            await self._client.call("signal", "POST", f"{self._path}/{self.exec_id}/signal", body, once=True)
         except ExecNotFoundError:
             pass
 

@@ -9,19 +9,27 @@ import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from aviato.core.client import decode
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError, SandboxUnavailableError
+from aviato.core.client import decode, new_key
+from aviato.exceptions import (
+    AviatoError,
+    AviatoValidationError,
+    SandboxFileError,
+    SandboxRequestTimeoutError,
+    SandboxUnavailableError,
+)
 from aviato.results import FileInfo
-from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FileList, FileStat
+from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, LOG_OFFSET_HEADER, FileList, FileStat
 
 MAX_PATH_BYTES = 4095
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
 
+PART_BYTES = 4 << 20
+"""Of a file that a source yields, so much is held to be sent again."""
 READ_FILE_BYTES = 256 << 20
 """What `read_file` takes into memory; more has to be streamed."""
 
@@ -58,17 +66,24 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
 
 
 async def read_chunks(handle: SandboxHandle, path: str, on_mode: Callable[[int], None] | None = None) -> AsyncIterator[bytes]:
-    """A file as it arrives. Only its beginning is repeated: bytes that were handed out cannot be taken back.
+    """A file as it arrives. What was cut off goes on where it was, if the file is still the same.
 
-    `on_mode` is told the file's permission bits before the first of them.
+    `on_mode` is told the file's permission bits before the first bytes.
     """
+    version: str | None = None
 
     def look(response: Response) -> None:
-        if on_mode is not None:
+        nonlocal version
+        if on_mode is not None and version is None:
             on_mode(int(response.headers.get(FILE_MODE_HEADER, "644"), 8) & 0o777)
+        version = response.headers.get(FILE_VERSION_HEADER)
+
+    def rest(seen: int) -> str | None:
+        return None if version is None else f"{url}&{urlencode({'offset': seen, 'version': version})}"
 
     await handle.wait_running()
-    async for chunk in _stream(handle, _url(handle, "", path=path), f"read {path!r}", look=look):
+    url = _url(handle, "", path=path)
+    async for chunk in _stream(handle, url, f"read {path!r}", look=look, rest=rest):
         yield chunk
 
 
@@ -80,45 +95,100 @@ async def read_tree(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
 
 
 async def logs(handle: SandboxHandle, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
-    """Output of the main command."""
+    """Output of the main command. What was cut off goes on where it was."""
     await handle.start()
     query: dict[str, Any] = {"follow": int(follow)}
-    if tail_lines is not None:
-        query["tail_lines"] = tail_lines
-    async for chunk in _stream(handle, f"{handle.path}/logs?{urlencode(query)}", "logs", endless=follow):
+    begin: int | None = None
+
+    def look(response: Response) -> None:
+        nonlocal begin
+        if begin is None and (said := response.headers.get(LOG_OFFSET_HEADER)) is not None:
+            begin = int(said)
+
+    def rest(seen: int) -> str | None:
+        return None if begin is None else f"{handle.path}/logs?{urlencode({**query, 'offset': begin + seen})}"
+
+    tail = {} if tail_lines is None else {"tail_lines": tail_lines}
+    url = f"{handle.path}/logs?{urlencode({**query, **tail})}"
+    async for chunk in _stream(handle, url, "logs", endless=follow, look=look, rest=rest):
         yield chunk
 
 
 async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: int | None) -> None:
-    """Replace a file, atomically, by one or more pieces."""
+    """Replace a file, atomically and once, by one or more pieces."""
+    await handle.wait_running()
+    await _put(handle, _url(handle, "", path=path, mode=mode), content, f"write {path!r}", new_key())
 
+
+async def _put(handle: SandboxHandle, url: str, content: Sequence[bytes], operation: str, key: str) -> None:
     async def attempt() -> None:
         response = await handle.client.transport.open(
-            "PUT",
-            _url(handle, "", path=path, mode=mode),
-            _pieces(content),
-            content_type=_OCTETS,
-            length=sum(map(len, content)),
+            "PUT", url, _pieces(content), content_type=_OCTETS, length=sum(map(len, content)), key=key
         )
         await response.read()
 
+    await handle.client.repeat(attempt, operation)
+
+
+async def write_chunks(handle: SandboxHandle, path: str, chunks: AsyncIterable[bytes], *, mode: int | None) -> None:
+    """Replace a file by what a source yields, in parts: the source cannot be read twice, and each part can be sent again."""
     await handle.wait_running()
-    await handle.client.repeat(attempt, f"write {path!r}")
+    url, key, offset = _url(handle, "", path=path, mode=mode), new_key(), 0
+    parts = _parts(chunks)
+    part: list[bytes] = await anext(parts, [])
+    while True:
+        following = await anext(parts, None)
+        size = sum(map(len, part))
+        place = "" if following is None and not offset else f"&offset={offset}&last={int(following is None)}"
+        try:
+            await _put(handle, url + place, part, f"write {path!r}", key)
+        except AviatoValidationError as error:
+            if offset or "offset" not in error.field_violations:
+                raise
+            # A server or a sandbox of an earlier version takes no parts.
+            await _send(handle, url, _chain([part, following or []], parts), _OCTETS, None)
+            return
+        if following is None:
+            return
+        part, offset = following, offset + size
 
 
-async def write_chunks(
-    handle: SandboxHandle, path: str, chunks: AsyncIterable[bytes], *, mode: int | None, length: int | None = None
+async def _parts(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """The same bytes, as many at a time as are sent again after a cut."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= PART_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+async def _chain(first: Iterable[Iterable[bytes]], rest: AsyncIterable[Iterable[bytes]]) -> AsyncIterator[bytes]:
+    for part in first:
+        for chunk in part:
+            yield chunk
+    async for part in rest:
+        for chunk in part:
+            yield chunk
+
+
+async def write_tree(handle: SandboxHandle, path: str, archive: AsyncIterable[bytes], *, key: str | None = None) -> None:
+    """Put a directory there, or merge it into the one that is there; of several with the same key one has an effect."""
+    await _send(handle, _url(handle, "/tree", path=path), archive, ARCHIVE, None, key)
+
+
+async def _send(
+    handle: SandboxHandle,
+    url: str,
+    chunks: AsyncIterable[bytes],
+    content_type: str,
+    length: int | None,
+    key: str | None = None,
 ) -> None:
-    """Replace a file by what a source yields; not repeated, since the source cannot be read twice."""
-    await _send(handle, _url(handle, "", path=path, mode=mode), chunks, _OCTETS, length)
-
-
-async def write_tree(handle: SandboxHandle, path: str, archive: AsyncIterable[bytes]) -> None:
-    """Put a directory there, or merge it into the one that is there."""
-    await _send(handle, _url(handle, "/tree", path=path), archive, ARCHIVE, None)
-
-
-async def _send(handle: SandboxHandle, url: str, chunks: AsyncIterable[bytes], content_type: str, length: int | None) -> None:
     failed: list[BaseException] = []
 
     async def watched() -> AsyncIterator[bytes]:
@@ -131,7 +201,7 @@ async def _send(handle: SandboxHandle, url: str, chunks: AsyncIterable[bytes], c
 
     await handle.wait_running()
     try:
-        response = await handle.client.transport.open("PUT", url, watched(), content_type=content_type, length=length)
+        response = await handle.client.transport.open("PUT", url, watched(), content_type=content_type, length=length, key=key)
     except AviatoError:
         if failed:
             raise failed[0] from None
@@ -162,12 +232,13 @@ async def make_directory(handle: SandboxHandle, path: str) -> None:
 async def remove(handle: SandboxHandle, path: str, *, recursive: bool) -> None:
     """Remove a file, or a directory."""
     attempts = 0
+    key = new_key()
 
     async def attempt() -> None:
         nonlocal attempts
         attempts += 1
         try:
-            await handle.client.transport.request("DELETE", _url(handle, "", path=path, recursive=int(recursive)))
+            await handle.client.transport.request("DELETE", _url(handle, "", path=path, recursive=int(recursive)), key=key)
         except SandboxFileError as error:
             # An earlier attempt of this very call, whose answer was lost, may have done the work.
             if attempts == 1 or error.reason != "no_such_file":
@@ -184,21 +255,42 @@ async def _stream(
     *,
     endless: bool = False,
     look: Callable[[Response], None] = lambda _: None,
+    rest: Callable[[int], str | None] = lambda _: None,
 ) -> AsyncIterator[bytes]:
+    """A body as it arrives. `look` is told each answer, `rest` gives the URL of what comes after so many bytes, if there is."""
     transport = handle.client.transport
     silence = float("inf") if endless else None
-    response = await handle.client.repeat(lambda: transport.open("GET", url, silence_seconds=silence), operation)
-    try:
-        look(response)
-        async for chunk in response.chunks():
-            yield chunk
-    except SandboxUnavailableError:
-        # A sandbox that ends cuts its streams: any call says how it ended. Where that says nothing, the server is to blame.
-        await transport.request("GET", _url(handle, "/stat", path="/"))
-        raise
-    finally:
-        if not response.finished:
+    seen = 0
+
+    async def attempt() -> tuple[Response, AsyncIterator[bytes], bytes]:
+        # With its first bytes: a connection that is cut before any of them has not got any further.
+        response = await transport.open("GET", url, silence_seconds=silence)
+        try:
+            look(response)
+            chunks = response.chunks()
+            return response, chunks, await anext(chunks, b"")
+        except BaseException:
             response.close()
+            raise
+
+    while True:
+        response, chunks, chunk = await handle.client.repeat(attempt, operation)
+        try:
+            while chunk:
+                seen += len(chunk)
+                yield chunk
+                chunk = await anext(chunks, b"")
+            return
+        except (SandboxUnavailableError, SandboxRequestTimeoutError) as error:
+            following = rest(seen)
+            if following is None or not error.retryable:
+                # A sandbox that ends cuts its streams: any call says how it ended. Else the server is to blame.
+                await transport.request("GET", _url(handle, "/stat", path="/"))
+                raise
+            url = following
+        finally:
+            if not response.finished:
+                response.close()
 
 
 async def _pieces(content: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.core import files
+from aviato.core.client import new_key
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError, shown
@@ -68,7 +69,8 @@ async def download(handle: SandboxHandle, remote: str, local: str, *, outside_li
     except SandboxFileError as error:
         if error.reason != "is_a_directory":
             raise
-        await _download_tree(handle, remote, local, outside_links)
+        fetch = lambda: _download_tree(handle, remote, local, outside_links)  # noqa: E731
+        await handle.client.repeat(fetch, f"download {remote!r}")
 
 
 async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
@@ -77,12 +79,17 @@ async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
     try:
         info = os.fstat(file.fileno())
         mode = stat.S_IMODE(info.st_mode) & 0o777
-        await files.write_chunks(handle, remote, source.chunks(), mode=mode, length=info.st_size)
+        await files.write_chunks(handle, remote, source.chunks(), mode=mode)
     finally:
         await in_thread(source.close)
 
 
 async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
+    key = new_key()
+    await handle.client.repeat(lambda: _send_tree(handle, local, remote, key), f"upload {local!r}")
+
+
+async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str) -> None:
     skipped: list[bytes] = []
     top = await _made(lambda: os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.close)
     packing = pack(top, skipped)
@@ -93,7 +100,7 @@ async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
 
     source = _Source(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK), close)
     try:
-        await files.write_tree(handle, remote, source.chunks())
+        await files.write_tree(handle, remote, source.chunks(), key=key)
     except TreeError as error:
         raise AviatoValidationError(f"{local!r}: {error}", field_violations={"local": str(error)}) from None
     except OSError as error:

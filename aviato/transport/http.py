@@ -18,7 +18,7 @@ from yarl import URL
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport import auth, embedded, faults
 from aviato.transport.resolution import Endpoint, endpoint
-from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
+from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
@@ -165,14 +165,14 @@ class HttpTransport:
         return self._server
 
     async def request(
-        self, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None
+        self, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None, key: str | None = None
     ) -> bytes:
         """Send a request and read the whole answer.
 
         Raises:
             AviatoError: the error that the server answered, or what went wrong on the way.
         """
-        response = await self.open(method, path, body, silence_seconds=silence_seconds)
+        response = await self.open(method, path, body, silence_seconds=silence_seconds, key=key)
         return await response.read()
 
     async def open(
@@ -185,6 +185,7 @@ class HttpTransport:
         length: int | None = None,
         silence_seconds: float | None = None,
         head_seconds: float | None = None,
+        key: str | None = None,
     ) -> Response:
         """Send a request and return when the head of its answer is there.
 
@@ -196,6 +197,7 @@ class HttpTransport:
             length: of a body given in chunks, where it is known.
             silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
             head_seconds: a shorter limit for the head.
+            key: by which the server knows a repeat of the same call.
 
         Raises:
             AviatoError: the error that the server answered, or what went wrong on the way.
@@ -205,11 +207,11 @@ class HttpTransport:
         translate = faults.Translate(pool.server.endpoint.url, head_seconds or silence)
         try:
             with translate:
-                response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds)
+                response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds, key)
                 if response.status >= 400 and auth.asks_for_wandb(pool.server.endpoint, response.status, response.headers):
                     pool.server.wandb_asked = True
                     response.close()
-                    response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds)
+                    response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds, key)
                 reached = pool.server.reached
                 if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
                     pool.server.reached = True
@@ -256,9 +258,12 @@ class HttpTransport:
         length: int | None,
         silence: float,
         head_seconds: float | None,
+        key: str | None,
     ) -> aiohttp.ClientResponse:
         server, session = pool.server, await pool.session()
         headers = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
+        if key is not None:
+            headers[KEY_HEADER] = key
         data: Any = body
         timer = asyncio.timeout(head_seconds)
         if body is not None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aviato.wire.base import ResponseModel
 
 ARCHIVE = "application/x-tar"
 FILE_MODE_HEADER = "Aviato-File-Mode"
 """Permission bits of a file that is read, octal."""
+
+
+FILE_VERSION_HEADER = "Aviato-File-Version"
+"""Of a file that is read: given back with an offset, it makes sure that the rest is of the same content."""
+LOG_OFFSET_HEADER = "Aviato-Log-Offset"
+"""Where in the main command's output an answer begins."""
+
+
+class FilePart(NamedTuple):
+    """A part of a file that is written, by the key of the whole."""
+
+    key: str
+    offset: int = 0
+    last: bool = True
 
 
 class FileStat(ResponseModel):

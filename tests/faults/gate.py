@@ -18,11 +18,15 @@ T = TypeVar("T")
 
 @dataclass
 class Cut:
-    """What shall be cut: the next request that begins so, after so many bytes of it or of its answer."""
+    """What shall be cut: the next request that begins so, after so many bytes of it or of its answer.
+
+    With `shuts` nobody is let through then.
+    """
 
     begins: bytes
     up: int | None = None
     down: int | None = None
+    shuts: bool = False
     happened: bool = False
 
 
@@ -66,9 +70,9 @@ class Gate:
         """Pass on requests, and no byte of an answer."""
         self._swallows = True
 
-    def cut(self, begins: str, *, up: int | None = None, down: int | None = None) -> Cut:
+    def cut(self, begins: str, *, up: int | None = None, down: int | None = None, shuts: bool = False) -> Cut:
         """Cut the next request whose head begins so; see `Cut`."""
-        self._cut = Cut(begins.encode(), up, down)
+        self._cut = Cut(begins.encode(), up, down, shuts)
         return self._cut
 
     def stop(self) -> None:
@@ -163,6 +167,7 @@ class _Passing:
         assert self._cut is not None
         if len(data) > self._left:
             self._cut.happened = True
+            self._gate._open = self._gate._open and not self._cut.shuts
         data = data[: self._left]
         self._left -= len(data)
         return data

@@ -18,7 +18,7 @@ def make(directory):
 
 
 async def text(output, follow=False, tail_lines=None):
-    return b"".join([piece async for piece in output.read(follow=follow, tail_lines=tail_lines)])
+    return b"".join([piece async for piece in output.read(follow=follow, begin=await output.begin(tail_lines))])
 
 
 LINES = b"one\ntwo\nthree\n"
@@ -59,7 +59,7 @@ async def test_followers_get_what_comes_at_once(tmp_path):
     seen: list[bytes] = []
 
     async def follow():
-        async for piece in output.read(follow=True, tail_lines=None):
+        async for piece in output.read(follow=True, begin=await output.begin(None)):
             seen.append(piece)  # noqa: PERF401  looked at while it grows
 
     tasks = [asyncio.create_task(follow()) for _ in range(2)]

@@ -78,7 +78,7 @@ async def stdin(call: Call) -> web.Response:
 
 async def signal(call: Call) -> web.Response:
     """Send a signal."""
-    await call.service.execs.signal(call.path("sandbox_id"), call.path("exec_id"), call.body.signal)
+    await call.service.execs.signal(call.path("sandbox_id"), call.path("exec_id"), call.body.signal, call.key)
     return done()
 
 

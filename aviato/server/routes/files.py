@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from aviato.exceptions import AviatoValidationError
 from aviato.server.routes.streaming import stream_archive, stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
-from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FileList, FileStat
+from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, FileList, FilePart, FileStat
 from aviato.wire.sandboxes import Text
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Path = Annotated[Text, Field(min_length=1, max_length=4096)]
 
 
@@ -24,8 +26,21 @@ class PathQuery(RequestModel):
     path: Path
 
 
+class ReadQuery(PathQuery):
+    """Query of a read."""
+
+    offset: Offset = 0
+    version: Annotated[str, Field(max_length=200)] | None = None
+    """As an earlier answer had it; the file is refused if it has changed since."""
+
+
 class WriteQuery(PathQuery):
     """Query of a write."""
+
+    offset: Offset = 0
+    """Where this part of the file begins; parts need an `Idempotency-Key`, the same for all of a file."""
+    last: bool = True
+    """Whether it is the last part: the file is put in its place."""
 
     mode: Annotated[str, Field(pattern=r"^[0-7]{1,4}$")] | None = None
     """Octal; None keeps the mode of a file that exists, and is 0644 for a new one."""
@@ -39,8 +54,13 @@ class RemoveQuery(PathQuery):
 
 async def read(call: Call) -> web.StreamResponse:
     """Send a file."""
-    async with call.service.files.read(call.path("sandbox_id"), call.query.path) as (stat, pieces):
-        return await stream_file(call.request, pieces, {FILE_MODE_HEADER: f"{stat['mode']:o}"})
+    query: ReadQuery = call.query
+    reading = call.service.files.read(call.path("sandbox_id"), query.path, offset=query.offset, version=query.version)
+    async with reading as (stat, pieces):
+        headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
+        if "version" in stat:
+            headers[FILE_VERSION_HEADER] = stat["version"]
+        return await stream_file(call.request, pieces, headers)
 
 
 async def write(call: Call) -> web.Response:
@@ -52,8 +72,17 @@ async def write(call: Call) -> web.Response:
         call.chunks(),
         mode=None if query.mode is None else int(query.mode, 8),
         size_bytes=call.request.content_length,
+        part=_part(query, call.key),
     )
     return done()
+
+
+def _part(query: WriteQuery, key: str | None) -> FilePart | None:
+    if key is not None:
+        return FilePart(key, query.offset, query.last)
+    if query.offset or not query.last:
+        raise AviatoValidationError("parts of a file need an Idempotency-Key", field_violations={"offset": "without a key"})
+    return None
 
 
 async def read_tree(call: Call) -> web.StreamResponse:
@@ -64,13 +93,13 @@ async def read_tree(call: Call) -> web.StreamResponse:
 
 async def write_tree(call: Call) -> web.Response:
     """Take a directory."""
-    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.chunks())
+    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.chunks(), call.key)
     return done()
 
 
 async def remove(call: Call) -> web.Response:
     """Remove a file or a tree."""
-    await call.service.files.remove(call.path("sandbox_id"), call.query.path, call.query.recursive)
+    await call.service.files.remove(call.path("sandbox_id"), call.query.path, call.query.recursive, call.key)
     return done()
 
 
@@ -99,7 +128,7 @@ ROUTES = (
         path=_FILES,
         handler=read,
         summary="Read a file",
-        query=PathQuery,
+        query=ReadQuery,
         answers={200: OCTETS},
         errors=_ERRORS,
     ),

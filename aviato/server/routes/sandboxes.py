@@ -11,6 +11,7 @@ from aviato.server.peers import peer_process
 from aviato.server.routes.streaming import stream_octets
 from aviato.server.routes.table import OCTETS, Call, Route, answer
 from aviato.wire.base import RequestModel
+from aviato.wire.files import LOG_OFFSET_HEADER
 from aviato.wire.sandboxes import CreateSandbox, LeaseId, SandboxInfo, SandboxPage, StopSandbox, Tag
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class LogsQuery(RequestModel):
 
     follow: bool = False
     tail_lines: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    offset: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """For one who comes back: where in all of the output to go on, in place of `tail_lines`."""
 
 
 async def create(call: Call) -> web.Response:
@@ -94,8 +97,10 @@ async def delete(call: Call) -> web.Response:
 async def logs(call: Call) -> web.StreamResponse:
     """Stream the main command's output."""
     query: LogsQuery = call.query or LogsQuery()
-    pieces = await call.service.logs.open(call.path("sandbox_id"), follow=query.follow, tail_lines=query.tail_lines)
-    return await stream_octets(call.request, pieces)
+    begin, pieces = await call.service.logs.open(
+        call.path("sandbox_id"), follow=query.follow, tail_lines=query.tail_lines, offset=query.offset
+    )
+    return await stream_octets(call.request, pieces, {LOG_OFFSET_HEADER: str(begin)})
 
 
 ROUTES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from aviato.exceptions import AviatoValidationError
 from aviato.server.callers import CALLER
 from aviato.server.service import Service
+from aviato.wire.version import KEY_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 SERVICE = web.AppKey("service", Service)
 OCTETS = "application/octet-stream"
 LARGEST_JSON_BYTES = 16 << 20
+_KEY = re.compile("[0-9A-Za-z]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,18 @@ class Call:
     def caller(self) -> Caller:
         """Who asks."""
         return CALLER.get()
+
+    @property
+    def key(self) -> str | None:
+        """By which a repeat of this very call is known.
+
+        Raises:
+            AviatoValidationError: it is none.
+        """
+        key = self.request.headers.get(KEY_HEADER)
+        if key is not None and not _KEY.fullmatch(key):
+            raise AviatoValidationError(f"{KEY_HEADER}: 1 to 64 letters and digits", field_violations={KEY_HEADER: "no key"})
+        return key
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, whatever its head says of its size.

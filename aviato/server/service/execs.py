@@ -139,13 +139,13 @@ class Execs:
         """
         await self._on_link(sandbox_id, exec_id, lambda link: link.write_stdin(exec_id, data, offset, eof))
 
-    async def signal(self, sandbox_id: str, exec_id: str, signal: int) -> None:
-        """Send a signal to a command's process group.
+    async def signal(self, sandbox_id: str, exec_id: str, signal: int, key: str | None = None) -> None:
+        """Send a signal to a command's process group; a repeat by the same key is harmless.
 
         Raises:
             ExecNotFoundError: the sandbox knows no such command.
         """
-        await self._on_link(sandbox_id, exec_id, lambda link: link.signal(exec_id, signal))
+        await self._on_link(sandbox_id, exec_id, lambda link: link.signal(exec_id, signal, key))
 
     async def resize(self, sandbox_id: str, exec_id: str, width: int, height: int) -> None:
         """Give a command's terminal another size, in characters.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.exceptions import SandboxFileError
+from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.supervisor.link import in_time
 from aviato.server.supervisor.subscription import SandboxGone
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.supervisor.channels import ReadChannel
     from aviato.server.supervisor.link import SupervisorLink
+    from aviato.wire.files import FilePart
 
 
 class Opened(NamedTuple):
@@ -49,14 +50,16 @@ class Files:
         async with self._link(sandbox_id, path) as link, in_time(path):
             await link.make_directory(path)
 
-    async def remove(self, sandbox_id: str, path: str, recursive: bool) -> None:
+    async def remove(self, sandbox_id: str, path: str, recursive: bool, key: str | None = None) -> None:
         """Remove a file, an empty directory, or a tree."""
         async with self._link(sandbox_id, path) as link, in_time(path):
-            await link.remove(path, recursive)
+            await link.remove(path, recursive, key)
 
-    def read(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
-        """An open file: what `stat` says of it, and its pieces."""
-        return self._open(sandbox_id, path, lambda link: link.read_file(path))
+    def read(
+        self, sandbox_id: str, path: str, *, offset: int = 0, version: str | None = None
+    ) -> AbstractAsyncContextManager[Opened]:
+        """An open file from an offset on: what `stat` says of it, and its pieces; refused if its `version` is another."""
+        return self._open(sandbox_id, path, lambda link: link.read_file(path, offset=offset, version=version))
 
     async def read_whole(self, sandbox_id: str, path: str, limit_bytes: int) -> bytes | None:
         """A file as it is; None if it is larger than the limit."""
@@ -73,16 +76,26 @@ class Files:
         return self._open(sandbox_id, path, lambda link: link.read_tree(path))
 
     async def write(
-        self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], *, mode: int | None, size_bytes: int | None
+        self,
+        sandbox_id: str,
+        path: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        mode: int | None,
+        size_bytes: int | None,
+        part: FilePart | None = None,
     ) -> None:
-        """Write a file whole or not at all."""
+        """Write a file whole or not at all; or a part of it."""
         async with self._link(sandbox_id, path) as link:
-            await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes)
+            if part is not None and (part.offset or not part.last) and not link.knows_again:
+                message = f"{sandbox_id} was made by a version that takes no files in parts"
+                raise AviatoValidationError(message, field_violations={"offset": "not available"})
+            await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part)
 
-    async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes]) -> None:
+    async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place, or merge it into what is there, once all of its archive has come."""
         async with self._link(sandbox_id, path) as link:
-            await link.write_tree(path, chunks)
+            await link.write_tree(path, chunks, key)
 
     @asynccontextmanager
     async def _open(self, sandbox_id: str, path: str, read: Callable[[SupervisorLink], ReadChannel]) -> AsyncIterator[Opened]:

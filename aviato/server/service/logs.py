@@ -19,8 +19,13 @@ class Logs:
         self._registry = registry
         self._main = main
 
-    async def open(self, sandbox_id: str, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
+    async def open(
+        self, sandbox_id: str, *, follow: bool, tail_lines: int | None, offset: int | None = None
+    ) -> tuple[int, AsyncIterator[bytes]]:
         """The last 16 MiB, or the last `tail_lines` lines; with `follow` also what comes until the sandbox ends.
+
+        Returns:
+            Where in all of the output it begins, and the pieces from there on; from `offset` on for one who comes back.
 
         Raises:
             SandboxNotFoundError: the sandbox is not known.
@@ -34,7 +39,8 @@ class Logs:
         output = box.output if box is not None else None
         if output is None:
             output = await self._kept(sandbox_id)
-        return output.read(follow=follow, tail_lines=tail_lines)
+        begin = await output.begin(tail_lines) if offset is None else offset
+        return begin, output.read(follow=follow, begin=begin)
 
     def remove(self, sandbox_ids: Iterable[str]) -> None:
         """Take away what is kept of sandboxes; for a worker thread."""

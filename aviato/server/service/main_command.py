@@ -65,7 +65,7 @@ class MainCommand:
         if box.output is not None and not box.output.ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    async for _ in box.output.read(follow=True, tail_lines=0):
+                    async for _ in box.output.read(follow=True, begin=box.output.total):
                         pass
 
     async def _keep(

@@ -65,9 +65,13 @@ class MainOutput:
             os.close(self._state_fd)
             self._state_fd = None
 
-    async def read(self, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
-        """What is kept, from the last `tail_lines` lines on, then what arrives if `follow`."""
-        position = await in_thread(self._first, tail_lines)
+    async def begin(self, tail_lines: int | None) -> int:
+        """Where the last `tail_lines` lines begin, or what is kept."""
+        return await in_thread(self._first, tail_lines)
+
+    async def read(self, *, follow: bool, begin: int) -> AsyncIterator[bytes]:
+        """What is kept from an offset on, then what arrives if `follow`."""
+        position = begin
         end = self.total
         while True:
             changed = self._changed

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator
 
+    from aviato.wire.files import FilePart
+
 __all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
 
 PIECE_BYTES = 64 << 10
@@ -208,13 +210,13 @@ class SupervisorLink(asyncio.Protocol):
         with suppress(AviatoError, SandboxGone):
             await self.write_stdin(exec_id, data, 0, True)
 
-    async def signal(self, exec_id: str, signal: int) -> None:
-        """Send a signal to the command's process group; nothing happens if it has ended.
+    async def signal(self, exec_id: str, signal: int, key: str | None = None) -> None:
+        """Send a signal to the command's process group; nothing happens if it has ended, or if a call of this key was done.
 
         Raises:
             ExecNotFoundError: the command is not known.
         """
-        await self._call({"op": "signal", "exec_id": exec_id, "signal": signal})
+        await self._call({"op": "signal", "exec_id": exec_id, "signal": signal, "key": key})
 
     async def resize(self, exec_id: str, width: int, height: int) -> None:
         """Give the command's terminal another size, in characters; nothing happens if it has ended.
@@ -272,25 +274,38 @@ class SupervisorLink(asyncio.Protocol):
         """Make a directory and its parents; fine if it exists."""
         await self._call({"op": "mkdir", "path": path, "mode": mode})
 
-    async def remove(self, path: str, recursive: bool = False) -> None:
-        """Remove a file, an empty directory, or with `recursive` a tree; never `/`."""
-        await self._call({"op": "remove", "path": path, "recursive": recursive})
+    async def remove(self, path: str, recursive: bool = False, key: str | None = None) -> None:
+        """Remove a file, an empty directory, or with `recursive` a tree; never `/`. Nothing if a call of this key was done."""
+        await self._call({"op": "remove", "path": path, "recursive": recursive, "key": key})
 
-    def read_file(self, path: str, *, max_bytes: int | None = None) -> ReadChannel:
+    @property
+    def knows_again(self) -> bool:
+        """Whether it tells calls that are repeated, and takes files in parts."""
+        return "again" in self.hello["features"]
+
+    def read_file(self, path: str, *, max_bytes: int | None = None, offset: int = 0, version: str | None = None) -> ReadChannel:
         """A regular file, in pieces. `aclose()` it when leaving early.
 
         Args:
             path: absolute, or counted from the sandbox's directory.
             max_bytes: refuse a longer file with reason `too_large`.
+            offset: from where on.
+            version: that its description had; if it has another one now it is refused with reason `changed`.
         """
-        return self._read({"op": "read", "path": path, "max_bytes": max_bytes})
+        return self._read({"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version})
 
     def read_tree(self, path: str) -> ReadChannel:
         """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
         return self._read({"op": "read_tree", "path": path})
 
     async def write_file(
-        self, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None, size_bytes: int | None = None
+        self,
+        path: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        mode: int | None = None,
+        size_bytes: int | None = None,
+        part: FilePart | None = None,
     ) -> None:
         """Write a file whole or not at all: into a new file beside it, then renamed over it. Parents are made.
 
@@ -299,12 +314,19 @@ class SupervisorLink(asyncio.Protocol):
             chunks: the contents; an exception from it leaves the old file as it was.
             mode: None keeps the mode of a file that exists, and is 0644 for a new one.
             size_bytes: if given, contents of another length are refused.
+            part: what of the file this is, by a key that makes repeats harmless; None is all of it.
         """
-        await self._write({"op": "write", "path": path, "mode": mode, "size": size_bytes}, chunks, size_bytes)
+        request = {"op": "write", "path": path, "mode": mode, "size": size_bytes}
+        if part is not None and self.knows_again:
+            request |= {"key": part.key, "offset": part.offset, "last": part.last}
+        await self._write(request, chunks, size_bytes)
 
-    async def write_tree(self, path: str, chunks: AsyncIterator[bytes]) -> None:
-        """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there."""
-        await self._write({"op": "write_tree", "path": path}, chunks, None)
+    async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
+        """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.
+
+        Nothing happens if a call of this key was done.
+        """
+        await self._write({"op": "write_tree", "path": path, "key": key}, chunks, None)
 
     async def ping(self) -> None:
         """Return once the supervisor has answered."""
@@ -328,6 +350,8 @@ class SupervisorLink(asyncio.Protocol):
         path = request["path"]
         self._check_alive()
         reply = ReplyChannel(self._loop)
+        # Whoever gives up, as at a cut, does not ask how it ended.
+        reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
         channel = self._open(reply)
         self._send(FrameType.REQUEST, _json(request), channel=channel)
         try:

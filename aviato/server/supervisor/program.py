@@ -17,6 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.supervisor import files, reading, tree, writing
+from aviato.server.supervisor.again import Again, Part, Repeated
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROTOCOL = 1
-FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all"]
+FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all", "again"]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
@@ -96,6 +97,7 @@ class Supervisor:
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
         self._commands.on_reaped = self._ending.go_on
+        self._again = Again(self._loop)
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
@@ -315,7 +317,11 @@ class Supervisor:
         self._commands.find(request["exec_id"]).stdin.write(request["offset"], data, request["eof"], answer)
 
     def _signal(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._commands.find(request["exec_id"]).signal(request["signal"])
+        key = request.get("key")
+        command = self._commands.find(request["exec_id"])
+        if not self._again.is_done(key):
+            command.signal(request["signal"])
+            self._again.done(key)
         self._reply(connection, channel)
 
     def _resize(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
@@ -362,27 +368,44 @@ class Supervisor:
         self._reply(connection, channel)
 
     def _remove(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        key = request.get("key")
+
         def steps() -> Iterator[float]:
-            yield from files.remove(self._path(request), request["recursive"])
-            yield from self._watch.disk.settle()
+            if not self._again.is_done(key):
+                yield from files.remove(self._path(request), request["recursive"])
+                self._again.done(key)
+                yield from self._watch.disk.settle()
 
         self._work(connection, channel, steps(), reply=True)
 
     def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         path, window = self._path(request), request["window"]
-        self._open[channel] = reading.read_file(path, request["max_bytes"], window, connection, channel)
+        seen = request.get("offset", 0), request.get("version")
+        self._open[channel] = reading.read_file(path, request["max_bytes"], window, connection, channel, *seen)
 
     def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         answers = writing.Answers(connection, channel, self._close_channel)
-        path, disk = self._path(request), self._watch.disk
-        self._open[channel] = writing.Upload(path, request["mode"], request["size"], answers, disk)
+        path, disk, key = self._path(request), self._watch.disk, request.get("key")
+        if key is None:
+            self._open[channel] = writing.Whole(writing.Upload(path, request["mode"], disk), request["size"], answers)
+        elif self._again.is_done(key):
+            self._open[channel] = Repeated(answers)
+        else:
+            offset = request["offset"]
+            upload = self._again.take(key, offset) or writing.Upload(path, request["mode"], disk)
+            self._open[channel] = Part(self._again, key, upload, offset, request["size"], request["last"], answers)
 
     def _read_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._open[channel] = reading.read_tree(self._path(request), request["window"], connection, channel)
 
     def _write_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         answers = writing.Answers(connection, channel, self._close_channel)
-        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk)
+        key = request.get("key")
+        if self._again.is_done(key):
+            self._open[channel] = Repeated(answers)
+            return
+        done = lambda: self._again.done(key)  # noqa: E731
+        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk, done)
 
 
 def _child_signals() -> int:

@@ -22,10 +22,23 @@ PIECE_BYTES = 256 << 10
 ENTRIES_A_PIECE = 64
 
 
-def read_file(path: str, max_bytes: int | None, window: int, connection: Connection, channel: int) -> Outgoing:
-    """A regular file."""
+def read_file(
+    path: str,
+    max_bytes: int | None,
+    window: int,
+    connection: Connection,
+    channel: int,
+    offset: int = 0,
+    version: str | None = None,
+) -> Outgoing:
+    """A regular file, from an offset on; with a `version`, only if it is still as it was then."""
     fd, found = _open(path, max_bytes)
-    connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
+    if version is not None and version != version_of(found):
+        os.close(fd)
+        raise file_error(path, "changed", "it was changed while it was read, and its connection was cut; read it again")
+    if offset:
+        os.lseek(fd, offset, os.SEEK_SET)
+    connection.send_json(FrameType.REPLY, {**describe(path, found), "version": version_of(found)}, channel=channel)
     return Outgoing(_contents(fd, path, max_bytes), path, window, connection, channel)
 
 
@@ -38,6 +51,11 @@ def read_tree(path: str, window: int, connection: Connection, channel: int) -> O
         raise os_file_error(path, error) from None
     connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
     return Outgoing(_packed(top), path, window, connection, channel)
+
+
+def version_of(found: os.stat_result) -> str:
+    """What another content of a file, or another file of its name, would change."""
+    return f"{found.st_dev:x}.{found.st_ino:x}.{found.st_size:x}.{found.st_mtime_ns:x}.{found.st_ctime_ns:x}"
 
 
 def _contents(fd: int, path: str, max_bytes: int | None) -> Iterator[bytes]:

@@ -49,17 +49,18 @@ class Answers:
         self._connection.send_json(FrameType.ERROR, refused.body, channel=self._channel)
 
 
-class Upload(Transfer):
-    """A file on its way in: written beside its place, renamed over it when it is whole."""
+class Upload:
+    """A file on its way in: written beside its place, renamed over it when it is whole.
 
-    def __init__(self, path: str, mode: int | None, size: int | None, answers: Answers, disk: Disk) -> None:
+    Attributes:
+        written: how many bytes of it.
+    """
+
+    def __init__(self, path: str, mode: int | None, disk: Disk) -> None:
         disk.take(path, 0)
         self._disk = disk
         self._path = path
-        self._size = size
-        self._answers = answers
-        self._written = 0
-        self._credited = 0
+        self.written = 0
         self._temporary: str | None = None
         self._fd = -1
         if path.endswith("/"):
@@ -75,7 +76,7 @@ class Upload(Transfer):
         except OSError as error:
             raise os_file_error(path, error) from None
 
-    def data(self, piece: bytes) -> None:
+    def take(self, piece: bytes) -> None:
         """Write a piece."""
         self._disk.take(self._path, len(piece))
         try:
@@ -84,16 +85,13 @@ class Upload(Transfer):
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
             raise os_file_error(self._path, error) from None
-        self._written += len(piece)
-        if self._written - self._credited >= CREDIT_BYTES:
-            self._credited = self._written
-            self._answers.credit(self._written)
+        self.written += len(piece)
 
-    def end(self) -> None:
-        """All has come: put it in its place."""
+    def put_in_place(self, size: int | None) -> None:
+        """All has come: so many bytes, if that is known."""
         try:
-            if self._size is not None and self._size != self._written:
-                raise file_error(self._path, "file", f"{self._written} bytes arrived where {self._size} were announced")
+            if size is not None and size != self.written:
+                raise file_error(self._path, "file", f"{self.written} bytes arrived where {size} were announced")
             assert self._temporary is not None
             self._disk.give_back(_size(self._target))
             os.fchmod(self._fd, self._mode)
@@ -101,7 +99,6 @@ class Upload(Transfer):
             self._temporary = None
         except OSError as error:
             raise os_file_error(self._path, error) from None
-        self._answers.reply()
 
     def close(self) -> None:
         """Leave things as they were, if they are not as they should be."""
@@ -114,7 +111,7 @@ class Upload(Transfer):
             except OSError:
                 pass
             else:
-                self._disk.give_back(self._written)
+                self._disk.give_back(self.written)
             self._temporary = None
 
     def _final_mode(self, mode: int | None) -> int:
@@ -136,15 +133,42 @@ def _size(path: str) -> int:
         return 0
 
 
+class Whole(Transfer):
+    """A file that comes in one piece."""
+
+    def __init__(self, upload: Upload, size: int | None, answers: Answers) -> None:
+        self._upload = upload
+        self._size = size
+        self._answers = answers
+        self._credited = 0
+
+    def data(self, piece: bytes) -> None:
+        """See `Transfer`."""
+        self._upload.take(piece)
+        if self._upload.written - self._credited >= CREDIT_BYTES:
+            self._credited = self._upload.written
+            self._answers.credit(self._credited)
+
+    def end(self) -> None:
+        """See `Transfer`."""
+        self._upload.put_in_place(self._size)
+        self._answers.reply()
+
+    def close(self) -> None:
+        """See `Transfer`."""
+        self._upload.close()
+
+
 class TreeUpload(Transfer):
     """A tree on its way in, as an archive. What has arrived is worked off by a job, a few entries a turn."""
 
-    def __init__(self, path: str, loop: Loop, answers: Answers, disk: Disk) -> None:
+    def __init__(self, path: str, loop: Loop, answers: Answers, disk: Disk, done: Callable[[], None]) -> None:
         disk.take(path, 0)
         self._disk = disk
         self._path = path
         self._loop = loop
         self._answers = answers
+        self._done = done
         self._pieces: deque[bytes] = deque()
         self._taken = 0
         self._credited = 0
@@ -190,6 +214,7 @@ class TreeUpload(Transfer):
                     self._answers.credit(self._taken)
             if self._ended and not self._closed:
                 yield from self._some(self._arrival.finish())
+                self._done()
                 if not self._closed:
                     self._answers.reply()
         except (OSError, TreeError, Refused) as error:
