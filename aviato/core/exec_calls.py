@@ -63,8 +63,17 @@ class ExecCalls:
 
         with self._submitting():
             if not await self.is_running():
-                raise SandboxExecutionError(f"stdin of command {self.exec_id} is closed: it has ended", reason="stdin_closed")
-            await self._client.repeat(attempt, f"write to command {self.exec_id}")
+                raise self._closed()
+            try:
+                await self._client.repeat(attempt, f"write to command {self.exec_id}")
+            except ExecNotFoundError:
+                if self._exit is None:
+                    raise
+                # It has ended and its result was taken, after an attempt whose answer was lost.
+                raise self._closed() from None
+
+    def _closed(self) -> SandboxExecutionError:
+        return SandboxExecutionError(f"stdin of command {self.exec_id} is closed: it has ended", reason="stdin_closed")
 
     async def send_signal(self, signal: int) -> None:
         """Signal the command's process group, once it runs; of one that has ended a no-op."""
