@@ -216,6 +216,12 @@ ROWS = {
     ),
     "The main command needed more than the sandbox's memory": Row(aviato.SandboxFailedError, "oom", TASK, main_out_of_memory),
     "The sandbox's disk is full": Row(aviato.SandboxFileError, "disk_full", TASK, own_disk),
+    "A file was changed while it was read, and the connection was cut": Row(
+        aviato.SandboxFileError,
+        "changed",
+        TASK,
+        "tests/faults/test_streams.py::test_a_file_that_changed_meanwhile_is_no_mixture",
+    ),
     "A file is missing": Row(aviato.SandboxFileError, "no_such_file", TASK, no_file),
     "The command's directory is missing": Row(aviato.SandboxFileError, "no_such_file", TASK, no_directory),
     "The main command failed": Row(aviato.SandboxFailedError, "exited", TASK, main_failed),
