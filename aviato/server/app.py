@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from aviato import __version__
+from aviato.server.crowd import Crowd
 from aviato.server.middlewares import add_headers, make_middleware
 from aviato.server.openapi import document
 from aviato.server.reaper import Reaper
 from aviato.server.routes import ROUTES
-from aviato.server.routes.table import LARGEST_JSON_BYTES, SERVICE, Call, Route
+from aviato.server.routes.bodies import BODIES, LARGEST_BODY_BYTES, Bodies
+from aviato.server.routes.table import SERVICE, Call, Route
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,15 +24,17 @@ if TYPE_CHECKING:
     from aviato.server.service import Service
 
 
-def make_app(service: Service, guard: Guard) -> web.Application:
+def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.Application:
     """The application of a service.
 
     Args:
         service: does the work; opened and closed with the application.
         guard: lets requests in.
+        crowd: counts those that are under way; None makes one.
     """
-    app = web.Application(middlewares=[make_middleware(guard)], client_max_size=LARGEST_JSON_BYTES)
+    app = web.Application(middlewares=[make_middleware(guard, crowd or Crowd())], client_max_size=LARGEST_BODY_BYTES)
     app[SERVICE] = service
+    app[BODIES] = Bodies()
     description: list[bytes] = []
 
     async def describe(call: Call) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import resource
 from typing import TYPE_CHECKING
@@ -10,6 +11,9 @@ from aviato.server.admission import HostRoom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_M_MMAP_THRESHOLD = -3
+_LARGE_BLOCK_BYTES = 4 << 20
 
 
 def room(live: int) -> HostRoom:
@@ -36,6 +40,23 @@ def dump_no_core() -> None:
     """No file of this process's memory when it crashes: there are secrets in it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def give_memory_back() -> None:
+    """Give freed memory to the machine, and from now on large blocks as soon as they are freed."""
+    try:
+        libc = ctypes.CDLL(None)
+        # By itself it keeps blocks as large as any that it has seen freed.
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+        libc.malloc_trim(0)
+    except (OSError, AttributeError):
+        return  # Another libc.
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory."""
+    fields = _read("/proc/self/statm").split()
+    return int(fields[1]) * resource.getpagesize() if len(fields) > 1 else 0
 
 
 def meminfo_bytes(name: str) -> int | None:

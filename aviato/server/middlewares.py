@@ -11,12 +11,14 @@ from aiohttp import web
 
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.server.callers import CALLER, BodyTooLargeError
+from aviato.server.routes.bodies import SlowBodyError
 from aviato.wire.errors import STATUS_BY_CODE, ErrorResponse, to_wire
 from aviato.wire.version import OLDEST_WIRE_VERSION, PID_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aviato.server.crowd import Crowd
     from aviato.server.guard import Guard
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ def check_encoding(request: web.Request) -> None:
         raise _EncodingError("the body is compressed; send it as it is")
 
 
-def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]]:
+def make_middleware(guard: Guard, crowd: Crowd) -> Callable[..., Awaitable[web.StreamResponse]]:
     """The one middleware: checks, then the route, and any error as JSON."""
 
     @web.middleware
@@ -72,7 +74,10 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
             CALLER.set(caller)
             caller.check_size(request.content_length or 0)
             check_encoding(request)
+            crowd.begin(request, caller)
             return await handler(request)
+        except SlowBodyError as error:
+            return error_response(error, 408)
         except _EncodingError as error:
             return error_response(error, 415)
         except BodyTooLargeError as error:
@@ -95,6 +100,8 @@ def make_middleware(guard: Guard) -> Callable[..., Awaitable[web.StreamResponse]
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return error_response(AviatoError("the server failed; its log says why", reason="internal", is_infrastructure=True))
+        finally:
+            crowd.end(request)
 
     return middleware
 

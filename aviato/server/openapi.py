@@ -34,6 +34,7 @@ _TEXTS = {
     400: "Something in the request is wrong; each field is named",
     401: "The caller is not known",
     404: "Not known",
+    408: "The body did not come in time",
     409: "The sandbox is not in a state for it, or the id was used with another body",
     413: "The body is too large",
     415: "The body is compressed",
@@ -78,7 +79,7 @@ def _operation(route: Route, names: dict[Any, Any]) -> dict[str, Any]:
         "parameters": [*_path_parameters(route), *_query_parameters(route), _wire_parameter()],
         "responses": {str(status): _answer(status, body, names) for status, body in route.answers.items()},
     }
-    errors = {*_ALWAYS, *route.errors, *((413, 415) if route.body is not None else ())}
+    errors = {*_ALWAYS, *route.errors, *((408, 413, 415) if route.body is not None else ())}
     for status in sorted(errors):
         operation["responses"][str(status)] = _answer(status, ErrorResponse, names)
     if route.body is not None:

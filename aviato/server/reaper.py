@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
-from aviato.server.host import room
+from aviato.server.host import give_memory_back, resident_bytes, room
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
+UNREAD_BYTES = 256 << 20
+"""Output that the server holds for readers that do not read."""
 CAPACITY_SECONDS = 5.0
+GARBAGE_SECONDS = 5.0
+GARBAGE_BYTES = 64 << 20
+"""By how much the server grows before it looks for garbage."""
 CHECKPOINT_SECONDS = 5.0
 PING_SECONDS = 30.0
 PING_ANSWER_SECONDS = 20.0
@@ -39,6 +45,7 @@ class Reaper:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._due: dict[str, float] = {}
+        self._resident = resident_bytes()
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -58,6 +65,7 @@ class Reaper:
     async def _round(self, now: float, elapsed: float) -> None:
         self._service.leases.tick(elapsed)
         self._service.registry.save_again()
+        self._service.execs.shed(UNREAD_BYTES)
         self._end_expired(now)
         self._service.results.expire()
         if self._is_due("ping", PING_SECONDS, now):
@@ -68,6 +76,8 @@ class Reaper:
             admission = self._service.places.admission
             admission.limit = capacity(await in_thread(room, admission.live))
             self._service.places.update()
+        if self._is_due("garbage", GARBAGE_SECONDS, now):
+            self._collect()
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now):
             await in_thread(self._service.store.checkpoint)
         if self._is_due("trash", TRASH_SECONDS, now):
@@ -76,6 +86,14 @@ class Reaper:
             await in_thread(empty_trash, self._service.folder.trash)
         if self._is_due("purge", PURGE_SECONDS, now):
             await self._purge()
+
+    def _collect(self) -> None:
+        """Errors hold what they quote in circles, and Python frees these by their number: few large ones stay for long."""
+        if (resident := resident_bytes()) > self._resident + GARBAGE_BYTES:
+            gc.collect()
+            give_memory_back()
+            resident = resident_bytes()
+        self._resident = resident
 
     def _is_due(self, what: str, period: float, now: float) -> bool:
         if now < self._due.setdefault(what, now + period):

@@ -18,9 +18,10 @@ from aiohttp import web
 
 from aviato.server import http_log
 from aviato.server.app import make_app
+from aviato.server.crowd import BACKLOG, Crowd, backlog
 from aviato.server.guard import Guard
 from aviato.server.handshakes import TlsListener
-from aviato.server.host import dump_no_core, raise_open_files
+from aviato.server.host import dump_no_core, give_memory_back, raise_open_files
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
 from aviato.server.strangers import Strangers
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4096
 LEAVE_SECONDS = 1.8
 IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
@@ -46,6 +46,8 @@ HANDSHAKE_SECONDS = 10.0
 """How long a client may take to begin TLS."""
 FAULTS_VARIABLE = "AVIATO_TEST_FAULTS"
 """Set by tests alone: see `fault_points`."""
+VANISHED_SECONDS = 120
+"""How long a connection over TCP is kept whose peer does not answer any more."""
 KEEPALIVE_SECONDS = 3600.0
 """Idle connections are kept: a client's open connection is how it notices that its server is gone."""
 
@@ -85,6 +87,7 @@ async def serve(
     secrets = Secrets(None if embedded else variables, settings.secrets_dir, shared)
     raise_open_files()
     dump_no_core()
+    give_memory_back()
     fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend, secrets)
     if (faults := os.environ.get(FAULTS_VARIABLE)) is not None:
@@ -106,8 +109,9 @@ async def serve(
     guard = Guard(service.store.key_hashes(), hosts=[settings.host, *settings.allowed_host], wandb=wandb)
     if listeners.tls is not None:
         guard.set_certificate_names(listeners.tls.names())
+    crowd = Crowd()
     runner = web.AppRunner(
-        make_app(service, guard),
+        make_app(service, guard, crowd),
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=CONNECTION_SECONDS,
@@ -120,13 +124,14 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, number)
     await runner.setup()
-    beside = []
+    crowd.runner = runner
+    beside = [asyncio.create_task(crowd.keep_few(), name="crowd")]
     if any(listener.family != socket.AF_UNIX for listener in listeners.sockets):
         beside.append(asyncio.create_task(Strangers(runner, guard.let_in).keep_few(), name="strangers"))
     if listeners.tls is not None:
         beside.append(asyncio.create_task(listeners.tls.keep_fresh(guard.set_certificate_names), name="certificate"))
     try:
-        listening = await accept(runner, listeners)
+        listening = await accept(runner, listeners, crowd)
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
         _unlink(listeners.path)
@@ -185,18 +190,21 @@ async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float 
         await asyncio.sleep(min(IDLE_CHECK_SECONDS, idle_exit / 4))
 
 
-async def accept(runner: web.AppRunner, listeners: Listeners) -> list[asyncio.AbstractServer | TlsListener]:
+async def accept(
+    runner: web.AppRunner, listeners: Listeners, crowd: Crowd | None = None
+) -> list[asyncio.AbstractServer | TlsListener]:
     """Let connections come to an application that is set up, over TLS where that is TCP's."""
     loop = asyncio.get_running_loop()
     found: list[asyncio.AbstractServer | TlsListener] = []
     for listener in listeners.sockets:
         server = runner.server
         assert server is not None
+        make = server if crowd is None else crowd.watched(server)
         if listener.family == socket.AF_UNIX or listeners.tls is None:
-            found.append(await loop.create_server(server, sock=listener, backlog=BACKLOG))
+            found.append(await loop.create_server(make, sock=listener, backlog=backlog()))
             continue
         # aiohttp's own sites leave a stranger a minute for this.
-        found.append(TlsListener(listener, server, listeners.tls.context, HANDSHAKE_SECONDS))
+        found.append(TlsListener(listener, make, listeners.tls.context, HANDSHAKE_SECONDS))
     return found
 
 
@@ -254,4 +262,10 @@ def _remove_dead(directory_fd: int, name: str, locked: bool) -> None:
 def listen_tcp(host: str, port: int) -> socket.socket:
     """A listening TCP socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    # Those that are accepted have it from here: of a peer that has vanished nothing else would ever be heard.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, VANISHED_SECONDS // 2))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, VANISHED_SECONDS // 8))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    return listener

@@ -37,7 +37,7 @@ async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed) -> web.St
     """Send a command's frames: at once if it ends quickly, else as they come."""
     try:
         held = await _hold_back(feed, HOLD_BACK_SECONDS)
-        if feed.over:
+        if feed.over and len(held) <= HOLD_BACK_BYTES:
             return web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
         return await _stream(request, feed, held)
     finally:
@@ -53,7 +53,7 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
     try:
         held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
-        if feed.over:
+        if feed.over and len(held) <= HOLD_BACK_BYTES:
             response = web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
             await response.prepare(request)
             await response.write_eof()
@@ -71,6 +71,8 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
 
 async def _stream(request: web.Request, feed: ExecFeed | LeftFeed, held: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
+    if request.transport is not None:
+        feed.cut = request.transport.abort
     try:
         await response.prepare(request)
         await _pour(response, feed, held)
@@ -98,7 +100,8 @@ async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
 async def _pour(response: web.StreamResponse, feed: ExecFeed | LeftFeed, data: bytes) -> None:
     while not feed.over:
         if data:
-            await response.write(data)
+            with feed.sending(len(data)):
+                await response.write(data)
         try:
             data = await feed.next(KEEPALIVE_SECONDS) or feed.keepalive()
         except AviatoError as error:
@@ -107,7 +110,8 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed | LeftFeed, data: b
             feed.over = True
             data = error_frame(error)
     # In one piece with the end, after which the client uses the connection again.
-    await response.write_eof(data)
+    with feed.sending(len(data)):
+        await response.write_eof(data)
 
 
 def _cuts(error: AviatoError) -> bool:

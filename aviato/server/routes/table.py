@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from aviato.exceptions import AviatoValidationError
 from aviato.server.callers import CALLER
+from aviato.server.routes.bodies import BODIES, LARGEST_BODY_BYTES
 from aviato.server.service import Service
 from aviato.wire.version import KEY_HEADER
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SERVICE = web.AppKey("service", Service)
 OCTETS = "application/octet-stream"
-LARGEST_JSON_BYTES = 16 << 20
 _KEY = re.compile("[0-9A-Za-z]{1,64}")
 
 
@@ -76,10 +76,18 @@ class Call:
 
         Raises:
             BodyTooLargeError: it is more than the caller may send.
+            SlowBodyError: it does not come in time.
         """
-        if self.caller.max_body_bytes is None or self.request.content_length is not None:
-            return await self.request.read()
-        return b"".join([chunk async for chunk in self.chunks()])
+        async with self.request.app[BODIES].room(self.request, self.caller):
+            # Not the request's own read(): it would keep the body for as long as its connection is idle.
+            pieces: list[bytes] = []
+            size = 0
+            async for chunk in self.chunks():
+                size += len(chunk)
+                if size > LARGEST_BODY_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(max_size=LARGEST_BODY_BYTES, actual_size=size)
+                pieces.append(chunk)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,6 +252,22 @@ class Execs:
         if acks:
             self.acknowledge(Acknowledgements.model_construct(execs=acks), caller)
 
+    def shed(self, most_bytes: int) -> None:
+        """Cut off readers that do not read, longest first, until no more than so many bytes are held for them.
+
+        What they lack stays with the supervisor, and they come back for it when they read on.
+        """
+        slow = [feed for feed in self.feeds if feed.sending_bytes]
+        held = {feed: feed.unread_bytes for feed in slow}
+        total = sum(held.values())
+        for feed in sorted(slow, key=lambda one: one.sending_since):
+            if total <= most_bytes:
+                return
+            if feed.cut is not None:
+                log.info("the reader of %s does not read and is cut off", feed.state.exec_id)
+                feed.cut()
+                total -= held[feed]
+
     def flush(self) -> None:
         """Put what is not on record yet there."""
         if self._save_timer is not None:

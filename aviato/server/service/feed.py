@@ -11,6 +11,7 @@ from aviato.server.service.exec_state import replaced_error
 from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
 from aviato.server.service.results import Result
+from aviato.server.service.sending import Sending
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire, to_wire
 from aviato.wire.execution import Accepted, ExecExit, KeepAlive, Started
@@ -30,7 +31,7 @@ LONGEST_COMMAND = 64 << 10
 """A longer one is not told to those who attach: a frame must hold it."""
 
 
-class ExecFeed:
+class ExecFeed(Sending):
     """The stream of one request. `next()` until `over`, then `close()`; closing lets the command run on.
 
     Args:
@@ -87,6 +88,11 @@ class ExecFeed:
                 self._accepted = True
                 return encode(FrameType.ACCEPTED, self._acceptance())
             return b""
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the server holds of it for a reader that does not read, roughly."""
+        return self.sending_bytes + (0 if self._subscription is None else self._subscription.queued_bytes)
 
     def keepalive(self) -> bytes:
         """A frame for times of silence; says where the sandbox waits."""

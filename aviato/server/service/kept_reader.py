@@ -37,6 +37,11 @@ class KeptReader:
         self._moved = asyncio.Event()
         self._patience_used = 0.0
 
+    @property
+    def queued_bytes(self) -> int:
+        """Payload that was read from disk and not taken yet."""
+        return sum(len(frame.payload) for frame in self._frames)
+
     async def wait(self) -> None:
         """Wait until `drain()` has something to give, or nothing more will come."""
         while not self._frames and not self.over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aviato.server.service.sending import Sending
 from aviato.wire.execution import KeepAlive
 from aviato.wire.frames import FrameType, encode
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from aviato.server.service.results import Results
 
 
-class LeftFeed:
+class LeftFeed(Sending):
     """Reads like an `ExecFeed`: the result that was left behind, or the error of the sandbox's ending.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from base64 import b64decode
@@ -131,6 +132,10 @@ class Lives:
                 return start_failed(f"its start took longer than {START_SECONDS:g} s")
             except AviatoError as error:
                 return start_failed(str(error), is_infrastructure=error.is_infrastructure)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return start_failed(f"the server has no descriptor left for it ({error.strerror}); raise its `ulimit -n`")
         return await self._watch(box)
 
     async def _start(self, box: LiveSandbox) -> None:

@@ -6,7 +6,8 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from aviato.server.admission import Admission, to_release
+from aviato.exceptions import SandboxResourceExhaustedError
+from aviato.server.admission import RETRY_DELAY_SECONDS, Admission, to_release
 from aviato.wire.sandboxes import QueueInfo
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
 
+QUEUED_BYTES = 256 << 20
+"""Of requests that wait, which can hold files. Small ones are not counted."""
+SMALL_REQUEST_BYTES = 64 << 10
 RATE_SAMPLES = 64
 RATE_SECONDS = 30.0
 """What began longer ago says nothing of how fast the queue moves."""
@@ -35,21 +39,31 @@ class Places:
         self._release = release
         self._holders: Counter[tuple[str | None, str]] = Counter()
         self._leaving: set[str] = set()
+        self._queued_bytes: dict[str, int] = {}
         self._begun: deque[float] = deque(maxlen=RATE_SAMPLES)
         registry.on_idle = self.update
 
     def join(self, box: LiveSandbox) -> None:
         """Wait for a place; `box.place` resolves when it is there."""
+        if (size_bytes := len(box.record.body or "")) > SMALL_REQUEST_BYTES:
+            self._queued_bytes[box.sandbox_id] = size_bytes
         self.admission.enqueue(box.sandbox_id, box.record.owner, box.record.lease_id or box.client)
         self.update()
 
-    def check_room(self, owner: str | None, client: str) -> None:
-        """See whether one more of a client's may wait.
+    def check_room(self, owner: str | None, client: str, size_bytes: int = 0) -> None:
+        """See whether one more of a client's may wait, with a request of this size.
 
         Raises:
-            SandboxResourceExhaustedError: too many do.
+            SandboxResourceExhaustedError: too many do, or with too much.
         """
         self.admission.check_room(owner, client, per_second=self._rate())
+        queued = sum(self._queued_bytes.values())
+        if size_bytes > SMALL_REQUEST_BYTES and queued + size_bytes > QUEUED_BYTES:
+            raise SandboxResourceExhaustedError(
+                f"the sandboxes that wait have {queued >> 20} MiB of files with them, and may have {QUEUED_BYTES >> 20}; "
+                "write_file() adds files once a sandbox runs",
+                retry_delay_seconds=RETRY_DELAY_SECONDS,
+            )
 
     def hold(self, box: LiveSandbox) -> None:
         """Take a place at once: it was found alive."""
@@ -69,6 +83,7 @@ class Places:
     def gone(self, box: LiveSandbox) -> None:
         """It has ended."""
         self._leaving.discard(box.sandbox_id)
+        self._queued_bytes.pop(box.sandbox_id, None)
         if self.admission.holds(box.sandbox_id):
             self._holders[_holder(box)] -= 1
             if self._holders[_holder(box)] <= 0:
@@ -81,6 +96,7 @@ class Places:
         for sandbox_id in self.admission.admit():
             box = self._registry.live[sandbox_id]
             self._begun.append(time.monotonic())
+            self._queued_bytes.pop(sandbox_id, None)
             self._holders[_holder(box)] += 1
             if not box.place.done():
                 box.place.set_result(None)

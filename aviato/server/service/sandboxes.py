@@ -125,7 +125,8 @@ class Sandboxes:
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         client = _process(peer) if request.detached or request.lease_id is None else ""
-        self._places.check_room(caller.tenant, request.lease_id or client)
+        body = request.model_dump_json()
+        self._places.check_room(caller.tenant, request.lease_id or client, len(body))
         self._check_share(caller)
         lease = None
         if not request.detached and request.lease_id is not None:
@@ -145,7 +146,7 @@ class Sandboxes:
             annotations=request.annotations,
             egress=request.egress_mode or "none",
             unkept_promises=self._backend.unkept_promises,
-            body=request.model_dump_json(),
+            body=body,
         )
         box = LiveSandbox(
             record=record,

@@ -61,6 +61,11 @@ class Subscription:
         """Whether no further frame will arrive (some may wait in `drain()`)."""
         return self._over
 
+    @property
+    def queued_bytes(self) -> int:
+        """Payload that has arrived and was not taken yet."""
+        return sum(len(frame.payload) for frame in self._frames)
+
     def drain(self) -> list[Frame]:
         """Every frame that has arrived and was not taken yet; never waits.
 
