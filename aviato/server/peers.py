@@ -35,6 +35,21 @@ def peer_uid(transport: asyncio.BaseTransport) -> int | None:
     return None if credentials is None else credentials[1]
 
 
+class Asker:
+    """Tells who asks, where somebody wants to know: the peer process, if there is one here.
+
+    Attributes:
+        transport: of the connection.
+    """
+
+    def __init__(self, transport: asyncio.BaseTransport | None) -> None:
+        self.transport = transport
+
+    def __call__(self) -> Peer | None:
+        """See `peer_process`."""
+        return peer_process(self.transport)
+
+
 def peer_process(transport: asyncio.BaseTransport | None) -> Peer | None:
     """The process at the other end; None over TCP, and where a pid namespace hides it."""
     credentials = None if transport is None else _credentials(transport)
@@ -50,6 +65,16 @@ def peer_process(transport: asyncio.BaseTransport | None) -> Peer | None:
     if pidfd is not None:
         os.set_inheritable(pidfd, False)
     return Peer(pid, pidfd)
+
+
+def notice_loss(transport: asyncio.BaseTransport) -> None:
+    """Have the kernel find out within half a minute that the machine at the other end of a connection is gone."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
 
 def open_process(pid: int) -> int | None:

@@ -18,6 +18,8 @@ from tests.conftest import SERVE, RunningServer, make_state_dir, remove
 from tests.endings.conftest import until
 
 LEASE_SECONDS = 3.0
+CONNECTED_PATIENCE = 3.0
+"""As the server has it."""
 
 
 @pytest.fixture
@@ -55,15 +57,38 @@ def test_a_trainer_far_away(trainer: Any, remote: RunningServer) -> None:
     assert one.reasons() == {"lease_expired"}
 
 
-def test_a_pause_that_is_shorter_than_the_lease(trainer: Any, remote: RunningServer) -> None:
+HOLD_THE_INTERPRETER = """
+import ctypes
+hold()
+mine = [alone.exec(["sh", "-c", "sleep 1; echo done"]) for _ in range(3)]
+say("up")
+ctypes.PyDLL(None).sleep({seconds})
+assert [one.result().stdout for one in mine] == ["done\\n"] * 3
+assert made.exec(["echo", "on"]).result(20).stdout == "on\\n"
+say("over")
+"""
+
+
+def test_a_call_that_holds_the_interpreter_for_longer_than_the_lease(trainer: Any, remote: RunningServer) -> None:
+    """No heartbeat is sent meanwhile; the connection lives. On a Unix socket the process itself is watched."""
+    seconds = int(2 * LEASE_SECONDS)
+    far, near = trainer(HOLD_THE_INTERPRETER.format(seconds=seconds), remote), trainer(HOLD_THE_INTERPRETER.format(seconds=4))
+    for one in (far, near):
+        one.says()
+    for one in (far, near):
+        one.says("over")
+        one.end()
+
+
+def test_a_pause_that_is_shorter_than_the_patience(trainer: Any, remote: RunningServer) -> None:
     one = trainer("hold()\nsay('up')\ntime.sleep(60)", remote)
     one.says()
     for _ in range(3):
         one.send(signal.SIGSTOP)
-        time.sleep(LEASE_SECONDS / 3)
+        time.sleep(1.5 * LEASE_SECONDS)
         one.send(signal.SIGCONT)
         time.sleep(LEASE_SECONDS / 3)
     assert len(one.living()) == 2 and one.commands() == 2
     one.send(signal.SIGSTOP)
-    until(lambda: not one.living(), LEASE_SECONDS + 5)
+    until(lambda: not one.living(), CONNECTED_PATIENCE * LEASE_SECONDS + 5)
     assert Sandbox.list(tags=[one.mark], status="terminated", base_url=remote.url).result()[0].status_reason == "lease_expired"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from aviato.server.peers import boot_id, open_process, start_ticks
+from aviato.server.peers import Asker, boot_id, open_process, start_ticks
 from aviato.wire.ids import new_lease_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +114,29 @@ async def test_a_server_that_stood_still_does_not_hold_it_against_its_clients(se
     assert lease.lease_id in server.service.leases.held
     server.service.leases.tick(2.0)
     assert lease.lease_id not in server.service.leases.held
+
+
+class Connection:
+    """Open or not."""
+
+    closing = False
+
+    def is_closing(self):
+        return self.closing
+
+    def get_extra_info(self, name):
+        return None
+
+
+async def test_who_keeps_the_connection_may_be_silent_for_longer_but_not_for_ever(server):
+    leases = server.service.leases
+    silent, gone = (leases.renew(new_lease_id(), Asker(Connection())) for _ in range(2))
+    leases.tick(120.0)
+    gone.connection.closing = True
+    leases.tick(21.0)
+    assert silent.lease_id in leases.held and gone.lease_id not in leases.held
+    leases.tick(40.0)
+    assert silent.lease_id not in leases.held
 
 
 def test_a_process_is_named_by_its_id_and_its_start():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from aviato.server.peers import peer_process
+from aviato.server.peers import Asker
 from aviato.server.routes.streaming import stream_exec, stream_run
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
@@ -23,7 +23,6 @@ from aviato.wire.execution import (
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from aviato.server.peers import Peer
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -52,11 +51,7 @@ async def run(call: Call) -> web.StreamResponse:
     """Make a sandbox, run a command in it, and end it."""
     call.service.check_able()
     body: RunRequest = call.body
-
-    def peer() -> Peer | None:
-        return peer_process(call.request.transport)
-
-    feed = await call.service.runs.start(body, peer, call.caller)
+    feed = await call.service.runs.start(body, Asker(call.request.transport), call.caller)
     return await stream_run(call.request, feed, lambda over: call.service.runs.left(body.sandbox.sandbox_id, over))
 
 

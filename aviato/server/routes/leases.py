@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from aviato.exceptions import AviatoValidationError
-from aviato.server.peers import peer_process
+from aviato.server.peers import Asker
 from aviato.server.routes.table import Call, Route, answer
 from aviato.wire.ids import LEASE_ID
 from aviato.wire.sandboxes import LeaseInfo
@@ -13,7 +13,7 @@ from aviato.wire.sandboxes import LeaseInfo
 
 async def renew(call: Call) -> web.Response:
     """Make or renew a lease."""
-    lease = call.service.leases.renew(_lease_id(call), lambda: peer_process(call.request.transport), call.caller)
+    lease = call.service.leases.renew(_lease_id(call), Asker(call.request.transport), call.caller)
     return answer(call.service.leases.info(lease))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from aviato.options import SandboxStatus
-from aviato.server.peers import peer_process
+from aviato.server.peers import Asker
 from aviato.server.routes.streaming import stream_octets
 from aviato.server.routes.table import OCTETS, Call, Route, answer
 from aviato.wire.base import RequestModel
@@ -17,7 +17,6 @@ from aviato.wire.sandboxes import CreateSandbox, LeaseId, SandboxInfo, SandboxPa
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from aviato.server.peers import Peer
 
 DELETE_GRACE_SECONDS = 10.0
 
@@ -52,11 +51,7 @@ class LogsQuery(RequestModel):
 async def create(call: Call) -> web.Response:
     """Accept a sandbox."""
     call.service.check_able()
-
-    def peer() -> Peer | None:
-        return peer_process(call.request.transport)
-
-    info, new = await call.service.sandboxes.accept(call.body, peer, call.caller)
+    info, new = await call.service.sandboxes.accept(call.body, Asker(call.request.transport), call.caller)
     return answer(info, 201 if new else 200)
 
 

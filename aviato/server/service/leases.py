@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from aviato.server.callers import OPERATOR
-from aviato.server.peers import boot_id, open_process, start_ticks
+from aviato.server.peers import Asker, boot_id, notice_loss, open_process, start_ticks
 from aviato.server.store import LeaseRecord
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.sandboxes import LeaseInfo
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 PROCESS_GRACE_SECONDS = 5.0
 """How long the sandboxes of a dead process live on."""
+CONNECTED_PATIENCE = 3.0
+"""A process whose connection lives may be silent for so many periods: a call that holds the interpreter, or a debugger."""
 EXPIRED_STOP_GRACE_SECONDS = 1.0
 CLOSED_STOP_GRACE_SECONDS = 5.0
 
@@ -42,6 +44,13 @@ class Lease:
     pidfd: int | None = None
     sandboxes: dict[str, LiveSandbox] = field(default_factory=dict)
     ending: asyncio.TimerHandle | None = None
+    connection: asyncio.BaseTransport | None = None
+    """Over which the last heartbeat came."""
+
+    @property
+    def patience(self) -> float:
+        """How many times as long as usual its holder may be silent: one who keeps the connection lives, and stands still."""
+        return CONNECTED_PATIENCE if self.connection is not None and not self.connection.is_closing() else 1.0
 
     @property
     def kind(self) -> Literal["process", "heartbeat"]:
@@ -89,6 +98,9 @@ class Leases:
         if lease is None:
             lease = self.held[lease_id] = Lease(lease_id, self.period_seconds, caller.tenant)
         lease.remaining_seconds = self.period_seconds
+        if process is None and isinstance(peer, Asker) and peer.transport is not None:
+            lease.connection = peer.transport
+            notice_loss(peer.transport)
         if process is not None:
             self._bind(lease, process)
         try:
@@ -125,7 +137,7 @@ class Leases:
         """Count down where no process is watched; `elapsed_seconds` of this server's own running time have passed."""
         for lease in list(self.held.values()):
             if lease.pidfd is None and lease.ending is None:
-                lease.remaining_seconds -= elapsed_seconds
+                lease.remaining_seconds -= elapsed_seconds / lease.patience
                 if lease.remaining_seconds <= 0:
                     log.info("lease %s expired", lease.lease_id)
                     self._end(lease, "lease_expired", EXPIRED_STOP_GRACE_SECONDS)

@@ -41,6 +41,8 @@ FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_co
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
+STOOD_STILL_SECONDS = 2.0
+"""A timer that is so late tells that nothing ran here meanwhile."""
 NO_USE = frozenset({"configure", "ping"})
 """Requests of the server's own: they do not make a sandbox less idle."""
 SCHED_FLAG_RESET_ON_FORK = 1
@@ -101,6 +103,7 @@ class Supervisor:
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
+        self._orphan_due = self._loop.now()
         self._last_heard = self._loop.now()
         self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
         self._children = _child_signals()
@@ -280,12 +283,17 @@ class Supervisor:
         self._ending.main_exited(command.result["returncode"], command.oom_killed)
 
     def _watch_orphanhood(self) -> None:
+        now = self._loop.now()
         heard = self._connection.last_heard if self._connection is not None else self._last_heard
-        left = heard + self._orphan_seconds - self._loop.now()
-        if left <= 0:
+        left = heard + self._orphan_seconds - now
+        if left <= 0 and now - self._orphan_due > STOOD_STILL_SECONDS:
+            # It was this process that stood still, as on a machine that was paused: a server gets its chance to speak.
+            left = min(self._orphan_seconds, now - self._orphan_due)
+        elif left <= 0:
             self._ending.begin("orphaned", 0)
             self._ending.give_up()
             left = 1.0
+        self._orphan_due = now + left
         self._orphan_timer = self._loop.after(left, self._watch_orphanhood)
 
     def _child_died(self, events: int) -> None:
