@@ -1,4 +1,4 @@
-"""What is sent to the program `inside/cases.py`, and how its records are read."""
+"""What is sent to the program `inside/cases.py` (with `late.py` before it), and how its records are read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import functools
 import importlib.util
 import marshal
 import secrets
-from importlib import resources
 from typing import Any
+
+from aviato.grading.inside import program
 
 NONCE_BYTES = 32
 LOADER = """
@@ -36,9 +37,14 @@ MAX_OUTPUT_BYTES = 64 << 20
 """Of the records."""
 
 
-def command(python: str = "python3") -> list[str]:
-    """What runs the program, with what `given` returns as its standard input."""
-    return [python, "-I", "-c", LOADER]
+def command(python: str = "python3", *, packages_later: bool = False) -> list[str]:
+    """What runs the program, with what `given` returns as its standard input.
+
+    Args:
+        python: the interpreter.
+        packages_later: look for installed packages when one is asked for, and not at the start.
+    """
+    return [python, "-I", *(["-S"] if packages_later else []), "-c", LOADER]
 
 
 def new_nonces(cases: int) -> list[bytes]:
@@ -56,8 +62,8 @@ def given(payload: bytes, nonces: list[bytes]) -> bytes:
 @functools.cache
 def cases_program() -> tuple[bytes, bytes]:
     """The program that runs inside, compiled for Pythons of this version, and its source for others."""
-    source = resources.files("aviato.grading.inside").joinpath("cases.py").read_bytes()
-    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=0)), source
+    source = program("late", "cases").encode()
+    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), source
 
 
 def records(stdout: bytes, nonces: list[bytes]) -> tuple[list[dict[str, Any]], bool]:

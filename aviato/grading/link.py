@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.grading.inside import program
 from aviato.process import exec_request
 
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 SOCKET_PATH = "/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
-
-
-def program(*names: str) -> str:
-    """The source of programs of `grading/inside`, one after the other."""
-    folder = resources.files("aviato.grading.inside")
-    texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in names]
-    return "from __future__ import annotations\n" + "\n".join(
-        text.replace("from __future__ import annotations\n", "") for text in texts
-    )
 
 
 class Dropped:
@@ -167,4 +158,4 @@ def _command(name: str, argument: str, *before: str) -> dict[str, object]:
     return request
 
 
-__all__ = ["SOCKET_PATH", "Dropped", "Forwarded", "linked", "program"]
+__all__ = ["SOCKET_PATH", "Dropped", "Forwarded", "linked"]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import SandboxFileError
 from aviato.grading import driver
 from aviato.grading.arguments import is_code, same_sandbox
-from aviato.grading.link import check_linkable, linked, program
+from aviato.grading.inside import program
+from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, new_sandboxes
 from aviato.process import exec_request, feed, process_result, streams
 from aviato.results import GradeCase, GradeResult

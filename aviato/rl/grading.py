@@ -44,7 +44,8 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
     given = driver.given(ascii(payload).encode(), nonces)
     most = driver.MAX_OUTPUT_BYTES
     try:
-        result = await sandbox._run_only(driver.command(), stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most)
+        command = driver.command(packages_later=True)
+        result = await sandbox._run_only(command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most)
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None
         found, _ = _records(error.exec_result, nonces, names)

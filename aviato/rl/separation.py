@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.grading.link import check_linkable, linked, program
+from aviato.grading.inside import program
+from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, together
 from aviato.rl.grading import grade_in_process
 from aviato.rl.outcome import TestCase

@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import subprocess
 import sys
+import venv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,4 +54,39 @@ def test_bytecode_is_used_where_the_versions_agree() -> None:
     program, source = driver.cases_program()
     given = driver.given(b"", [])
     assert given.startswith(importlib.util.MAGIC_NUMBER) and program in given and source in given
-    assert len(given) < 1 << 15  # It is to fit the request of its command with room for the cases.
+    assert len(given) < 40 << 10  # It is to fit the request of its command with room for the cases.
+
+
+PACKAGE = 'VALUE = "found"\n'
+LATE = """
+import sys
+import venv
+assert sys.flags.no_site == 0 and "site" not in sys.modules and exit and quit and help
+try:
+    import there_is_no_such_package
+except ModuleNotFoundError as error:
+    assert error.name == "there_is_no_such_package"
+import importlib.metadata, subprocess, late_package
+assert late_package.VALUE == "found" and importlib.metadata.version("late_package") == "1.5"
+assert sys.prefix == {prefix!r}
+asked = "import late_package, sys; sys.exit(not sys.flags.isolated)"
+subprocess.run([sys.executable, *subprocess._args_from_interpreter_flags(), "-c", asked], check=True)
+"""
+BY_METADATA = "import importlib.metadata\nassert importlib.metadata.version('late_package') == '1.5'\nimport late_package\n"
+
+
+@pytest.mark.parametrize("code", [LATE, BY_METADATA], ids=["by import", "by its version"])
+def test_packages_are_found_late(code: str, tmp_path: Path) -> None:
+    venv.create(tmp_path)
+    python = tmp_path / "bin" / "python"
+    (packages,) = tmp_path.glob("lib/python*/site-packages")
+    (packages / "late_package.py").write_text(PACKAGE)
+    (packages / "late_package-1.5.dist-info").mkdir()
+    (packages / "late_package-1.5.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: late_package\nVersion: 1.5\n"
+    )
+    payload = {"code": code.replace("{prefix!r}", repr(str(tmp_path))), "cases": [{"source": "", "name": "test_1"}]}
+    program, given = driver.command(str(python), packages_later=True), driver.given(ascii(payload).encode(), NONCES[:2])
+    done = subprocess.run(program, input=given, capture_output=True, timeout=50)
+    (case,), whole = driver.records(done.stdout, NONCES[:2])
+    assert whole and case["passed"], case

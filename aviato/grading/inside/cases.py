@@ -9,8 +9,8 @@ keep what a case may know apart from what it must not:
 * the child runs the code, then one case after the other, and writes a record after each one's last statement. A case that does
   not pass is its last one; those that are left begin anew in another child.
 
-Imports are few and late, since Python's start is most of the time that a case takes. For the same reason what comes in and
-goes out are Python literals.
+Imports are few and late, since Python's start is most of the time that a case takes, and installed packages are found later
+(`late.py`, which comes before this text). For the same reason what comes in and goes out are Python literals.
 
 What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from aviato.grading.inside.late import leave_packages_for_later
+
 OUTPUT_BYTES = 65536
 NONCE_BYTES = 32
 SIGKILL = 9
@@ -37,6 +39,7 @@ PASSED = b"end"
 def main(take: Callable[[int], bytes], payload_bytes: int) -> None:
     """Run what comes on standard input; `take` reads exactly so many bytes of it, and what follows stays in the pipe."""
     close_to_others()
+    leave_packages_for_later()
     payload = eval(take(payload_bytes).decode("ascii"))  # of our own making, before anything foreign runs
     cases = payload["cases"]
     done = 0

@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import struct
+from typing import Any
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -49,6 +50,21 @@ _held = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = _held.syscall.restype = ctypes.c_long
 
 
+def _function(name: str, *types: Any) -> Any:
+    """A function of its own with these types: an object for each argument of each call would cost as much as the calls do."""
+    found = _libc[name]
+    found.argtypes = types
+    return found
+
+
+_INT, _UINT, _LONG, _ULONG, _TEXT = ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong, ctypes.c_char_p
+_mount = _function("mount", _TEXT, _TEXT, _TEXT, _ULONG, _TEXT)
+_prctl = _function("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG)
+_open_tree = _function("syscall", _LONG, _INT, _TEXT, _UINT)
+_mount_setattr = _function("syscall", _LONG, _INT, _TEXT, _UINT, _TEXT, ctypes.c_size_t)
+_move_mount = _function("syscall", _LONG, _INT, _TEXT, _INT, _TEXT, _UINT)
+
+
 def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
@@ -56,8 +72,12 @@ def _check(result: int, what: str) -> int:
     return result
 
 
+def _encoded(path: str | None) -> bytes | None:
+    return None if path is None else os.fsencode(path)
+
+
 def _path(path: str | None) -> ctypes.c_char_p:
-    return ctypes.c_char_p(None if path is None else os.fsencode(path))
+    return ctypes.c_char_p(_encoded(path))
 
 
 def clone(flags: int, group: int | None = None) -> tuple[int, int]:
@@ -88,7 +108,7 @@ def unshare(flags: int) -> None:
 
 def mount(source: str | None, target: str, type: str | None, flags: int, options: str | None = None) -> None:
     """Mount, bind or remount."""
-    result = _libc.mount(_path(source), _path(target), _path(type), ctypes.c_ulong(flags), _path(options))
+    result = _mount(_encoded(source), _encoded(target), _encoded(type), flags, _encoded(options))
     _check(result, f"mount {type or source or ''} on {target}")
 
 
@@ -105,7 +125,7 @@ def pivot_root(new: str, old: str) -> None:
 def open_tree(path: str, *, directory: int = AT_FDCWD, recursive: bool = True) -> int:
     """A detached copy of a mount, as a descriptor."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
-    result = _libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(directory), _path(path), ctypes.c_uint(flags))
+    result: int = _open_tree(_OPEN_TREE, directory, os.fsencode(path), flags)
     return _check(result, f"open_tree {path}")
 
 
@@ -113,23 +133,14 @@ def mount_setattr(fd: int, attributes: int, *, recursive: bool = True, user_name
     """Add attributes to a mount."""
     what = struct.pack("QQQQ", attributes, 0, 0, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    size = ctypes.c_size_t(len(what))
-    number = ctypes.c_long(_MOUNT_SETATTR)
-    result = _libc.syscall(number, ctypes.c_int(fd), _path(""), ctypes.c_uint(flags), ctypes.c_char_p(what), size)
-    _check(result, "mount_setattr")
+    _check(_mount_setattr(_MOUNT_SETATTR, fd, b"", flags, what, len(what)), "mount_setattr")
 
 
 def move_mount(fd: int, target: str) -> None:
     """Attach a detached mount."""
-    result = _libc.syscall(
-        ctypes.c_long(_MOVE_MOUNT),
-        ctypes.c_int(fd),
-        _path(""),
-        ctypes.c_int(AT_FDCWD),
-        _path(target),
-        ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH),
-    )
-    _check(result, f"move_mount on {target}")
+    result: int = _move_mount(_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    if result < 0:
+        _check(result, f"move_mount on {target}")
 
 
 def pidfd_open(pid: int) -> int:
@@ -139,8 +150,7 @@ def pidfd_open(pid: int) -> int:
 
 def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
     """Change an attribute of this process; with `optional`, a kernel that does not know it is fine, and the answer False."""
-    zero = ctypes.c_ulong(0)
-    result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero)
+    result: int = _prctl(option, value, 0, 0, 0)
     if not optional:
         _check(result, f"prctl {option}")
     return bool(result >= 0)
