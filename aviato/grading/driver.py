@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import marshal
 import secrets
+import zlib
 from typing import Any
 
 from aviato.grading.inside import program
@@ -28,7 +29,8 @@ if magic == importer.MAGIC_NUMBER:
     import marshal
     exec(marshal.loads(program), names)
 else:
-    exec(compile(source, "aviato_cases", "exec"), names)
+    import zlib
+    exec(compile(zlib.decompress(source), "aviato_cases", "exec"), names)
 names["main"](take, sizes[2])
 os._exit(0)
 """
@@ -61,9 +63,9 @@ def given(payload: bytes, nonces: list[bytes]) -> bytes:
 
 @functools.cache
 def cases_program() -> tuple[bytes, bytes]:
-    """The program that runs inside, compiled for Pythons of this version, and its source for others."""
+    """The program that runs inside, compiled for Pythons of this version, and its source, compressed, for others."""
     source = program("late", "cases").encode()
-    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), source
+    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), zlib.compress(source)
 
 
 def records(stdout: bytes, nonces: list[bytes]) -> tuple[list[dict[str, Any]], bool]:

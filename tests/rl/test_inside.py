@@ -54,7 +54,7 @@ def test_bytecode_is_used_where_the_versions_agree() -> None:
     program, source = driver.cases_program()
     given = driver.given(b"", [])
     assert given.startswith(importlib.util.MAGIC_NUMBER) and program in given and source in given
-    assert len(given) < 40 << 10  # It is to fit the request of its command with room for the cases.
+    assert len(given) < 1 << 15  # It is to fit the request of its command with room for the cases.
 
 
 PACKAGE = 'VALUE = "found"\n'

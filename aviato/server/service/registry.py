@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOON_SECONDS = 0.2
+SOON_SECONDS = 1.0
 
 
 class Registry:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.loop import Job, Loop
 
 SAMPLE_SECONDS = 0.1
-FIRST_SECONDS = 0.03
-"""From a command's start to the first look: most are over by then."""
 SHORTEST_SECONDS = 0.01
 """Between two looks at a sandbox that would be at its limit before the next one."""
 REST = 20
@@ -102,7 +100,7 @@ class Watch:
 
     def _looks(self) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
-        yield FIRST_SECONDS
+        yield SAMPLE_SECONDS  # Most commands are over by then; who means harm could as well wait for a look to be over.
         while True:
             pause = SAMPLE_SECONDS
             try:
