@@ -152,7 +152,8 @@ async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypa
         raise OSError(16, "busy")
         yield True
 
-    async with boxes.make_box(backend):
+    async with boxes.make_box(backend) as box:
+        assert (await box.run("touch", "/kept")).returncode == 0
         monkeypatch.setattr(places, "remove_tree", refuse)
     assert await backend.place_ids() == []
     assert len(os.listdir(backend._places.trash)) == 1
