@@ -98,6 +98,10 @@ class _Run:
             # This time is the call's own turn, which another takes if nobody comes.
             wanted = _asked_delay(error) + random.uniform(0, FIRST_DELAY_SECONDS)
             return max(0.0, min(wanted, self._deadline - time.monotonic()))
+        if isinstance(error, SandboxResourceExhaustedError) and _asked_delay(error) > 0:
+            # The server knows when there will be room: who comes later than that leaves it empty.
+            wanted = _asked_delay(error) * random.uniform(1.0, 1.5)
+            return max(0.0, min(wanted, self._deadline - time.monotonic()))
         backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(state.attempt_number - 1, 30))
         # Jitter also on top of what the server asked for: it tells all its clients the same number.
         wanted = _asked_delay(error) + random.uniform(backoff / 2, backoff)

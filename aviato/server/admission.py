@@ -79,13 +79,16 @@ class Admission:
         """How many wait."""
         return len(self._queue)
 
-    def check_room(self, owner: str | None = None, client: str = "", *, per_second: float | None = None) -> None:
+    def check_room(
+        self, owner: str | None = None, client: str = "", *, per_second: float | None = None, refused_per_second: float = 0.0
+    ) -> None:
         """See whether one more may come.
 
         Args:
             owner: whose it would be.
             client: which of the owner's.
             per_second: how many have lately begun, where that is known.
+            refused_per_second: how many have lately been refused.
 
         Raises:
             SandboxResourceExhaustedError: the queue is full; it carries the delay before the next try.
@@ -97,8 +100,10 @@ class Admission:
             return
         delay = RETRY_DELAY_SECONDS
         if per_second:
-            # A queue that is half empty by then never runs dry while its clients wait.
-            delay = max(SHORTEST_RETRY_DELAY_SECONDS, min(delay, self.queue_bound / 2 / per_second))
+            # A queue that is half empty by then never runs dry while its clients wait. Where that is soon, twice as many as can
+            # begin shall come: more would only be refused again, and fewer would leave places empty.
+            soon = max(self.queue_bound, refused_per_second) / 2 / per_second
+            delay = max(SHORTEST_RETRY_DELAY_SECONDS, min(delay, soon))
         raise SandboxResourceExhaustedError(
             f"the queue is full: {waiting} sandboxes wait ({own} of this client) and {len(self._live)} of {self.limit} places "
             "are held",

@@ -84,6 +84,19 @@ def test_files_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -
     assert found["file"]["seconds"]["download"] and found["tree"]["seconds"]["upload of a tree"]
 
 
+@pytest.mark.timeout(120)
+def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    sizes = ("--rounds", "1", "--seconds", "0.3", "--capacity", "4", "--processes", "2")
+    done = run(server, "overload.py", *sizes, "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(result.read_text())
+    assert len(found["figures"]) == 8 and found["peak_per_second"] > 0
+    for figure in found["figures"].values():
+        assert figure["ends"].pop("ok") > 0
+        assert set(figure["ends"]) <= {"SandboxResourceExhaustedError"}
+
+
 def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> None:
     for package in ("wandb", "prometheus_client", "opentelemetry.sdk"):
         pytest.importorskip(package)

@@ -179,6 +179,19 @@ def test_the_delay_that_the_server_asks_for_is_kept():
     assert attempts.times[1] - attempts.times[0] >= 0.3
 
 
+def test_who_is_told_when_there_is_room_comes_then_however_often_it_was_refused(monkeypatch):
+    delays = []
+
+    async def sleep(seconds):
+        if seconds:
+            delays.append(seconds)
+
+    monkeypatch.setattr("aviato.policy.retry.asyncio.sleep", sleep)
+    attempts = Attempts(*[lambda: SandboxResourceExhaustedError("full", retry_delay_seconds=0.3)] * 10)
+    assert call(attempts) == "value"
+    assert len(delays) == 10 and all(0.3 <= delay <= 0.45 for delay in delays) and len(set(delays)) > 1
+
+
 def test_a_delay_longer_than_what_is_left_ends_it_at_once():
     attempts = Attempts(lambda: SandboxResourceExhaustedError("full", retry_delay_seconds=30), endless=True)
     started = time.monotonic()

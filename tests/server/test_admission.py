@@ -163,6 +163,9 @@ def test_a_full_queue_that_moves_fast_asks_for_less_patience():
             admission.check_room(per_second=per_second)
         delays.append(caught.value.retry_delay_seconds)
     assert delays == [5.0, 5.0, 0.5, 0.25]
+    with pytest.raises(SandboxResourceExhaustedError) as caught:
+        admission.check_room(per_second=40.0, refused_per_second=80.0)
+    assert caught.value.retry_delay_seconds == 1.0, "so that twice as many come as can begin"
 
 
 @settings(database=None)

@@ -20,6 +20,7 @@ QUEUED_BYTES = 256 << 20
 """Of requests that wait, which can hold files. Small ones are not counted."""
 SMALL_REQUEST_BYTES = 64 << 10
 RATE_SAMPLES = 64
+REFUSED_SAMPLES = 512
 RATE_SECONDS = 30.0
 """What began longer ago says nothing of how fast the queue moves."""
 
@@ -41,6 +42,7 @@ class Places:
         self._leaving: set[str] = set()
         self._queued_bytes: dict[str, int] = {}
         self._begun: deque[float] = deque(maxlen=RATE_SAMPLES)
+        self._refused: deque[float] = deque(maxlen=REFUSED_SAMPLES)
         registry.on_idle = self.update
 
     def join(self, box: LiveSandbox) -> None:
@@ -56,7 +58,13 @@ class Places:
         Raises:
             SandboxResourceExhaustedError: too many do, or with too much.
         """
-        self.admission.check_room(owner, client, per_second=self._rate())
+        lately = time.monotonic() - 1.0
+        refused = sum(at > lately for at in self._refused)
+        try:
+            self.admission.check_room(owner, client, per_second=self._rate(), refused_per_second=refused)
+        except SandboxResourceExhaustedError:
+            self._refused.append(time.monotonic())
+            raise
         queued = sum(self._queued_bytes.values())
         if size_bytes > SMALL_REQUEST_BYTES and queued + size_bytes > QUEUED_BYTES:
             raise SandboxResourceExhaustedError(
