@@ -111,7 +111,7 @@ def test_everything_stood_still_for_longer_than_the_orphan_time(start: Callable[
     server = start(orphan_timeout=2)
     box = Sandbox.run(base_url=server.url)
     mark = f"{300_000 + os.getpid()}.{first == 'server':d}"
-    running = box.exec(["sh", "-c", f"sleep {mark} & echo up; sleep 7; echo over"])
+    running = box.exec(["sh", "-c", f"sleep {mark} & sleep 0.2; echo up; sleep 7; echo over"])
     assert next(iter(running.stdout)) == "up\n"
     processes = [first_process(mark), server.pid]
     for pid in processes:
