@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aviato.exceptions import SandboxRequestTimeoutError
+from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.server.backends.registry import make_backend
 from aviato.server.folders import Folder
-from aviato.server.service import Service, run_code
+from aviato.server.service import Service, one_shot, run_code
 from aviato.server.settings import ServerSettings
 from aviato.wire.run_code import RunCode
 from tests.conftest import make_state_dir, remove
@@ -103,6 +104,21 @@ async def test_no_more_at_once_than_there_are_slots(service: Service) -> None:
     watching.cancel()
     assert [result.run_result.stdout for result in results] == [f"{n}\n" for n in range(6)]  # type: ignore[union-attr]
     assert most == 1
+
+
+async def test_a_sandbox_that_falls_silent_is_no_timeout_of_the_code(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the machine's failure, which is tried again before it is said."""
+    monkeypatch.setattr(one_shot, "SILENCE_SECONDS", 0.3)
+    async with service.one_shots.workplace(60) as place:
+        running = asyncio.create_task(place.run(["sleep", "0.3"], timeout_seconds=0.5))
+        while not place.box.link.active_execs():  # type: ignore[union-attr]
+            await asyncio.sleep(0.005)
+        pidfd = service.backend._held[place.sandbox_id].pidfd  # type: ignore[attr-defined]
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await running
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    assert (caught.value.reason, caught.value.is_infrastructure) == ("silent", True)
 
 
 async def test_the_lease_goes_when_nothing_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

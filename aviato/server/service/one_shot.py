@@ -9,7 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from aviato.exceptions import AviatoError, SandboxRequestTimeoutError, SandboxResourceExhaustedError
+from aviato.exceptions import (
+    AviatoError,
+    SandboxRequestTimeoutError,
+    SandboxResourceExhaustedError,
+    SandboxUnavailableError,
+)
 from aviato.server.peers import Peer, open_process
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.supervisor.link import ExecSpec
@@ -90,6 +95,7 @@ class Workplace:
 
         Raises:
             AviatoError: it could not be started, or the sandbox ended.
+            SandboxUnavailableError: nothing was heard of its end.
         """
         exec_id = new_exec_id()
         spec = ExecSpec(
@@ -109,7 +115,9 @@ class Workplace:
                 async with asyncio.timeout(timeout_seconds + SILENCE_SECONDS):
                     return await self._collect(subscription, exec_id, max_output_bytes)
             except TimeoutError:
-                return Ran(exit=_SILENT, stdout=b"", stderr=b"")
+                # Its supervisor kills any command at its limit, and says so: it is the machine that stands still.
+                message = f"the sandbox has not answered for {SILENCE_SECONDS:g} s after the command's limit"
+                raise SandboxUnavailableError(message, sandbox_id=self.sandbox_id, reason="silent", started=True) from None
             finally:
                 subscription.close()
         except SandboxGone as gone:
@@ -138,9 +146,6 @@ class Workplace:
                     result = ExecExit.model_validate_json(frame.payload)
                     return Ran(exit=result, stdout=bytes(kept[1]), stderr=bytes(kept[2]))
             self._link.acknowledge(exec_id, ends[1], ends[2], False)
-
-
-_SILENT = ExecExit(returncode=137, timed_out=True, duration_seconds=0.0, stdout_bytes_total=0, stderr_bytes_total=0)
 
 
 class OneShots:
