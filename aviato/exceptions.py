@@ -213,8 +213,8 @@ class SandboxFileError(SandboxError):
     Attributes:
         filepath: the path as given.
         reason: `no_such_file`, `is_a_directory`, `not_a_directory`, `not_a_regular_file`, `permission_denied`, `file_exists`,
-            `directory_not_empty`, `too_large`, `disk_full`, `read_only`, `timeout`, `changed` (while it was read, and the
-            connection was cut), `hostile_archive` or `file`.
+            `directory_not_empty`, `too_large`, `disk_full`, `host_disk_full` (the machine's: infrastructure), `read_only`,
+            `timeout`, `changed` (while it was read, and the connection was cut), `hostile_archive` or `file`.
     """
 
     code = "FILE"

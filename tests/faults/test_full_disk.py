@@ -68,7 +68,7 @@ def test_a_full_disk(small: Path, server: RunningServer) -> None:
         assert old.exec(["echo", "on"]).result().stdout == "on\n"
         with pytest.raises(aviato.SandboxFileError) as file_error:
             old.write_file("/tmp/f", bytes(100_000)).result()
-        assert file_error.value.reason == "disk_full"
+        assert (file_error.value.reason, file_error.value.is_infrastructure) == ("host_disk_full", True)
         refuses(server)
         refuses(server)
         with pytest.raises(aviato.SandboxExecutionError) as gap:

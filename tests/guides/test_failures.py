@@ -184,6 +184,9 @@ ROWS = {
     "The server's disk cannot take the output of a detached command": Row(
         aviato.SandboxExecutionError, "output_gap", OURS, server_s_disk_is_full
     ),
+    "The machine's disk cannot take a file": Row(
+        aviato.SandboxFileError, "host_disk_full", OURS, "tests/faults/test_full_disk.py::test_a_full_disk"
+    ),
     "The sandbox was killed from outside, as by the machine's OOM killer": Row(
         aviato.SandboxFailedError, "lost", OURS, killed_by_the_host
     ),

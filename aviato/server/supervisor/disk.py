@@ -11,13 +11,16 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.server.supervisor import tree
-from aviato.server.supervisor.errors import file_error
+from aviato.server.supervisor.errors import Refused, file_error, os_file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from aviato.server.supervisor.loop import Loop, Timer
 
+HOST_FULL_BYTES = 1 << 20
+SMALL_PART = 0.1
+"""A disk that is full is the machine's failure if less than this part of its own limit can be in the sandbox."""
 SAMPLE_SECONDS = 0.1
 SETTLE_SECONDS = 0.005
 SETTLE_AT_MOST_SECONDS = 0.02
@@ -118,6 +121,23 @@ class Disk:
             raise file_error(path, "disk_full", f"the sandbox's limit of {what} is reached")
         self._coming += size
         self.touched()
+
+    def error_of(self, path: str, error: OSError) -> Refused:
+        """What an error of the operating system means to a file call: whether it is the machine's disk that is full."""
+        if error.errno == errno.ENOSPC and self._is_host_full():
+            message = f"{path!r}: the disk of the machine that sandboxes lie on is full"
+            return Refused("FILE", message, reason="host_disk_full", filepath=path, is_infrastructure=True)
+        return os_file_error(path, error)
+
+    def _is_host_full(self) -> bool:
+        """Whether it is, and cannot be for what is in here: at most a small part of what this sandbox may have."""
+        try:
+            found = os.statvfs(self._layer)
+        except OSError:
+            return False
+        # What the disk lost since the last count may all be ours.
+        own = self._used + self._coming + max(0, self._free[0] - found.f_bfree * found.f_frsize)
+        return self.limited and found.f_bavail * found.f_frsize < HOST_FULL_BYTES and own < self._bytes_limit * SMALL_PART
 
     def give_back(self, size: int) -> None:
         """So much of what was taken is gone again, or has replaced as much."""

@@ -8,7 +8,7 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aviato.server.supervisor.errors import Refused, entry_error, file_error, os_file_error
+from aviato.server.supervisor.errors import Refused, entry_error, file_error
 from aviato.server.supervisor.files import make_directory
 from aviato.server.supervisor.transfers import Transfer
 from aviato.trees.errors import SenderFailed, TreeError, hostile
@@ -74,7 +74,7 @@ class Upload:
             self._fd = os.open(temporary, flags, 0o600)
             self._temporary = temporary
         except OSError as error:
-            raise os_file_error(path, error) from None
+            raise disk.error_of(path, error) from None
 
     def take(self, piece: bytes) -> None:
         """Write a piece."""
@@ -84,7 +84,7 @@ class Upload:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
-            raise os_file_error(self._path, error) from None
+            raise self._disk.error_of(self._path, error) from None
         self.written += len(piece)
 
     def put_in_place(self, size: int | None) -> None:
@@ -98,7 +98,7 @@ class Upload:
             os.rename(self._temporary, self._target)
             self._temporary = None
         except OSError as error:
-            raise os_file_error(self._path, error) from None
+            raise self._disk.error_of(self._path, error) from None
 
     def close(self) -> None:
         """Leave things as they were, if they are not as they should be."""
@@ -180,7 +180,7 @@ class TreeUpload(Transfer):
             make_directory(os.path.dirname(place), 0o755, path)
             self._arrival = Arrival(place, outside_links="keep", umask=0)
         except OSError as error:
-            raise os_file_error(path, error) from None
+            raise disk.error_of(path, error) from None
 
     def data(self, piece: bytes) -> None:
         """See `Transfer`."""
@@ -218,7 +218,10 @@ class TreeUpload(Transfer):
                 if not self._closed:
                     self._answers.reply()
         except (OSError, TreeError, Refused) as error:
-            self._answers.refuse(entry_error(self._path, error))
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                self._answers.refuse(self._disk.error_of(self._path, error))
+            else:
+                self._answers.refuse(entry_error(self._path, error))
         except SenderFailed:
             self._answers.refuse(entry_error(self._path, hostile(b"", "the archive says that its sender failed")))
         finally:
