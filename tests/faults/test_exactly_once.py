@@ -31,6 +31,8 @@ RUNNING, CREATING = 8, 4
 """What goes on at each kill, at least."""
 AT_ONCE, MAKERS = 24 if IS_LONG else 16, 16
 PATIENCE_SECONDS = 30.0
+FAULT_SECONDS = 0.1
+"""Between two faults on connections, on the average and at least."""
 KILLED = [name for name in POINTS if name != "disk.before"]
 """No command here writes to the server's disk."""
 
@@ -57,16 +59,15 @@ def place(
     seed: int,
 ) -> tuple[FaultyServer, RunningProxy]:
     """A server and the proxy in front of it."""
-    every = 0.2 if IS_LONG else 0.1
     if request.param == "unix":
         server = make_faulty()
-        return server, make_proxy(server.socket, seed=seed, every=every)
+        return server, make_proxy(server.socket, seed=seed, every=FAULT_SECONDS)
     (tmp_path / "keys").write_text("the-key\n")
     monkeypatch.setenv("AVIATO_API_KEY", "the-key")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = make_faulty(port=port, api_key_file=tmp_path / "keys")
-    return server, make_proxy(f"127.0.0.1:{port}", seed=seed, every=every, listen="127.0.0.1:0")
+    return server, make_proxy(f"127.0.0.1:{port}", seed=seed, every=FAULT_SECONDS, listen="127.0.0.1:0")
 
 
 @pytest.mark.long

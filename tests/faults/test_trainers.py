@@ -53,13 +53,14 @@ class Trainer:
 
     count = 0
 
-    def __init__(self, url: str, batch: int = 6) -> None:
+    def __init__(self, url: str, batch: int = 6, *, stderr: int | None = None) -> None:
         Trainer.count += 1
         self.mark = f"{200_000 + os.getpid() % 50_000}.{Trainer.count:04d}"
         self.url = url
         self.process = subprocess.Popen(
             [sys.executable, "-c", BATCH, self.mark, str(batch)],
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env={**os.environ, "AVIATO_BASE_URL": url},
         )

@@ -121,12 +121,16 @@ def brevity(completions: list[Any], **_: Any) -> list[float]:
     return [1.0 if len(str(completion)) < 200 else 0.5 for completion in completions]
 
 
-def train(folder: Path, say: Callable[[int, str], str], reward: Any, conversational: bool) -> dict[str, Any]:
+def train(folder: Path, say: Callable[[int, str], str], reward: Any, conversational: bool, **more: Any) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     before = {name: value.clone() for name, value in model.named_parameters()}
     trainer = Trainer(
-        model=model, reward_funcs=reward, args=config(), train_dataset=dataset(conversational), processing_class=tokenizer
+        model=model,
+        reward_funcs=reward,
+        args=config(**more),
+        train_dataset=dataset(conversational),
+        processing_class=tokenizer,
     )
     script(model, tokenizer, say)
     outcome: dict[str, Any] = {"error": None}

@@ -1,0 +1,96 @@
+"""What a process, a server and this machine hold: what must be the same again when everything is over."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = ("memory", "cpu", "pids")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one process holds; `memory_bytes` are the pages that are its own, and written."""
+
+    descriptors: int
+    threads: int
+    memory_bytes: int
+
+
+def held(pid: int) -> Held:
+    """What a process holds."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    own = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith(("Private_Dirty:", "Swap:")))
+    return Held(len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), own << 10)
+
+
+def descriptors(pid: int) -> list[str]:
+    """What they are, for people."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return sorted(found)
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process of this machine."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):
+                found[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, at any depth."""
+    of = parents()
+    found = {pid}
+    while more := {child for child, parent in of.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {pid})
+
+
+def command_line(pid: int) -> str:
+    """Of a process, or nothing once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def mounts(pid: int, below: Path) -> int:
+    """How many mounts a process sees there."""
+    lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    return sum(line.split()[4].startswith(f"{below}/") for line in lines)
+
+
+class OwnGroups:
+    """Control groups of version 1 for this process and all that comes of it: what servers make lies below them."""
+
+    def __init__(self) -> None:
+        self._paths = []
+        for name in CONTROLLERS:
+            path = GROUPS / name / f"aviato-soak-{os.getpid()}"
+            with suppress(OSError):
+                path.mkdir()
+                (path / "cgroup.procs").write_text(str(os.getpid()))
+                self._paths.append(path)
+
+    @staticmethod
+    def count(pid: int) -> int:
+        """How many groups there are below those of a process that made some."""
+        return sum(
+            entry.is_dir() for name in CONTROLLERS for entry in (GROUPS / name / f"aviato-soak-{pid}").glob("**/*")
+        )
+
+    def leave(self) -> None:
+        """Take them away, once nobody else is in them."""
+        for path in self._paths:
+            with suppress(OSError):
+                (path.parent / "cgroup.procs").write_text(str(os.getpid()))
+                path.rmdir()

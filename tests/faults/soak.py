@@ -1,0 +1,316 @@
+"""Everything at once, for as long as one likes: `python -m tests.faults.soak --rounds 10 --round-seconds 60 --seed 7`.
+
+Two servers: one is killed and restarted all the time, at points and anywhere; the other lives through everything else, so that its
+memory can be compared. Clients reach them through proxies that hurt connections, in coroutines and threads of this program; stores,
+disks and backends fail for moments; other programs with sandboxes are killed.
+
+Each round ends in a quiet, when figures are taken. The first round warms up; the last one's figures are compared with its.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import dataclasses
+import gc
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aviato
+from aviato.server.fault_points import POINTS
+from aviato.transport import http
+from tests.conftest import make_state_dir, remove
+from tests.faults import acts, figures
+from tests.faults.conftest import FaultyServer, RunningProxy
+
+PR_SET_CHILD_SUBREAPER = 36
+IN_LOOP = IN_THREADS = 4
+QUIET_SECONDS = 60.0
+STEADY_SECONDS = 2.0
+IDLE_SECONDS = 1.0
+"""An idle connection of a client, here."""
+SETTINGS = {"max_sandboxes": 24, "lease": 4.0, "record_retention": 10.0}
+FAILING = ("store.before", "disk.before", "fork.before", "hello.before")
+KILLED = [name for name in POINTS if name != "disk.before"]
+MEMORY_FACTOR = 1.05
+MEMORY_FROM_SECONDS = 30.0
+"""Shorter rounds do not warm up."""
+STORE_FACTOR = 1.5
+"""Records are forgotten in batches, so rounds differ."""
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+class Soak:
+    """All of it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._seed: int = options.seed
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(IN_THREADS, thread_name_prefix="soak")
+        self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
+        (self._keys / "keys").write_text("the-key\n")
+        os.environ["AVIATO_API_KEY"] = "the-key"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.killed = FaultyServer(make_state_dir(), **SETTINGS)
+        self.lasting = FaultyServer(make_state_dir(), port=port, api_key_file=self._keys / "keys", **SETTINGS)
+        self.proxies = [
+            RunningProxy(where, self._seed + number, options.fault_seconds, None, listen)
+            for number, (where, listen) in enumerate(
+                [(self.killed.socket, None), (self.lasting.socket, None), (f"127.0.0.1:{port}", "127.0.0.1:0")]
+            )
+        ]
+        self.sites = [
+            acts.Site(name, server, proxy.url, f"{self._seed}/{name}")
+            for name, server, proxy in zip(
+                ("killed", "lasting", "lasting over TCP"), (self.killed, self.lasting, self.lasting), self.proxies, strict=True
+            )
+        ]
+
+    # -- what happens
+
+    async def round(self, number: int) -> None:
+        """A round of everything; returns when all of it has ended."""
+        until = time.monotonic() + self._options.round_seconds
+        for site in self.sites:
+            site.open()
+        chaos = asyncio.gather(self._kill(number, until), *(self._fail(server, number, until) for server in self._servers))
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(self._work(f"{self._seed}/{number}/{n}", until) for n in range(IN_LOOP)),
+            *(
+                loop.run_in_executor(self._threads, self._work_in_thread, f"{self._seed}/{number}/{n}", until)
+                for n in range(IN_LOOP, IN_LOOP + IN_THREADS)
+            ),
+        )
+        await chaos
+        for site in self.sites:
+            try:
+                await site.close()
+            except Exception:
+                self.wrong.append(f"the end of {site.name}: {traceback.format_exc()}")
+
+    @property
+    def _servers(self) -> tuple[FaultyServer, FaultyServer]:
+        return self.killed, self.lasting
+
+    def _draw(self, draw: random.Random) -> tuple[acts.Act, str]:
+        site = draw.choice(self.sites)
+        (act,) = draw.choices(list(acts.ACTS), list(acts.ACTS.values()))
+        self.counts[act.__name__] += 1
+        return act(site, draw), f"{act.__name__} at {site.name}"
+
+    async def _work(self, seed: str, until: float) -> None:
+        draw = random.Random(seed)
+        while time.monotonic() < until:
+            act, name = self._draw(draw)
+            try:
+                await acts.in_loop(act)
+            except Exception as error:
+                self._failed(name, error)
+
+    def _work_in_thread(self, seed: str, until: float) -> None:
+        draw = random.Random(seed)
+        while time.monotonic() < until:
+            act, name = self._draw(draw)
+            try:
+                acts.in_thread(act)
+            except Exception as error:
+                self._failed(name, error)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """What was armed to fail may fail an act, and says so."""
+        if isinstance(error, aviato.AviatoError) and error.is_infrastructure:
+            if "armed by a test" in str(error) or error.reason == "output_gap":
+                self.counts[f"failed as told: {error.reason}"] += 1
+                return
+        self.wrong.append(f"{name}: {''.join(traceback.format_exception(error))} {vars(error)}")
+
+    async def _fail(self, server: FaultyServer, number: int, until: float) -> None:
+        """The store, the disk or the backend fails for a moment."""
+        draw = random.Random(f"{self._seed}/{number}/fail {server is self.killed}")
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, draw.uniform(1, 6)))
+            server.arm("fail", draw.choice(FAILING))
+            self.counts["failures armed"] += 1
+            await asyncio.sleep(draw.uniform(0.1, 1))
+            server.disarm()
+
+    async def _kill(self, number: int, until: float) -> None:
+        """The one server goes: at a point, anywhere, or because it is told to, and comes back at once or later."""
+        draw = random.Random(f"{self._seed}/{number}/kill")
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, draw.uniform(1, 5)))
+            how = draw.choice(["at a point", "at a point", "anywhere", "told to"])
+            if how == "at a point":
+                self.killed.arm("kill", draw.choice(KILLED))
+                deadline = time.monotonic() + 2
+                while not self.killed.died and time.monotonic() < deadline:
+                    await asyncio.sleep(0.005)
+            if how == "told to":
+                await asyncio.to_thread(self.killed.running.stop, signal.SIGTERM)
+            self.killed.kill()
+            self.counts[f"killed {how}"] += 1
+            await asyncio.sleep(draw.choice([0, draw.uniform(0, 1)]))
+            await asyncio.to_thread(self.killed.start)
+
+    # -- what is left
+
+    async def quiet(self) -> dict[str, Any]:
+        """Wait until nothing is left to end; what is held then. The one server is fresh each time."""
+        await asyncio.to_thread(self.killed.running.stop, signal.SIGTERM)
+        await asyncio.to_thread(self.killed.start)
+        for server in self._servers:
+            while living := await aviato.Sandbox.list(base_url=server.url):
+                await self._pass(f"sandboxes are left: {living}")
+            while places := server.places():
+                await self._pass(f"places are left: {places}")
+        self._began = time.monotonic()
+        before, since = self._figures(), time.monotonic()
+        while time.monotonic() < since + STEADY_SECONDS:
+            await self._pass("figures do not settle")
+            now = self._figures()
+            if _counts(now) != _counts(before):
+                since = time.monotonic()
+            before = now
+        gc.collect()
+        return self._figures()
+
+    async def _pass(self, what: str) -> None:
+        await asyncio.sleep(0.1)
+        if time.monotonic() > self._began + QUIET_SECONDS:
+            raise AssertionError(what)
+
+    def _figures(self) -> dict[str, Any]:
+        below = figures.descendants(os.getppid())
+        names = [figures.command_line(pid) for pid in below]
+        found: dict[str, Any] = {
+            "processes": len([name for name in names if name]),
+            "mounts": sum(figures.mounts(os.getpid(), server.state) for server in self._servers),
+            "groups": figures.OwnGroups.count(os.getppid()),
+        }
+        pids = {"client": os.getpid(), "killed server": self.killed.running.pid, "lasting server": self.lasting.running.pid}
+        template = [pid for pid, name in zip(below, names, strict=True) if "template.py" in name]
+        of = figures.parents()
+        pids |= {f"template of the {name}": pid for pid in template for name, it in list(pids.items()) if of.get(pid) == it}
+        for name, pid in pids.items():
+            for what, value in dataclasses.asdict(figures.held(pid)).items():
+                found[f"{what} of the {name}"] = value
+        for name, server in zip(("killed", "lasting"), self._servers, strict=True):
+            folder = server.state / "state" / "serve"
+            found[f"store_bytes of the {name} server"] = sum(one.stat().st_size for one in folder.glob("store.db*"))
+            found[f"files of the {name} server"] = sum(one.is_file() for one in folder.glob("**/*"))
+        return found
+
+    async def run(self) -> None:
+        """All rounds."""
+        first: dict[str, Any] = {}
+        for number in range(self._options.rounds):
+            self._began = time.monotonic()
+            await self.round(number)
+            self._began = time.monotonic()
+            now = await self.quiet()
+            say(round=number, wrong=len(self.wrong), quiet_after=round(time.monotonic() - self._began, 1), **now)
+            if self._options.descriptors:
+                say(client=Counter(figures.descriptors(os.getpid())))
+                say(lasting=Counter(figures.descriptors(self.lasting.running.pid)))
+            first = first or now
+        self._compare(first, now)
+        faults = sum((proxy.counts for proxy in self.proxies), Counter())
+        hits = Counter(f"{act} {point}" for server in self._servers for act, point, _, _ in server.hits)
+        say(seed=self._seed, acts=self.counts, connections=faults, points=hits)
+
+    def _compare(self, first: dict[str, Any], last: dict[str, Any]) -> None:
+        for name, value in last.items():
+            if name.startswith("memory"):
+                most = first[name] * MEMORY_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
+            elif name.startswith(("store", "files")):
+                most = first[name] * STORE_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
+            else:
+                most = first.get(name, 0)
+            if value > most:
+                self.wrong.append(f"{name}: {value}, after {first.get(name)} at first")
+
+    def end(self) -> None:
+        """Leave nothing."""
+        for server in self._servers:
+            if server.died:
+                server.start()
+            server.running.stop()
+            remove(server.state)
+        for proxy in self.proxies:
+            proxy.stop()
+        remove(self._keys)
+
+
+def _counts(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if not name.startswith(("memory", "store", "files"))}
+
+
+def soak(options: argparse.Namespace) -> int:
+    """The program itself."""
+    http._IDLE_SECONDS = IDLE_SECONDS
+    logging.getLogger("aviato").setLevel(logging.ERROR)
+    say(seed=options.seed, rounds=options.rounds, round_seconds=options.round_seconds)
+    one = Soak(options)
+    try:
+        asyncio.run(one.run())
+    finally:
+        one.end()
+    for text in one.wrong:
+        print(text, file=sys.stderr)
+    return bool(one.wrong)
+
+
+def above() -> int:
+    """Its parent: whatever loses its own parent becomes its child, so that nothing that is left goes unseen."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    own = figures.OwnGroups()
+    inner = subprocess.Popen([sys.executable, "-m", "tests.faults.soak", "--inside", *sys.argv[1:]])
+    signal.signal(signal.SIGTERM, lambda *_: inner.kill())
+    while True:
+        pid, status = os.wait()
+        if pid == inner.pid:
+            inner.returncode = os.waitstatus_to_exitcode(status)
+            break
+    for left in figures.descendants(os.getpid()):
+        print("left:", left, figures.command_line(left), file=sys.stderr)
+        with suppress(OSError):
+            os.kill(left, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    own.leave()
+    return inner.returncode
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--round-seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(1, 1 << 31))
+    parser.add_argument("--fault-seconds", type=float, default=0.3, help="between faults on connections of a proxy")
+    parser.add_argument("--descriptors", action="store_true", help="list them")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    sys.exit(soak(given) if given.inside else above())
