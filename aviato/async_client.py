@@ -75,7 +75,7 @@ class AsyncClient:
         here, self._here = self._presence(), None
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await here.end()
+                await here.end(again=True)  # The lease may be this process, which lives on.
         except (AviatoError, TimeoutError) as failed:
             if error is None and isinstance(failed, AviatoError):
                 raise

@@ -189,9 +189,10 @@ class Client:
         """Make or renew a lease."""
         return decode(LeaseInfo, await self.call("renew lease", "PUT", f"/v1/leases/{lease_id}"))
 
-    async def end_lease(self, lease_id: str) -> None:
-        """End a lease and all its sandboxes, without repeating: this is the last word of a process."""
-        await self.transport.request("DELETE", f"/v1/leases/{lease_id}")
+    async def end_lease(self, lease_id: str, *, again: bool) -> None:
+        """End a lease and all its sandboxes; `again` repeats a request that came to nothing."""
+        path = f"/v1/leases/{lease_id}"
+        await (self.call("end lease", "DELETE", path) if again else self.transport.request("DELETE", path))
 
     async def acknowledge(self, acknowledgements: Acknowledgements) -> None:
         """Tell the server what has arrived and who was let go."""

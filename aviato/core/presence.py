@@ -79,8 +79,12 @@ class Presence:
         if self._keeper is None or self._keeper.done():
             self._keeper = background(self._keep())
 
-    async def end(self) -> None:
-        """End the lease with all its sandboxes, if it ever held one."""
+    async def end(self, *, again: bool = False) -> None:
+        """End the lease with all its sandboxes, if it ever held one.
+
+        Args:
+            again: repeat what came to nothing. The last word of a process needs no repeating: its end is as good.
+        """
         await self._submit()
         self.acknowledgements.ended = True
         keeper, self._keeper = self._keeper, None
@@ -91,7 +95,7 @@ class Presence:
         if server.endpoint.embedded and not server.up:
             return  # starting a server to end a lease would be absurd; the next one ends those of dead processes
         try:
-            await self._client.end_lease(self.lease_id)
+            await self._client.end_lease(self.lease_id, again=again)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
 

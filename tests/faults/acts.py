@@ -112,8 +112,8 @@ class Site:
 
     def open(self) -> None:
         """A round begins."""
-        self.session = aviato.Session(aviato.SandboxDefaults(base_url=self.url))
-        self.shared = [aviato.Sandbox(base_url=self.url) for _ in range(SHARED)]
+        self.session = aviato.Session(aviato.SandboxDefaults(base_url=self.url, tags=["session"]))
+        self.shared = [aviato.Sandbox(base_url=self.url, tags=["shared"]) for _ in range(SHARED)]
         self.ran = 0
 
     async def close(self) -> None:
@@ -151,7 +151,7 @@ def short(site: Site, draw: random.Random) -> Act:
 def files(site: Site, draw: random.Random) -> Act:
     """In a sandbox of its own, some with limits of memory and processor."""
     more: dict[str, Any] = {"resources": {"memory": "256Mi", "cpu": "500m"}} if draw.random() < 0.5 else {}
-    box = aviato.Sandbox(base_url=site.url, **more)
+    box = aviato.Sandbox(base_url=site.url, tags=["files"], **more)
     content = draw.randbytes(draw.randrange(1 << 21))
     yield box.write_file("a/data", content)
     assert (yield box.exec(["wc", "-c", "a/data"])).stdout.split()[0] == str(len(content))
@@ -200,7 +200,7 @@ def half_read(site: Site, draw: random.Random) -> Act:
 
 def stop(site: Site, draw: random.Random) -> Act:
     """A sandbox that is stopped in the middle of a command, or of its start."""
-    box = aviato.Sandbox(base_url=site.url)
+    box = aviato.Sandbox(base_url=site.url, tags=["stop"])
     process = box.exec(["sh", "-c", "echo on; sleep 60"])
     if draw.random() < 0.7:
         assert (yield Piece(process.stdout)) == "on\n"
@@ -246,7 +246,7 @@ def own_loop(site: Site, draw: random.Random) -> Act:
 
     async def life() -> str:
         async with aviato.AsyncClient(base_url=site.url) as client:
-            box = await client.sandbox()
+            box = await client.sandbox(tags=["own loop"])
             text = (await box.exec(["echo", "loop"])).stdout
             if draw.random() < 0.5:
                 await box.stop()

@@ -182,7 +182,7 @@ class Soak:
         await asyncio.to_thread(self.killed.start)
         for server in self._servers:
             while living := await aviato.Sandbox.list(base_url=server.url):
-                await self._pass(f"sandboxes are left: {living}")
+                await self._pass(f"sandboxes are left: {[(one, one.tags) for one in living]}")
             while places := server.places():
                 await self._pass(f"places are left: {places}")
         self._began = time.monotonic()

@@ -100,6 +100,21 @@ async def test_a_lease_that_cannot_be_put_on_record_is_tried_again(faulty: Fault
         await box.stop()
 
 
+@pytest.mark.anyio
+async def test_a_client_that_leaves_while_its_server_is_away_leaves_nothing(faulty: FaultyServer) -> None:
+    """Its process lives on, and that is its lease."""
+    async with aviato.AsyncClient(base_url=faulty.url) as client:
+        box = await client.sandbox(tags=["leaves"])
+        assert (await box.exec(["echo", "here"])).stdout == "here\n"
+        faulty.kill()
+        starting = asyncio.create_task(asyncio.to_thread(faulty.start))
+    await starting
+    deadline = time.monotonic() + 10
+    while await aviato.Sandbox.list(tags=["leaves"], base_url=faulty.url):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("point", ["fork.before", "hello.before"])
 def test_a_backend_that_makes_no_sandbox_fails_the_start_alone(faulty: FaultyServer, point: str) -> None:
     with aviato.Sandbox(base_url=faulty.url) as old:
