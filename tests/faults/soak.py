@@ -64,7 +64,7 @@ class Soak:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._seed: int = options.seed
-        self.wrong: list[str] = []
+        self.wrong = 0
         self.counts: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(IN_THREADS, thread_name_prefix="soak")
         self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
@@ -87,6 +87,10 @@ class Soak:
             )
         ]
 
+    def _is_wrong(self, what: str) -> None:
+        self.wrong += 1
+        print(f"wrong: {what}", file=sys.stderr, flush=True)
+
     # -- what happens
 
     async def round(self, number: int) -> None:
@@ -108,7 +112,7 @@ class Soak:
             try:
                 await site.close()
             except Exception:
-                self.wrong.append(f"the end of {site.name}: {traceback.format_exc()}")
+                self._is_wrong(f"the end of {site.name}: {traceback.format_exc()}")
 
     @property
     def _servers(self) -> tuple[FaultyServer, FaultyServer]:
@@ -144,7 +148,7 @@ class Soak:
             if "armed by a test" in str(error) or error.reason == "output_gap":
                 self.counts[f"failed as told: {error.reason}"] += 1
                 return
-        self.wrong.append(f"{name}: {''.join(traceback.format_exception(error))} {vars(error)}")
+        self._is_wrong(f"{name}: {''.join(traceback.format_exception(error))} {vars(error)}")
 
     async def _fail(self, server: FaultyServer, number: int, until: float) -> None:
         """The store, the disk or the backend fails for a moment."""
@@ -230,7 +234,7 @@ class Soak:
             await self.round(number)
             self._began = time.monotonic()
             now = await self.quiet()
-            say(round=number, wrong=len(self.wrong), quiet_after=round(time.monotonic() - self._began, 1), **now)
+            say(round=number, wrong=self.wrong, quiet_after=round(time.monotonic() - self._began, 1), **now)
             if self._options.descriptors:
                 say(client=Counter(figures.descriptors(os.getpid())))
                 say(lasting=Counter(figures.descriptors(self.lasting.running.pid)))
@@ -249,7 +253,7 @@ class Soak:
             else:
                 most = first.get(name, 0)
             if value > most:
-                self.wrong.append(f"{name}: {value}, after {first.get(name)} at first")
+                self._is_wrong(f"{name}: {value}, after {first.get(name)} at first")
 
     def end(self) -> None:
         """Leave nothing."""
@@ -277,8 +281,6 @@ def soak(options: argparse.Namespace) -> int:
         asyncio.run(one.run())
     finally:
         one.end()
-    for text in one.wrong:
-        print(text, file=sys.stderr)
     return bool(one.wrong)
 
 
