@@ -98,6 +98,8 @@ class Execution(ExecCalls):
         self._only = only and not handle.begun
         self._first: Response | None = None
         """Of the request that made the sandbox too, until it is read."""
+        self._ends_sandbox = False
+        """The response that is being read is that one: its end is that of the sandbox."""
         self._reader_id = os.urandom(8).hex() if attached else ""
         self._handle = handle
         self._client = handle.client
@@ -186,6 +188,7 @@ class Execution(ExecCalls):
         return False
 
     async def _read(self) -> None:
+        self._ends_sandbox = False
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
             path = f"{self._path}/{self.exec_id}?stdout={seen[StreamId.STDOUT]}&stderr={seen[StreamId.STDERR]}"
@@ -199,6 +202,7 @@ class Execution(ExecCalls):
             if self._first is None:
                 raise _Cut("the server is of an earlier version")
             response, self._first = self._first, None
+            self._ends_sandbox = True
         else:
             body = encode_exec(self._request)
             self._sent = True
@@ -258,7 +262,7 @@ class Execution(ExecCalls):
                     return True
             self._exit = ended
             self._acknowledge_end()
-            if self._only:
+            if self._ends_sandbox:
                 self._handle.ends_by_itself()
             return True
         elif kind == FrameType.STARTED:

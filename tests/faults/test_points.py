@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.rl import Task, evaluate
 from aviato.server.fault_points import POINTS
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
@@ -113,6 +114,16 @@ async def test_a_client_that_leaves_while_its_server_is_away_leaves_nothing(faul
     while await aviato.Sandbox.list(tags=["leaves"], base_url=faulty.url):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
+
+
+def test_a_sandbox_for_one_command_ends_with_it_whichever_server_sees_the_end(faulty: FaultyServer) -> None:
+    with aviato.Session(aviato.SandboxDefaults(base_url=faulty.url)) as session:
+        evaluation = evaluate([Task(command=["sleep", "2"])], session=session)
+        until(lambda: any(box.started_at for box in aviato.Sandbox.list(base_url=faulty.url).result()), 10)
+        faulty.kill()
+        faulty.start()
+        assert evaluation.result(30)[0].passed
+        until(lambda: not aviato.Sandbox.list(base_url=faulty.url).result(), 5)
 
 
 @pytest.mark.parametrize("point", ["fork.before", "hello.before"])

@@ -81,6 +81,20 @@ async def test_a_result_waits_for_a_caller_who_was_cut_off_but_not_for_ever(serv
     await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
 
 
+async def test_a_result_waits_for_the_caller_of_an_earlier_server_but_not_for_ever(serving, folder, monkeypatch):
+    """The result may have reached its caller in the last moment of that server: then nobody comes back, and none asks for the end."""
+    async with serving(folder, make_backend("local", directory=Path(folder.path))) as (_, client, _):
+        body = request_of(client, "sh", "-c", "sleep 0.3")
+        sandbox_id = body["sandbox"]["sandbox_id"]
+        async with client.http.post(client.base + "/v1/runs", data=io.BytesIO(json.dumps(body).encode())):
+            pass
+    monkeypatch.setattr(runs, "LEFT_SECONDS", 0.2)
+    async with serving(folder, make_backend("local", directory=Path(folder.path))) as (service, client, _):
+        ended = await client.wait(sandbox_id, "ended")
+        assert (ended["status"], ended["status_reason"]) == ("terminated", "stopped")
+        assert not service.registry.live
+
+
 async def test_of_a_command_that_is_refused_no_sandbox_is_left(server):
     body = request_of(server, "true", working_dir="here")
     assert (await run(server, body, expect=400))["error"]["code"] == "VALIDATION"

@@ -268,7 +268,8 @@ def as_before_there_were_tenants(folder):
     db = sqlite3.connect(folder.store)
     for table in ("sandboxes", "leases"):
         db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
-    db.execute("ALTER TABLE sandboxes DROP COLUMN unkept_promises")
+    for column in ("unkept_promises", "for_one_run"):
+        db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     for sandbox_id, body in db.execute("SELECT sandbox_id, body FROM sandboxes WHERE body IS NOT NULL").fetchall():
         known = {name: value for name, value in json.loads(body).items() if name not in NEWER}
         text = json.dumps(known, sort_keys=True).encode()

@@ -45,7 +45,6 @@ class LiveSandbox:
         calls: requests that use it now.
         on_run: called in order when it runs, before any waiter of `ready`.
         confirmed: commands whose results have arrived since it was told to end.
-        for_one_run: it was made for one command, and ends with it.
     """
 
     record: SandboxRecord
@@ -72,7 +71,6 @@ class LiveSandbox:
     pings_missed: int = 0
     expires_at: float | None = None
     on_run: list[Callable[[], None]] = field(default_factory=list)
-    for_one_run: bool = False
     task: asyncio.Task[None] | None = None
     helpers: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -85,6 +83,11 @@ class LiveSandbox:
     def let_go(self) -> bool:
         """Whether nobody will begin a request on it any more."""
         return self.record.let_go
+
+    @property
+    def for_one_run(self) -> bool:
+        """Whether it was made for one command, and ends with it."""
+        return self.record.for_one_run
 
     @property
     def main_exec_id(self) -> str:

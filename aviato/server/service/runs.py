@@ -38,9 +38,7 @@ class Runs:
             AviatoError: of either; a sandbox that was made for a command that is refused is ended.
         """
         sandbox_id = request.sandbox.sandbox_id
-        _, new = await self._sandboxes.accept(request.sandbox, peer, caller)
-        if new:
-            self._registry.live[sandbox_id].for_one_run = True
+        _, new = await self._sandboxes.accept(request.sandbox, peer, caller, for_one_run=True)
         try:
             return self._execs.start(sandbox_id, request.command)
         except BaseException:
@@ -53,7 +51,16 @@ class Runs:
         if over:
             self._end(sandbox_id)
         else:
-            asyncio.get_running_loop().call_later(LEFT_SECONDS, self._end_if_over, sandbox_id)
+            self._look_later(sandbox_id)
+
+    def restore(self) -> None:
+        """Those of an earlier server, too, wait for a caller who may have been cut off, or who may have its result."""
+        for box in self._registry.live.values():
+            if box.for_one_run:
+                self._look_later(box.sandbox_id)
+
+    def _look_later(self, sandbox_id: str) -> None:
+        asyncio.get_running_loop().call_later(LEFT_SECONDS, self._end_if_over, sandbox_id)
 
     def _end(self, sandbox_id: str) -> None:
         box = self._registry.live.get(sandbox_id)
@@ -62,5 +69,9 @@ class Runs:
 
     def _end_if_over(self, sandbox_id: str) -> None:
         box = self._registry.live.get(sandbox_id)
-        if box is not None and box.calls == 0 and all(state.exit is not None for state in box.execs.values()):
+        if box is None:
+            return
+        if box.calls == 0 and all(state.exit is not None for state in box.execs.values()):
             self._end(sandbox_id)
+        else:
+            self._look_later(sandbox_id)

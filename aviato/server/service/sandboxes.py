@@ -72,7 +72,7 @@ class Sandboxes:
         self._secrets = secrets
 
     async def accept(
-        self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR
+        self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR, *, for_one_run: bool = False
     ) -> tuple[SandboxInfo, bool]:
         """As `create`, with the secrets that it names.
 
@@ -80,14 +80,15 @@ class Sandboxes:
             AviatoValidationError: there is none of that name, or not for this caller.
         """
         if not request.secrets and not request.secret_values:
-            return self.create(request, peer, caller)
+            return self.create(request, peer, caller, for_one_run=for_one_run)
         found: Mapping[str, str] = {}
         if self._registry.find_record(request.sandbox_id) is None:
             self._check(request)
             caller.check_secrets([(one.store, one.name) for one in request.secrets])
             found = await self._secrets.find(request.secrets, request.secret_values)
         # From here on nobody holds the request that has the values in it.
-        return self.create(request.model_copy(update={"secret_values": {}}), peer, caller, found)
+        bare = request.model_copy(update={"secret_values": {}})
+        return self.create(bare, peer, caller, found, for_one_run=for_one_run)
 
     def create(
         self,
@@ -95,6 +96,8 @@ class Sandboxes:
         peer: Callable[[], Peer | None],
         caller: Caller = OPERATOR,
         secrets: Mapping[str, str] | None = None,
+        *,
+        for_one_run: bool = False,
     ) -> tuple[SandboxInfo, bool]:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
 
@@ -103,6 +106,7 @@ class Sandboxes:
             peer: tells the process that asks.
             caller: whose it will be.
             secrets: environment variables that are kept out of the record.
+            for_one_run: whether it is made for one command.
 
         Returns:
             The sandbox, and whether it is new: a repeat joins the first.
@@ -146,6 +150,7 @@ class Sandboxes:
             annotations=request.annotations,
             egress=request.egress_mode or "none",
             unkept_promises=self._backend.unkept_promises,
+            for_one_run=for_one_run,
             body=body,
         )
         box = LiveSandbox(

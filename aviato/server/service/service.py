@@ -200,6 +200,7 @@ class Service:
                 self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets
             ).run()
             await in_thread(self.results.restore)
+            self.runs.restore()
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self.registry.unable = error

@@ -28,6 +28,7 @@ class SandboxRecord:
         ports: exposed port → port of this machine, as long as it has one; in the order of the create.
         egress: what it may connect to: `none`, `internet`, or the hosts of its allow-list.
         unkept_promises: of its backend, when it was accepted.
+        for_one_run: it was made for one command, and ends with it.
     """
 
     sandbox_id: str
@@ -55,6 +56,7 @@ class SandboxRecord:
     ports: dict[int, int | None] = field(default_factory=dict)
     egress: str | list[str] = "none"
     unkept_promises: tuple[str, ...] = ()
+    for_one_run: bool = False
     body: str | None = None
 
 
@@ -119,6 +121,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "detached": bool,
     "begun": bool,
     "let_go": bool,
+    "for_one_run": bool,
     "tags": lambda text: tuple(json.loads(text)),
     "annotations": json.loads,
     "limits": json.loads,

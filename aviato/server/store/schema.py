@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -31,6 +31,7 @@ CREATE TABLE sandboxes (
     ports TEXT NOT NULL DEFAULT '{}',
     egress TEXT NOT NULL DEFAULT '"none"',
     unkept_promises TEXT NOT NULL DEFAULT '[]',
+    for_one_run INTEGER NOT NULL DEFAULT 0,
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -78,5 +79,6 @@ MIGRATIONS = {
         ALTER TABLE leases ADD COLUMN owner TEXT; UPDATE leases SET owner = '*';
     """,
     5: "ALTER TABLE sandboxes ADD COLUMN unkept_promises TEXT NOT NULL DEFAULT '[]';",
+    6: "ALTER TABLE sandboxes ADD COLUMN for_one_run INTEGER NOT NULL DEFAULT 0;",
 }
 """From each older version to the next."""
