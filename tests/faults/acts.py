@@ -1,7 +1,7 @@
 """What users do, with what must come of it. An act is written once, for coroutines and for threads.
 
-An act is a generator of steps: handles, pieces of streams, pauses. A coroutine awaits each, a thread waits for it, and the act goes
-on with what it gave.
+An act is a generator of steps: handles, pieces of streams, pauses. A coroutine awaits each, a thread waits for it, and the
+act goes on with what it gave.
 """
 
 from __future__ import annotations

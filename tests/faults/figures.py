@@ -84,9 +84,7 @@ class OwnGroups:
     @staticmethod
     def count(pid: int) -> int:
         """How many groups there are below those of a process that made some."""
-        return sum(
-            entry.is_dir() for name in CONTROLLERS for entry in (GROUPS / name / f"aviato-soak-{pid}").glob("**/*")
-        )
+        return sum(entry.is_dir() for name in CONTROLLERS for entry in (GROUPS / name / f"aviato-soak-{pid}").glob("**/*"))
 
     def leave(self) -> None:
         """Take them away, once nobody else is in them."""

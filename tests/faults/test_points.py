@@ -12,6 +12,7 @@ import pytest
 import aviato
 from aviato.rl import Task, evaluate
 from aviato.server.fault_points import POINTS
+from aviato.server.routes.streaming import RUN_HOLD_BACK_SECONDS
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
 
@@ -118,8 +119,9 @@ async def test_a_client_that_leaves_while_its_server_is_away_leaves_nothing(faul
 
 def test_a_sandbox_for_one_command_ends_with_it_whichever_server_sees_the_end(faulty: FaultyServer) -> None:
     with aviato.Session(aviato.SandboxDefaults(base_url=faulty.url)) as session:
-        evaluation = evaluate([Task(command=["sleep", "2"])], session=session)
+        evaluation = evaluate([Task(command=["sleep", "3"])], session=session)
         until(lambda: any(box.started_at for box in aviato.Sandbox.list(base_url=faulty.url).result()), 10)
+        time.sleep(3 * RUN_HOLD_BACK_SECONDS)  # From here on its caller has a part, and comes back for the rest.
         faulty.kill()
         faulty.start()
         assert evaluation.result(30)[0].passed

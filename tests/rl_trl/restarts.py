@@ -1,6 +1,7 @@
 """The same training run again and again, for a test that kills its server: `python restarts.py RESULTS CALL NAME…`.
 
-CALL is a file that says which reward call is under way. Each run makes the same completions; what differs is the machine's fate.
+CALL is a file that says which reward call is under way. Each run has the same completions; what differs is what happens to the
+machine meanwhile.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ async def test_a_result_waits_for_a_caller_who_was_cut_off_but_not_for_ever(serv
 
 
 async def test_a_result_waits_for_the_caller_of_an_earlier_server_but_not_for_ever(serving, folder, monkeypatch):
-    """The result may have reached its caller in the last moment of that server: then nobody comes back, and none asks for the end."""
+    """The result may have reached its caller in the last moment of that server: then nobody comes back or asks for the end."""
     async with serving(folder, make_backend("local", directory=Path(folder.path))) as (_, client, _):
         body = request_of(client, "sh", "-c", "sleep 0.3")
         sandbox_id = body["sandbox"]["sandbox_id"]
