@@ -78,13 +78,13 @@ class Reaper:
             self._service.places.update()
         if self._is_due("garbage", GARBAGE_SECONDS, now):
             self._collect()
-        if self._is_due("checkpoint", CHECKPOINT_SECONDS, now):
+        if self._is_due("checkpoint", CHECKPOINT_SECONDS, now, at_once=True):
             await in_thread(self._service.store.checkpoint)
         if self._is_due("trash", TRASH_SECONDS, now):
             for sandbox_id in list(self._service.lives.leftovers):
                 await self._service.lives.destroy(sandbox_id)
             await in_thread(empty_trash, self._service.folder.trash)
-        if self._is_due("purge", PURGE_SECONDS, now):
+        if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):
             await self._purge()
 
     def _collect(self) -> None:
@@ -95,8 +95,9 @@ class Reaper:
             resident = resident_bytes()
         self._resident = resident
 
-    def _is_due(self, what: str, period: float, now: float) -> bool:
-        if now < self._due.setdefault(what, now + period):
+    def _is_due(self, what: str, period: float, now: float, *, at_once: bool = False) -> bool:
+        """Whether it is time for something; what must not wait is due `at_once`, since a server may never get old."""
+        if now < self._due.setdefault(what, now if at_once else now + period):
             return False
         self._due[what] = now + period
         return True

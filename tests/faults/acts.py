@@ -239,7 +239,10 @@ def detached(site: Site, draw: random.Random) -> Act:
 def terminal(site: Site, draw: random.Random) -> Act:
     """Somebody types."""
     shell = site.box(draw).shell(["/bin/sh"])
-    yield shell.stdin.write(b"exit 3\n")
+    try:
+        yield shell.stdin.write(b"exit 3\n")
+    except aviato.SandboxExecutionError as error:
+        assert error.reason == "stdin_closed"  # It arrived, but its answer did not: the shell has ended.
     assert (yield shell).returncode == 3
 
 

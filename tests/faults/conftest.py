@@ -39,9 +39,11 @@ class FaultyServer:
         self.url = self.running.url
         self.socket = str(state / "test.sock")
 
-    def start(self) -> None:
-        """Start it, with nothing armed."""
+    def start(self, armed: str | None = None) -> None:
+        """Start it, with nothing armed or with an act and a point: `fail hello.before`."""
         self.disarm()
+        if armed is not None:
+            self.arm(*armed.split())
         environment = {**SECRETS, "AVIATO_TEST_FAULTS": str(self.faults)}
         self.running = start_server(self.state, environment=environment, **self._settings)
 

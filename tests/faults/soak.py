@@ -52,6 +52,8 @@ MEMORY_FROM_SECONDS = 30.0
 """Shorter rounds do not warm up."""
 STORE_FACTOR = 1.5
 """Records are forgotten in batches, so rounds differ."""
+LOG_BYTES = 32 << 20
+"""It is as long as what was written between two checkpoints."""
 
 
 def say(**line: Any) -> None:
@@ -222,7 +224,8 @@ class Soak:
                 found[f"{what} of the {name}"] = value
         for name, server in zip(("killed", "lasting"), self._servers, strict=True):
             folder = server.state / "state" / "serve"
-            found[f"store_bytes of the {name} server"] = sum(one.stat().st_size for one in folder.glob("store.db*"))
+            found[f"store_bytes of the {name} server"] = (folder / "store.db").stat().st_size
+            found[f"log_bytes of the {name} server's store"] = (folder / "store.db-wal").stat().st_size
             found[f"files of the {name} server"] = sum(one.is_file() for one in folder.glob("**/*"))
         return found
 
@@ -248,6 +251,8 @@ class Soak:
         for name, value in last.items():
             if name.startswith("memory"):
                 most = first[name] * MEMORY_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
+            elif name.startswith("log_bytes"):
+                most = LOG_BYTES
             elif name.startswith(("store", "files")):
                 most = first[name] * STORE_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
             else:
@@ -268,7 +273,7 @@ class Soak:
 
 
 def _counts(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if not name.startswith(("memory", "store", "files"))}
+    return {name: value for name, value in found.items() if not name.startswith(("memory", "store", "log", "files"))}
 
 
 def soak(options: argparse.Namespace) -> int:

@@ -152,6 +152,17 @@ async def _awaited(process: aviato.Process) -> aviato.ProcessResult:
     return await process
 
 
+def test_a_supervisor_that_cannot_be_reached_at_first_is_not_given_up(faulty: FaultyServer) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as box:
+        box.write_file("kept", b"here").result()
+        faulty.kill()
+        before = hits(faulty, "hello.before")
+        faulty.start(armed="fail hello.before")
+        until(lambda: hits(faulty, "hello.before") > before + 1, 5)
+        faulty.disarm()
+        assert box.exec(["cat", "kept"]).result().stdout == "here"
+
+
 def test_a_full_disk_is_a_gap_in_what_is_kept_and_stalls_nothing(faulty: FaultyServer) -> None:
     with aviato.Sandbox(base_url=faulty.url) as box:
         faulty.arm("fail", "disk.before")

@@ -39,6 +39,16 @@ async def test_a_supervisor_that_fell_silent_is_given_up(server, rounds, monkeyp
     assert (await server.call("GET", f"/v1/sandboxes/{healthy}"))["status"] == "running"
 
 
+async def test_a_server_forgets_what_is_old_in_its_first_round(server):
+    """One that is restarted again and again never gets older than that."""
+    sandbox_id = (await server.running())["sandbox_id"]
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    await server.wait(sandbox_id, "ended")
+    server.service.store._db.execute("UPDATE sandboxes SET ended_at = 1")
+    await Reaper(server.service)._round(time.monotonic(), 0.0)
+    await server.call("GET", f"/v1/sandboxes/{sandbox_id}", expect=404)
+
+
 async def test_a_lifetime_that_its_supervisor_missed_is_ended_by_the_server(server, rounds):
     sandbox_id = (await server.running(max_lifetime_seconds=5))["sandbox_id"]
     await rounds()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 10.0
+AGAIN_SECONDS = 0.2
 _LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATING)
 
 
@@ -209,12 +210,17 @@ class Reconciliation:
             self._leases.attach(lease, box)
 
     async def _reconnect(self, sandbox_id: str) -> SupervisorLink | None:
-        try:
-            async with asyncio.timeout(RECONNECT_SECONDS):
-                return await self._backend.reconnect(sandbox_id)
-        except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
-            log.warning("sandbox %s does not answer: %r", sandbox_id, error)
-            return None
+        """A link to its supervisor; what fails while that lives is tried again, since a sandbox is given up for good."""
+        deadline = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(RECONNECT_SECONDS):
+                    return await self._backend.reconnect(sandbox_id)
+            except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
+                if time.monotonic() + AGAIN_SECONDS > deadline:
+                    log.warning("sandbox %s does not answer: %r", sandbox_id, error)
+                    return None
+            await asyncio.sleep(AGAIN_SECONDS)
 
 
 def _said(error: Exception) -> str:
