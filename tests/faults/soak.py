@@ -39,6 +39,8 @@ from tests.faults import acts, figures
 from tests.faults.conftest import FaultyServer, RunningProxy
 
 PR_SET_CHILD_SUBREAPER = 36
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""Large blocks go back to the system as soon as they are freed: else what a peak has left behind looks like a leak."""
 IN_LOOP = IN_THREADS = 4
 QUIET_SECONDS = 90.0
 STEADY_SECONDS = 2.0
@@ -293,6 +295,7 @@ def above() -> int:
     """Its parent: whatever loses its own parent becomes its child, so that nothing that is left goes unseen."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own = figures.OwnGroups()
+    os.environ.update(ALLOCATOR)
     inner = subprocess.Popen([sys.executable, "-m", "tests.faults.soak", "--inside", *sys.argv[1:]])
     signal.signal(signal.SIGTERM, lambda *_: inner.kill())
     while True:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MINUTES = int(os.environ.get("AVIATO_TEST_SOAK_MINUTES", "0"))
 SEED = int(os.environ.get("AVIATO_TEST_FAULT_SEED", "0")) or random.randrange(1, 1 << 31)
-SHORT_SECONDS = 4.0
+SHORT_SECONDS = 3.0
 QUIET_SECONDS = 120.0
 """A round's end and its figures take no longer."""
 ROUNDS, ROUND_SECONDS = (1 + MINUTES, 60.0) if MINUTES else (2, SHORT_SECONDS)
