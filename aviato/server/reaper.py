@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import sqlite3
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aviato.server.service import Service
     from aviato.server.service.live import LiveSandbox
 
@@ -79,13 +82,19 @@ class Reaper:
         if self._is_due("garbage", GARBAGE_SECONDS, now):
             self._collect()
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now, at_once=True):
-            await in_thread(self._service.store.checkpoint)
+            await self._keep_store_small("be folded", lambda: in_thread(self._service.store.checkpoint))
         if self._is_due("trash", TRASH_SECONDS, now):
             for sandbox_id in list(self._service.lives.leftovers):
                 await self._service.lives.destroy(sandbox_id)
             await in_thread(empty_trash, self._service.folder.trash)
         if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):
-            await self._purge()
+            await self._keep_store_small("forget what is old", self._purge)
+
+    async def _keep_store_small(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except sqlite3.Error as error:
+            log.error("the store cannot %s now: %s", what, error)
 
     def _collect(self) -> None:
         """Errors hold what they quote in circles, and Python frees these by their number: few large ones stay for long."""

@@ -32,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import aviato
+from aviato.bridge.operation import OperationRef
 from aviato.server.fault_points import POINTS
+from aviato.server.threads import fix_threads
 from aviato.transport import http
 from tests.conftest import make_state_dir, remove
 from tests.faults import acts, figures
@@ -233,6 +235,8 @@ class Soak:
 
     async def run(self) -> None:
         """All rounds."""
+        fix_threads(asyncio.get_running_loop())
+        await OperationRef.start(_fix_threads(), name="fix threads")
         first: dict[str, Any] = {}
         for number in range(self._options.rounds):
             self._began = time.monotonic()
@@ -272,6 +276,11 @@ class Soak:
         for proxy in self.proxies:
             proxy.stop()
         remove(self._keys)
+
+
+async def _fix_threads() -> None:
+    """Give the loop of all handles its threads at once: it would make them one by one, when they are needed."""
+    fix_threads(asyncio.get_running_loop())
 
 
 def _counts(found: dict[str, Any]) -> dict[str, Any]:
