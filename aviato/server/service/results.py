@@ -77,9 +77,11 @@ class Results:
 
     Args:
         directory: where the files lie.
+        kept_seconds: how long.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, kept_seconds: float = KEPT_SECONDS) -> None:
+        self._kept_seconds = kept_seconds
         self._directory = directory
         self._left: dict[str, _Left] = {}
         self._size_bytes = 0
@@ -183,7 +185,7 @@ class Results:
     def _entry(self, sandbox_id: str) -> _Left:
         left = self._left.get(sandbox_id)
         if left is None:
-            left = self._left[sandbox_id] = _Left(time.monotonic() + KEPT_SECONDS)
+            left = self._left[sandbox_id] = _Left(time.monotonic() + self._kept_seconds)
         return left
 
     def _grow(self, sandbox_id: str, left: _Left, size_bytes: int) -> None:
