@@ -101,9 +101,11 @@ class Soak:
 
     async def round(self, number: int) -> None:
         """A round of everything; returns when all of it has ended."""
-        until = time.monotonic() + self._options.round_seconds
         for site in self.sites:
             site.open()
+        # What all acts of a round share is there before anything fails: if it could not be made, all of them would fail.
+        await asyncio.gather(*(box for site in self.sites for box in site.shared))
+        until = time.monotonic() + self._options.round_seconds
         chaos = asyncio.gather(self._kill(number, until), *(self._fail(server, number, until) for server in self._servers))
         loop = asyncio.get_running_loop()
         await asyncio.gather(

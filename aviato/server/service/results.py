@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -77,11 +78,11 @@ class Results:
 
     Args:
         directory: where the files lie.
-        kept_seconds: how long.
+        most_seconds: how long at most, where that is less than usual.
     """
 
-    def __init__(self, directory: str, kept_seconds: float = KEPT_SECONDS) -> None:
-        self._kept_seconds = kept_seconds
+    def __init__(self, directory: str, most_seconds: float = math.inf) -> None:
+        self._most_seconds = most_seconds
         self._directory = directory
         self._left: dict[str, _Left] = {}
         self._size_bytes = 0
@@ -185,7 +186,7 @@ class Results:
     def _entry(self, sandbox_id: str) -> _Left:
         left = self._left.get(sandbox_id)
         if left is None:
-            left = self._left[sandbox_id] = _Left(time.monotonic() + self._kept_seconds)
+            left = self._left[sandbox_id] = _Left(time.monotonic() + min(KEPT_SECONDS, self._most_seconds))
         return left
 
     def _grow(self, sandbox_id: str, left: _Left, size_bytes: int) -> None:

@@ -25,7 +25,7 @@ from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
 from aviato.server.service.reconcile import Reconciliation
 from aviato.server.service.registry import Registry
-from aviato.server.service.results import KEPT_SECONDS, Results
+from aviato.server.service.results import Results
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
@@ -68,7 +68,7 @@ class Service:
         main = MainCommand(folder.output)
         self.ports = Ports(backend, self.registry, self.polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
-        self.results = Results(folder.results, min(KEPT_SECONDS, settings.record_retention))
+        self.results = Results(folder.results, settings.record_retention)
         self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress, self.results)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(
