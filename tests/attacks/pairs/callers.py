@@ -65,6 +65,11 @@ CUT = area.defence(
     patches=(Patch("server/strangers.py", " if one not in self._let_in and _is_tcp(one.transport)]", " if False]"),),
 )
 
+CROWDED = area.defence(
+    "connections are fewer than descriptors",
+    patches=(Patch("server/crowd.py", "return max(32, open_files() // SHARE)", "return 1 << 30"),),
+)
+
 KEYS = """
 mine
 other
@@ -207,7 +212,7 @@ def secret(place: Place) -> bool:
     return b"of-the-server" in place.ask("poor", "POST", f"/v1/sandboxes/{body['sandbox_id']}/execs", command)[1]
 
 
-@attack("hold all connections without a key", CUT)
+@attack("hold all connections without a key", CUT, CROWDED)
 def hold(place: Place) -> bool:
     """As many as there can be, and another whenever one has gone. Clients that are cut off come again."""
     resource.prlimit(place.pid, resource.RLIMIT_NOFILE, (256, 256))
