@@ -147,10 +147,10 @@ class FakeLink:
     async def resize(self, exec_id, width, height):
         self._find(exec_id)
 
-    async def write_file(self, path, chunks, *, mode, size_bytes):
+    async def write_file(self, path, chunks, *, mode, size_bytes, part=None):
         self.files[path] = b"".join([chunk async for chunk in chunks])
 
-    async def write_tree(self, path, chunks):
+    async def write_tree(self, path, chunks, key=None):
         self.files[path] = b"".join([chunk async for chunk in chunks])
 
     async def signal(self, exec_id, signal):
