@@ -22,6 +22,7 @@ CONTROLLED = {
 """Tests that take their defences away themselves."""
 UNCONTROLLED = {
     "a command: other commands of the sandbox that it may signal": "nothing is promised",
+    "a client: another client's turn": "an order, of which the tests know every place",
     "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
 }
 """Promises whose attacks have no control, and why."""
