@@ -22,7 +22,7 @@ import training  # noqa: E402
 from aviato.rl.trl import code_reward  # noqa: E402
 
 STEPS = 6
-SECONDS = 0.6
+SECONDS = 1.5
 """Each completion's code takes so long."""
 
 
