@@ -59,7 +59,8 @@ class Acknowledger:
 
     def results_of(self, sandbox_id: str) -> list[str]:
         """The commands of a sandbox whose whole results have arrived, and the server was not told so yet."""
-        return [exec_id for (exec_id, reader_id), ack in self._execs.get(sandbox_id, {}).items() if ack.done and not reader_id]
+        # A whole result that an attached reader has is no less whole: what a command has left goes either way.
+        return list(dict.fromkeys(exec_id for (exec_id, _), ack in self._execs.get(sandbox_id, {}).items() if ack.done))
 
     def stopped(self, sandbox_id: str) -> None:
         """It has ended: the server has nothing left of it that the acknowledgement of a whole result would free."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from aviato.core.client import encode_create
 from aviato.core.secrets import own_values
 from aviato.exceptions import (
+    AviatoAuthenticationError,
     AviatoError,
+    AviatoValidationError,
     SandboxFailedError,
     SandboxNotRunningError,
     SandboxTerminatedError,
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from aviato.core.turns import Turns
 
 logger = logging.getLogger("aviato")
+
+NO_SERVER = frozenset({"embedded_start", "state_dir", "tls"})
+"""Reasons for which no request was ever sent."""
+
 _noted: set[str] = set()
 
 
@@ -284,17 +290,21 @@ class SandboxHandle:
             # Whatever comes of the create, its answer is there before the stop is sent: nothing can be created after it.
             await asyncio.wait((self._start,))
             error = None if self._start.cancelled() else self._start.exception()
-            if isinstance(error, AviatoError) and not error.retryable and not self._by_run:
+            if isinstance(error, AviatoError) and _nothing_made(error) and not self._by_run:
                 return
             missing_ok = missing_ok or error is not None
+        else:
+            error = None
         if self.turns is not None:
             self.turns.leaving(self, True)
         try:
             received = self.presence.acknowledgements.results_of(self.sandbox_id)
             info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok, received=received)
-        except BaseException:
+        except BaseException as failure:
             if self.turns is not None:
                 self.turns.leaving(self, False)
+            if _is_final(error) and _is_final(failure):
+                return  # Its start has said what is wrong with this server.
             raise
         self.presence.acknowledgements.stopped(self.sandbox_id)
         if info is not None:
@@ -360,6 +370,19 @@ class SandboxHandle:
             self.presence.acknowledgements.let_go(self.sandbox_id)
             if self.turns is not None and self._create is not None and self._create.get("command") is None:
                 self.turns.let_go(self)
+
+
+def _is_final(error: BaseException | None) -> bool:
+    return isinstance(error, AviatoError) and not error.retryable
+
+
+def _nothing_made(error: AviatoError) -> bool:
+    """Whether a create that failed so reached no server, or was refused by it: there is nothing to end.
+
+    After any other failure there may be a sandbox, and an answer that was garbled on its way is the only one there was.
+    """
+    refused = isinstance(error, (AviatoValidationError, AviatoAuthenticationError))
+    return refused or (_is_final(error) and error.reason in NO_SERVER)
 
 
 def ending_error(info: SandboxInfo) -> AviatoError | None:

@@ -310,8 +310,8 @@ def test_the_next_server_goes_on_where_the_killed_one_was(make_server: Any, monk
     assert hashlib.sha256(rest.stdout_bytes).digest() == hashlib.sha256(expected).digest()
     again = box.attach(early.exec_id).result()
     assert (again.stdout, again.returncode, again.command[0]) == ("early\n", 6, "sh")
-    # What was confirmed to the server that was killed stays on disk for its ten minutes: the next one does not know of it.
     box.stop(0.0).result()
+    wait_for(lambda: not kept(server, box))
 
 
 def test_a_full_disk_is_a_gap_of_ours_and_stalls_nobody(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,14 @@ T = TypeVar("T")
 class Cut:
     """What shall be cut: the next request that begins so, after so many bytes of it or of its answer.
 
-    With `shuts` nobody is let through then.
+    With `shuts` nobody is let through then; `instead` is what the client gets in place of the rest of the answer.
     """
 
     begins: bytes
     up: int | None = None
     down: int | None = None
     shuts: bool = False
+    instead: bytes = b""
     happened: bool = False
 
 
@@ -70,9 +71,9 @@ class Gate:
         """Pass on requests, and no byte of an answer."""
         self._swallows = True
 
-    def cut(self, begins: str, *, up: int | None = None, down: int | None = None, shuts: bool = False) -> Cut:
+    def cut(self, begins: str, **how: Any) -> Cut:
         """Cut the next request whose head begins so; see `Cut`."""
-        self._cut = Cut(begins.encode(), up, down, shuts)
+        self._cut = Cut(begins.encode(), **how)
         return self._cut
 
     def stop(self) -> None:
@@ -157,6 +158,7 @@ class _Passing:
                     continue
                 if self._cut is not None and self._cut.down is not None:
                     data = self._upto(data)
+                    data += self._cut.instead if self._cut.happened else b""
                 writer.write(data)
                 await writer.drain()
                 if self._cut is not None and self._cut.happened:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from aviato import OperationRef, Sandbox
+from aviato import OperationRef, Sandbox, SandboxUnavailableError
+from aviato.wire.version import WIRE_VERSION
 from tests.conftest import RunningServer
 from tests.faults.gate import Cut, Gate, gate_to
 
@@ -188,3 +189,33 @@ def test_cut_anywhere_it_has_its_effect_once(place: Place, call: Callable[[Place
     count = asyncio.run(all_of_it())
     print(f"{count} cuts")
     assert count >= 100 // STEP
+
+
+GARBLED = (
+    b"HTTP/1.1 201 Created\r\nAviato-Wire: %d\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" % WIRE_VERSION
+)
+FOREIGN = b"HTTP/1.1 500 Internal Server Error\r\nAviato-Wire: %d\r\nContent-Length: 5\r\n\r\nsorry" % WIRE_VERSION
+
+
+@pytest.mark.parametrize("answer", [GARBLED, FOREIGN], ids=["garbled", "foreign"])
+def test_a_sandbox_whose_start_seemed_to_fail_ends_with_its_stop(server: RunningServer, answer: bytes) -> None:
+    with gate_to(server.url) as gate:
+        box = Sandbox(base_url=gate.url)
+        cut = gate.cut("POST /v1/sandboxes ", down=0, instead=answer)
+        with pytest.raises(SandboxUnavailableError) as caught:
+            box.start().result()
+        assert cut.happened and (caught.value.reason, caught.value.retryable) == ("protocol", False)
+        assert Sandbox.from_id(box.sandbox_id, base_url=server.url).result().status_reason is None
+        box.stop(0).result()
+        assert Sandbox.from_id(box.sandbox_id, base_url=server.url).result().status_reason == "stopped"
+
+
+def test_where_no_server_answers_the_stop_adds_no_error(server: RunningServer) -> None:
+    with gate_to(server.url) as gate:
+        box = Sandbox(base_url=gate.url)
+        nobody = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        gate.cut("POST /v1/sandboxes ", down=0, instead=nobody)
+        with pytest.raises(SandboxUnavailableError, match="no aviato server"):
+            box.start().result()
+        gate.cut("POST /v1/sandboxes/sb-", down=0, instead=nobody)
+        box.stop(0).result()

@@ -261,7 +261,7 @@ def test_the_page_has_these_rows() -> None:
     assert rows == [(name, row.error.__name__, row.reason, row.whose) for name, row in ROWS.items()]
 
 
-@pytest.mark.parametrize("name", ROWS.keys() - HERE.keys())
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in HERE])
 def test_the_others_are_brought_about_elsewhere(name: str) -> None:
     row = ROWS[name]
     assert isinstance(row.begin, str)
