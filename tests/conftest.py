@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also the tests that take minutes")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Of `-n auto`: most tests wait most of the time."""
+    return max(4, os.cpu_count() or 1)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
         for item in items:
@@ -44,6 +51,14 @@ class RunningServer:
     state_dir: str
     process: subprocess.Popen[bytes]
     log: Path
+
+    def port(self) -> int:
+        """Its port over TCP, as its log has it."""
+        deadline = time.monotonic() + START_SECONDS
+        while (found := re.search(r"http://127.0.0.1:(\d+)\n", self.log.read_text())) is None:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.01)
+        return int(found[1])
 
     def restart(self) -> None:
         """Another server on the same state, once this one has ended."""

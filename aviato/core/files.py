@@ -134,7 +134,7 @@ async def write_chunks(handle: SandboxHandle, path: str, chunks: AsyncIterable[b
     """Replace a file by what a source yields, in parts: the source cannot be read twice, and each part can be sent again."""
     await handle.wait_running()
     url, key, offset = _url(handle, "", path=path, mode=mode), new_key(), 0
-    parts = _parts(chunks)
+    parts = gathered_chunks(chunks, PART_BYTES)
     part: list[bytes] = await anext(parts, [])
     while True:
         following = await anext(parts, None)
@@ -153,14 +153,14 @@ async def write_chunks(handle: SandboxHandle, path: str, chunks: AsyncIterable[b
         part, offset = following, offset + size
 
 
-async def _parts(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """The same bytes, as many at a time as are sent again after a cut."""
+async def gathered_chunks(chunks: AsyncIterable[bytes], size_bytes: int) -> AsyncIterator[list[bytes]]:
+    """The same bytes, so many at a time, or what is left."""
     held: list[bytes] = []
     size = 0
     async for chunk in chunks:
         held.append(chunk)
         size += len(chunk)
-        if size >= PART_BYTES:
+        if size >= size_bytes:
             yield held
             held, size = [], 0
     if held:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.core.client import encode_create
 from aviato.core.secrets import own_values
+from aviato.core.shared import SharedTask
 from aviato.exceptions import (
     AviatoAuthenticationError,
     AviatoError,
@@ -21,7 +22,7 @@ from aviato.options import SandboxStatus
 from aviato.wire.sandboxes import SandboxInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from aviato.core.client import Client
     from aviato.core.presence import Presence
@@ -76,9 +77,9 @@ class SandboxHandle:
         self._asked_at = 0.0
         self._queued_seconds = 0.0
         self._on_running = on_running
-        self._start: asyncio.Task[None] | None = None
-        self._watches: dict[str, asyncio.Task[SandboxInfo]] = {}
-        self._stop: asyncio.Task[None] | None = None
+        self._start: SharedTask[None] | None = None
+        self._watches: dict[str, SharedTask[SandboxInfo]] = {}
+        self._stop: SharedTask[None] | None = None
         self._operations = 0
         self._by_run = False
         """Its create went with a command, so an error may be that of the command."""
@@ -90,14 +91,14 @@ class SandboxHandle:
         """Return once the server has accepted it; all callers share one request, and a cancelled one leaves it."""
         if self.accepted and not self.stopped:
             return
-        await asyncio.shield(self._starting())
+        await self._starting().outcome()
         if self.stopped:
             raise self._is_stopped()
 
     async def start_by(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """As `start`, by a request of the caller's own that holds the create; `send` returns once that is accepted."""
         self._by_run = True
-        await asyncio.shield(self._starting(send))
+        await self._starting(send).outcome()
         if self.stopped:
             raise self._is_stopped()
 
@@ -108,13 +109,13 @@ class SandboxHandle:
         if not self.queued:
             await self.start()
 
-    def _starting(self, send: Callable[[bytes], Awaitable[None]] | None = None) -> asyncio.Task[None]:
+    def _starting(self, send: Callable[[bytes], Awaitable[None]] | None = None) -> SharedTask[None]:
         if self.stopped:
             raise self._is_stopped()
         if self._start is None or self._start.done():
             turn = None if self.turns is None else self.turns.join(self)
             self._asked_at = time.time()
-            self._start = _task(self._request_start(turn, send or self._send_create), f"start {self.sandbox_id}")
+            self._start = SharedTask(self._request_start(turn, send or self._send_create), f"start {self.sandbox_id}")
         return self._start
 
     @property
@@ -145,7 +146,7 @@ class SandboxHandle:
     async def until_accepted(self) -> None:
         """Wait for a start under way, stopped meanwhile or not."""
         if not self.accepted and self._start is not None:
-            await asyncio.shield(self._start)
+            await self._start.outcome()
 
     async def _send_create(self, body: bytes) -> None:
         self.see(await self.client.create(body))
@@ -210,8 +211,8 @@ class SandboxHandle:
     async def _watch(self, until: str) -> SandboxInfo:
         watch = self._watches.get(until)
         if watch is None or watch.done():
-            watch = self._watches[until] = _task(self._poll(until), f"wait for {self.sandbox_id}")
-        return await asyncio.shield(watch)
+            watch = self._watches[until] = SharedTask(self._poll(until), f"wait for {self.sandbox_id}")
+        return await watch.outcome()
 
     async def _poll(self, until: str) -> SandboxInfo:
         while True:
@@ -280,16 +281,16 @@ class SandboxHandle:
             return
         if self.info is not None and self.info.status.is_terminal and not self.accepted:
             return
-        if self._stop is None or (self._stop.done() and self._stop.exception() is not None):
-            self._stop = _task(self._request_stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}")
-        await asyncio.shield(self._stop)
+        if self._stop is None or self._stop.error() is not None:
+            self._stop = SharedTask(self._request_stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}")
+        await self._stop.outcome()
 
     async def _request_stop(self, grace_seconds: float, missing_ok: bool) -> None:
         self.stopped = True
         if not self.accepted and self._start is not None:
             # Whatever comes of the create, its answer is there before the stop is sent: nothing can be created after it.
-            await asyncio.wait((self._start,))
-            error = None if self._start.cancelled() else self._start.exception()
+            await self._start.ended()
+            error = self._start.error()
             if isinstance(error, AviatoError) and _nothing_made(error) and not self._by_run:
                 return
             missing_ok = missing_ok or error is not None
@@ -400,10 +401,3 @@ def ending_error(info: SandboxInfo) -> AviatoError | None:
         return SandboxTerminatedError(f"{subject} was ended by the server ({reason}){detail}", reason=reason, **fields)
     how = "was stopped" if status is SandboxStatus.TERMINATED else "has ended: its main command exited with 0"
     return SandboxNotRunningError(f"{subject} {how}", reason=reason, **fields)
-
-
-def _task(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A shared piece of work; its failure reaches whoever waits, and nobody has to."""
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task

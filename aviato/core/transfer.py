@@ -22,7 +22,7 @@ from aviato.trees.unpack import Arrival
 from aviato.wire.errors import ErrorBody, from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.trees.unpack import OutsideLinks
@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 logger = logging.getLogger("aviato")
 
 CHUNK_BYTES = 1 << 20
+"""So much at a time is worth a hop to another thread."""
 ENTRIES_A_CHUNK = 2_000
 _MOST_PIECES = 1_000
 """The kernel takes 1,024 in one call."""
@@ -137,7 +138,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
         file.close()
         os.replace(file.name, local)
 
-    batches = _batches(files.read_chunks(handle, remote, set_mode))
+    batches = files.gathered_chunks(files.read_chunks(handle, remote, set_mode), CHUNK_BYTES)
     # The first part comes before anything is made here: it may turn out that there is no such file.
     first: list[bytes] = await anext(batches, [])
     file = await _made(begin, discard)
@@ -170,7 +171,7 @@ def _write_all(fd: int, pieces: list[bytes]) -> None:
 
 async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks) -> None:
     arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=_umask()), lambda made: _run(made.abort()))
-    batches = _batches(files.read_tree(handle, remote))
+    batches = files.gathered_chunks(files.read_tree(handle, remote), CHUNK_BYTES)
     try:
         async for batch in batches:
             await in_thread(_run, arrival.feed(b"".join(batch)))
@@ -221,20 +222,6 @@ class _Source:
             if self._closed:
                 raise ValueError("the request that this was read for has ended")
             return next(self._parts, b"")
-
-
-async def _batches(chunks: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """The same chunks, as many at a time as are worth a hop to another thread."""
-    held: list[bytes] = []
-    size = 0
-    async for chunk in chunks:
-        held.append(chunk)
-        size += len(chunk)
-        if size >= CHUNK_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 async def _made(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:

@@ -165,13 +165,15 @@ def test_after_a_failed_write_too_and_the_input_still_ends():
     class Lost(Sink):
         async def send(self, data, offset):
             self.received += data
+            await self.gate.wait()
             raise SandboxUnavailableError("the answer was lost")
 
         async def send_eof(self, offset):
             self.eof_at.append(offset)
 
-    sink = Lost()
+    sink = Lost(open_at_once=False)
     first, second = sink.writer.write(b"one"), sink.writer.write(b"two")
+    sink.open()
     with pytest.raises(SandboxUnavailableError):
         first.result(5)
     with pytest.raises(SandboxExecutionError, match="closed: a write failed"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import pickle
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -24,6 +26,24 @@ def test_construction_is_free_and_the_id_is_known(served: Any) -> None:
     sandbox.stop().result()
     with pytest.raises(aviato.SandboxNotRunningError):
         sandbox.exec(["true"]).result()
+
+
+def _fails_to_start(of: aviato.Session) -> Sandbox:
+    """Its errors have gone through a frame that has the sandbox in it, and are gone with that."""
+    sandbox = of.sandbox(container_image="nowhere/nothing:1")
+    for _ in range(2):
+        with pytest.raises(aviato.SandboxImageError):
+            sandbox.exec(["true"]).result()
+    with pytest.raises(aviato.SandboxImageError):
+        sandbox.wait()
+    return sandbox
+
+
+def test_a_start_that_failed_keeps_no_object_alive(served: Any) -> None:
+    with aviato.Session() as session:
+        sandbox = weakref.ref(_fails_to_start(session))
+        gc.collect()
+        assert sandbox() is None
 
 
 def test_with_starts_and_stops(served: Any) -> None:

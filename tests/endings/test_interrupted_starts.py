@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_an_interrupted_start(trainer: Any, make_server: Any, how: str, number: 
         time.sleep(0.05)
 
 
-def test_the_same_orphan_in_two_trainers(trainer: Any, patient: Any) -> None:
+def test_the_same_orphan_in_two_trainers(trainer: Any, patient: Any, tmp_path: Path) -> None:
     """Both use it; whoever ends first stops it, and the other ends as silently."""
     with aviato.Sandbox(base_url=patient.url, detached=True) as orphan:
         orphan.wait()
@@ -56,13 +57,15 @@ def test_the_same_orphan_in_two_trainers(trainer: Any, patient: Any) -> None:
         session = aviato.Session()
         found = session.from_id({orphan.sandbox_id!r}).result()
         say(found.exec(["echo", "up"]).result(10).stdout.strip())
-        time.sleep(0.5)
+        while not os.path.exists({str(tmp_path / "go")!r}):
+            time.sleep(0.01)
         session.close().result()
         assert found.get_status() in ("terminated", "terminating")
         """
         both = [trainer(source), trainer(source)]
         for one in both:
             one.says()
+        (tmp_path / "go").touch()
         assert [one.end() for one in both] == [(0, "", "")] * 2
         assert orphan.get_status() == "terminated"
 

@@ -242,6 +242,7 @@ class Soak:
         fix_threads(asyncio.get_running_loop())
         await OperationRef.start(_fix_threads(), name="fix threads")
         first: dict[str, Any] = {}
+        before: Counter[str] = Counter()
         for number in range(self._options.rounds):
             self._began = time.monotonic()
             await self.round(number)
@@ -251,6 +252,10 @@ class Soak:
             if self._options.descriptors:
                 say(client=Counter(figures.descriptors(os.getpid())))
                 say(lasting=Counter(figures.descriptors(self.lasting.running.pid)))
+            if self._options.objects:
+                objects = figures.objects()
+                say(more_objects=dict((objects - before).most_common(40)))
+                before = before or objects
             first = first or now
         self._compare(first, now)
         faults = sum((proxy.counts for proxy in self.proxies), Counter())
@@ -336,6 +341,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=random.randrange(1, 1 << 31))
     parser.add_argument("--fault-seconds", type=float, default=0.3, help="between faults on connections of a proxy")
     parser.add_argument("--descriptors", action="store_true", help="list them")
+    parser.add_argument("--objects", action="store_true", help="count those of the client that are more than after the first")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     sys.exit(soak(given) if given.inside else above())

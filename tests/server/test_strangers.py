@@ -6,9 +6,7 @@ import asyncio
 import gzip
 import json
 import os
-import re
 import socket
-import time
 
 import pytest
 from aiohttp import web
@@ -102,11 +100,7 @@ def port(make_server, tmp_path):
     """And the log of a server."""
     (tmp_path / "keys").write_text(f"{KEY}\n")
     running = make_server(port=0, api_key_file=tmp_path / "keys")
-    deadline = time.monotonic() + 20
-    while (found := re.search(r"http://127.0.0.1:(\d+)\n", running.log.read_text())) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(found[1]), running.log
+    return running.port(), running.log
 
 
 def ask(port, data):

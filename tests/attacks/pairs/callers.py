@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import resource
 import socket
 import tempfile
@@ -125,11 +124,7 @@ def serving(arena: Arena, **variables: str) -> Iterator[Place]:
         keys = Path(directory) / "keys"
         keys.write_text(KEYS)
         with server(arena, environment=variables, port=0, api_key_file=keys) as running:
-            deadline = time.monotonic() + 20
-            while (found := re.search(r"http://127.0.0.1:(\d+)\n", running.log.read_text())) is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            yield Place(int(found[1]), running.pid)
+            yield Place(running.port(), running.pid)
 
 
 def attack(name: str, *walls: str, **variables: str) -> Callable[[Callable[[Place], bool]], Any]:
