@@ -112,3 +112,28 @@ async def test_what_is_on_disk_is_read_as_it_was_written(kept, tmp_path):
     ]
     again.confirm(sandbox_id, exec_id)
     assert not os.listdir(tmp_path)
+
+
+async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backend):
+    """It was killed between keeping it and removing its place, or in the middle of a line."""
+    sandbox_id, linked, offered = new_sandbox_id(), new_exec_id(), new_exec_id()
+    place = Path(backend._places.path(sandbox_id))
+    place.mkdir(parents=True)
+    line = json.dumps({"exec_id": linked, "exit": {"returncode": 4}, "output": [[0, "eHh4"], [0, ""]]})
+    (place / "note").write_text(f'{{"reason": "stopped"}}\n{line}\n')
+    for _ in range(3):
+        await kept.gather(sandbox_id, backend.leave_results, set())
+        assert (tmp_path / sandbox_id).stat().st_size == (place / "note").stat().st_size
+        assert kept._size_bytes == len(line) + 1
+    again = Results(str(tmp_path))
+    (tmp_path / sandbox_id).unlink()
+    (tmp_path / sandbox_id).write_text('{"exec_id": "ex-0')
+    again.restore()
+    await again.gather(sandbox_id, backend.leave_results, set())
+    with (tmp_path / sandbox_id).open("ab") as file:
+        file.write(b'{"exec_id": "ex-0')
+    again.offer(sandbox_id, offered, Result(EXIT, (0, b"y"), (0, b"")))
+    again.save()
+    last = Results(str(tmp_path))
+    last.restore()
+    assert [(await last.load(sandbox_id, one)).stdout[1] for one in (linked, offered)] == [b"xxx", b"y"]

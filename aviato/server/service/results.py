@@ -121,7 +121,8 @@ class Results:
         left = self._entry(sandbox_id)
         left.on_disk = True
         left.exec_ids |= found.keys()
-        self._grow(sandbox_id, left, sum(found.values()))
+        in_memory = sum(result.size_bytes for result in left.unsaved.values())
+        self._grow(sandbox_id, left, sum(found.values()) + in_memory - left.size_bytes)
         for exec_id in confirmed:
             self.confirm(sandbox_id, exec_id)
 
@@ -170,6 +171,8 @@ class Results:
             if not left.unsaved:
                 continue
             lines = b"".join(_line(exec_id, result) for exec_id, result in left.unsaved.items())
+            if left.on_disk:
+                lines = b"\n" + lines  # The last one there may lack its end.
             try:
                 with open(self._path(sandbox_id), "ab", opener=_opener) as file:
                     file.write(lines)

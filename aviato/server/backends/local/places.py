@@ -127,17 +127,23 @@ class Places:
         return None
 
     def leave_results(self, sandbox_id: str, path: str) -> bool:
-        """Keep the note, if there are results behind it that nobody confirmed, under another name too."""
+        """Keep the note, if there are results behind it that nobody confirmed, under another name too.
+
+        A server that was killed when it had done so does it again.
+        """
         note = f"{self.path(sandbox_id)}/note"
         try:
             with open(note, "rb") as file:
                 if not any(b'"exec_id"' in line for line in file):
                     return False
-            if os.path.exists(path):  # Others were kept before.
-                with open(note, "rb") as file, open(path, "ab") as kept:
-                    shutil.copyfileobj(file, kept)
-            else:
-                os.link(note, path)
+                try:
+                    os.link(note, path)
+                except FileExistsError:
+                    if not os.path.samefile(note, path):  # Others were kept before.
+                        file.seek(0)
+                        with open(path, "ab") as kept:
+                            kept.write(b"\n")  # What another server did not write to its end.
+                            shutil.copyfileobj(file, kept)
         except FileNotFoundError:
             return False
         return True
