@@ -1,0 +1,182 @@
+"""The rounds: every peer does the same work in turn, in a new order each round."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import Ratio, Series, alternate, bwrap_argv, ratio
+
+from peers.catalogue import PEERS, WORKS, Peer, Work
+from peers.driven import Driven, PeerError
+from peers.server import server_pid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+OURS = "aviato, sync"
+"""What peers are compared with: their interfaces block, too."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of each work."""
+
+    large_rounds: int = 7
+    batch: int = 256
+    at_once: int = 8
+    output_bytes: int = 64 << 20
+    file_bytes: int = 1 << 20
+    live: int = 32
+
+
+@dataclass
+class Row:
+    """One peer on one work.
+
+    Attributes:
+        seconds: one a round; of memory, bytes. Empty where `failure` says why.
+        ratio: how many times aviato's cost its cost is; more than 1 is aviato ahead.
+    """
+
+    peer: Peer
+    work: Work
+    seconds: list[float] = field(default_factory=list)
+    failure: str | None = None
+    ratio: Ratio | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the peer."""
+        return self.peer.name
+
+    @property
+    def isolation(self) -> str:
+        """Of the peer."""
+        return self.peer.isolation
+
+    def percentile(self, percent: float) -> float:
+        """Of what was measured."""
+        return Series(self.name, self.seconds).percentile(percent)
+
+    @property
+    def verdict(self) -> str:
+        """`ahead`, `behind` or `even`, which is an interval with 1 in it; empty without a figure."""
+        if self.ratio is None:
+            return ""
+        return "ahead" if self.ratio.low > 1 else "behind" if self.ratio.high < 1 else "even"
+
+
+def measure(
+    rounds: int,
+    *,
+    peers: Iterable[str] = PEERS,
+    works: Iterable[str] = WORKS,
+    sizes: Sizes | None = None,
+    base_url: str | None = None,
+    install: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Row]:
+    """Measure peers on works, all in one run.
+
+    Args:
+        rounds: of works that take milliseconds; `sizes` has those of the others.
+        peers: names in `PEERS`.
+        works: names in `WORKS`.
+        sizes: how much of each.
+        base_url: aviato's server; None is that of `AVIATO_BASE_URL`, or the embedded one.
+        install: make environments that do not exist; else such a peer is a row with a reason.
+        say: is told what goes on.
+    """
+    sizes, works = sizes or Sizes(), list(works)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aviato-peers-")))
+        source = directory / "payload"
+        source.write_text(secrets.token_hex(sizes.file_bytes // 2))
+        bwrap = (bwrap_argv() or [shutil.which("bwrap") or "bwrap"])[0]
+        given = {"BENCHMARK_BWRAP": bwrap} | ({"AVIATO_BASE_URL": base_url} if base_url else {})
+        driven: dict[str, Driven | str] = {}
+        for name in peers:
+            say(f"starting {name}")
+            try:
+                driven[name] = stack.enter_context(Driven(PEERS[name], given, install=install))
+            except PeerError as error:
+                driven[name] = str(error)
+        pid = server_pid(base_url) if "memory" in works and any(PEERS[name].kind == "aviato" for name in driven) else None
+        rows = []
+        for work in (WORKS[name] for name in works):
+            say(work.title)
+            asked = _given(work.name, sizes, str(source), pid)
+            rows += _work(work, driven, asked, sizes.large_rounds if work.large else rounds)
+        return rows
+
+
+def _given(work: str, sizes: Sizes, source: str, pid: int | None) -> dict[str, Any]:
+    """What the harness is told beside the name of the work."""
+    roots = [pid] if pid else []
+    return {
+        "batch": {"count": sizes.batch, "at_once": sizes.at_once, "python": _python()},
+        "output": {"size": sizes.output_bytes},
+        "write": {"source": source},
+        "read": {"source": source},
+        "memory": {"count": sizes.live, "roots": roots},
+    }.get(work, {})
+
+
+def _python() -> str:
+    """An interpreter that every sandbox can see, the same for all."""
+    return shutil.which("python3", path="/usr/bin:/usr/local/bin") or str(Path(sys.executable).resolve())
+
+
+def _work(work: Work, driven: Mapping[str, Driven | str], asked: Mapping[str, Any], rounds: int) -> list[Row]:
+    rows, cases = [], []
+    for name, peer in driven.items():
+        row = Row(PEERS[name], work)
+        rows.append(row)
+        if isinstance(peer, str):
+            row.failure = peer
+            continue
+        row.failure = PEERS[name].lacks.get(work.name) or _cannot(work, PEERS[name], asked)
+        case = _case(row, peer, asked)
+        case()  # who fails the first time has a reason, and no turn
+        if row.failure is None:
+            cases.append((Series(name), case))
+    alternate(rounds, *cases, warmup=0 if work.large else 2)
+    measured = {series.name: series for series, _ in cases}
+    for row in rows:
+        if row.failure is None:
+            row.seconds = measured[row.name].seconds
+            if row.name != OURS and OURS in measured:
+                row.ratio = ratio(measured[row.name], measured[OURS])
+    return rows
+
+
+def _cannot(work: Work, peer: Peer, asked: Mapping[str, Any]) -> str | None:
+    if work.name != "memory":
+        return None
+    if os.getuid() != 0:
+        return "the memory of others' processes is shown to root only"
+    if peer.kind == "aviato" and not asked["roots"]:
+        return "the server's process is not on this machine"
+    return None
+
+
+def _case(row: Row, peer: Driven, asked: Mapping[str, Any]) -> Callable[[], float]:
+    """One turn. After a failure it does nothing more, so that the others' rounds go on."""
+
+    def case() -> float:
+        if row.failure is None:
+            try:
+                return peer.ask(row.work.name, **asked)
+            except PeerError as error:
+                row.failure = str(error)
+        return float("nan")
+
+    return case

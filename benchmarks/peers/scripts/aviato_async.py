@@ -1,0 +1,34 @@
+"""aviato from asyncio: an AsyncClient on a server that runs."""
+
+from contextlib import AsyncExitStack
+
+import aviato
+
+stack, client = AsyncExitStack(), aviato.AsyncClient()
+
+
+async def create():
+    if not hasattr(stack, "entered"):
+        stack.entered = await stack.enter_async_context(client)
+    return await client.sandbox()
+
+
+async def run(sandbox, argv):
+    result = await sandbox.exec(argv, max_output_bytes=1 << 30)
+    return result.returncode, result.stdout
+
+
+async def write(sandbox, path):
+    await sandbox.upload(path, "payload")
+
+
+async def read(sandbox):
+    return await sandbox.read_file("payload")
+
+
+async def stop(sandbox):
+    await sandbox.stop()
+
+
+async def close():
+    await stack.aclose()

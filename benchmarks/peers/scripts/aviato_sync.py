@@ -1,0 +1,32 @@
+"""aviato from blocking code: a session on a server that runs."""
+
+from pathlib import Path
+
+import aviato
+
+session = aviato.Session()
+
+
+def create():
+    return session.sandbox()
+
+
+def run(sandbox, argv):
+    result = sandbox.exec(argv, max_output_bytes=1 << 30).result()
+    return result.returncode, result.stdout
+
+
+def write(sandbox, path):
+    sandbox.write_file("payload", Path(path).read_bytes()).result()
+
+
+def read(sandbox):
+    return sandbox.read_file("payload").result()
+
+
+def stop(sandbox):
+    sandbox.stop().result()
+
+
+def close():
+    session.close().result()

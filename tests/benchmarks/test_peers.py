@@ -1,0 +1,152 @@
+"""The comparison with others: scripts that can be shown, rows that say what isolates, reasons for who is not measured."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from peers import PEERS, WORKS, Row, Sizes, measure  # noqa: E402
+from peers.driven import Driven, PeerError  # noqa: E402
+from peers.environments import NotInstalledError, interpreter  # noqa: E402
+
+SMALL = Sizes(large_rounds=1, batch=2, at_once=2, output_bytes=100_000, file_bytes=10_000, live=2)
+BARE = PEERS["bare subprocess"]
+
+
+def compare(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "compare.py"), *arguments]
+    environment = {**os.environ, "COLUMNS": "200", **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def written(tmp_path: Path, text: str, **changes: Any) -> Any:
+    """A peer with this script."""
+    (tmp_path / "own.py").write_text(text)
+    return dataclasses.replace(BARE, script=str(tmp_path / "own"), **changes)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_script_is_short_and_has_what_the_works_call(name: str) -> None:
+    text = PEERS[name].path.read_text()
+    assert len(text.splitlines()) <= 40
+    functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    needed = {"create", "run", "stop"} | ({"write", "read"} - set(PEERS[name].lacks))
+    assert needed <= functions
+
+
+def test_every_row_says_its_isolation_and_only_isolating_peers_have_to_be_beaten() -> None:
+    assert all(peer.isolation for peer in PEERS.values())
+    assert {name for name, peer in PEERS.items() if peer.isolation == "none"} == {
+        name for name, peer in PEERS.items() if not peer.isolates
+    }
+    assert {name for name, peer in PEERS.items() if peer.is_rival} == {"llm-sandbox", "sandlock", "Docker"}
+    assert [name for name, peer in PEERS.items() if peer.kind == "floor"] == ["bare runc", "bare bwrap", "bare subprocess"]
+
+
+def test_show_prints_the_script() -> None:
+    done = compare("--show", "sandlock")
+    assert done.stdout == PEERS["sandlock"].path.read_text() and done.returncode == 0
+
+
+@pytest.mark.timeout(120)
+def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    sizes = [f"--{name.replace('_', '-')}={value}" for name, value in dataclasses.asdict(SMALL).items()]
+    without = {"XDG_CACHE_HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    done = compare("--rounds", "2", "--no-install", *sizes, "--json", str(result), AVIATO_BASE_URL=server.url, **without)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {(row["work"], row["name"]): row for row in json.loads(result.read_text())["rows"]}
+    assert set(rows) == {(work, name) for work in WORKS for name in PEERS}
+    for (work, name), row in rows.items():
+        assert row["isolation"]
+        assert bool(row["measured"]) != bool(row["failure"])
+        if name.startswith("aviato") and (work != "memory" or os.getuid() == 0):
+            assert row["measured"] and min(row["measured"]) > 0, row["failure"]
+    assert rows["create", "bare subprocess"]["ratio"]["value"] < 1
+    assert rows["exec", "bare bwrap"]["failure"] == "keeps nothing between commands"
+    assert "llm-sandbox==0.3.46 is not installed" in rows["create", "llm-sandbox"]["failure"]
+    assert "SANDBOX_FUSION_ENDPOINT" in done.stdout and "not measured: Docker" in done.stdout
+    assert "nobody to compare with" in done.stdout
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["llm-sandbox", "sandlock", "SWE-ReX"])
+def test_a_peer_does_every_work_that_it_does_not_lack(name: str) -> None:
+    try:
+        interpreter(PEERS[name], install=False)
+    except NotInstalledError as error:
+        pytest.skip(str(error))
+    for row in measure(1, peers=[name], sizes=SMALL, install=False):
+        expected = PEERS[name].lacks.get(row.work.name)
+        if row.work.name != "memory" or os.getuid() == 0:
+            assert row.failure == expected, row
+            assert expected or len(row.seconds) == 1
+
+
+def test_a_peer_whose_call_fails_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = BARE.path.read_text().replace("return done.returncode,", "return 3,")
+    monkeypatch.setitem(PEERS, "broken", written(tmp_path, text, name="broken"))
+    rows = {row.name: row for row in measure(2, peers=["broken", "bare subprocess"], works=["exec"])}
+    assert rows["broken"].failure == "RuntimeError: /bin/true ended with status 3" and not rows["broken"].seconds
+    assert len(rows["bare subprocess"].seconds) == 2
+
+
+def test_who_fails_in_the_middle_leaves_the_others_their_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = BARE.path.read_text().replace(
+        "def run(directory, argv):", "turns = [1, 1, 1, 1]\n\n\ndef run(directory, argv):\n    turns.pop()"
+    )
+    monkeypatch.setitem(PEERS, "broken", written(tmp_path, text, name="broken"))
+    rows = {row.name: row for row in measure(5, peers=["broken", "bare subprocess"], works=["exec"])}
+    assert rows["broken"].failure == "IndexError: pop from empty list" and not rows["broken"].seconds
+    assert len(rows["bare subprocess"].seconds) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        ("import os\nos.write(2, b'out of luck')\nos._exit(1)", "its process ended: out of luck"),
+        ("print('not an answer')\ndef create(): raise LookupError('a\\nb')", "LookupError: a b"),
+    ],
+)
+def test_reasons_are_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    with Driven(written(tmp_path, text), {}) as driven, pytest.raises(PeerError) as failed:
+        driven.ask("create")
+    assert str(failed.value).endswith(reason)
+
+
+def test_a_peer_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("peers.driven.ANSWER_SECONDS", 0.5)
+    with Driven(written(tmp_path, "import time\ntime.sleep(600)"), {}) as driven, pytest.raises(PeerError, match="no answer"):
+        driven.ask("create")
+
+
+def test_what_cannot_be_installed_is_said_in_pip_s_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    peer = dataclasses.replace(BARE, requirements=("./nothing_of_that_name",))
+    with pytest.raises(NotInstalledError, match="nothing_of_that_name"):
+        interpreter(peer)
+    with pytest.raises(NotInstalledError, match="is not installed in"):
+        interpreter(peer, install=False)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "verdict"), [([2.0, 2.1, 2.2] * 3, "ahead"), ([0.5, 0.6, 0.7] * 3, "behind"), ([0.5, 1.0, 2.0] * 3, "even")]
+)
+def test_ahead_is_an_interval_above_one(theirs: list[float], verdict: str) -> None:
+    from common import Series, ratio
+
+    row = Row(PEERS["sandlock"], WORKS["exec"], theirs)
+    row.ratio = ratio(Series("theirs", theirs), Series("ours", [1.0] * 9))
+    assert row.verdict == verdict
