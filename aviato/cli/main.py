@@ -18,6 +18,7 @@ VERBS = {
     "ls": "List sandboxes.",
     "stop": "Stop sandboxes.",
     "serve": "Serve sandboxes to others.",
+    "bench": "Measure how fast sandboxes are on this machine.",
     "doctor": "Say what this machine gives, and how to repair what is missing.",
 }
 """Verb → its line of help. The verb `x` is the command `command` of `aviato.cli.x`."""

@@ -53,38 +53,6 @@ def test_the_first_40_problems_of_mbpp_agree_with_the_bare_run(server: Any, tmp_
 
 
 @pytest.mark.timeout(120)
-def test_latency_prints_ratios_to_floors(server: Any, tmp_path: Path) -> None:
-    result = tmp_path / "result.json"
-    done = run(server, "latency.py", "--rounds", "3", "--starts", "1", "--json", str(result))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "floor: /bin/true" in done.stdout
-    figures = json.loads(result.read_text())["figures"]
-    assert figures["exec of true, .result()"]["ratio"]["value"] > 0
-    assert figures["first result of all, no server running"]["seconds"]
-
-
-@pytest.mark.timeout(120)
-def test_streams_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -> None:
-    result = tmp_path / "result.json"
-    sizes = ("--bytes", "10000000", "--lines", "1000", "--items", "50", "--waiting", "20", "--rounds", "1")
-    done = run(server, "streams.py", *sizes, "--json", str(result))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "stdout, bare pipe" in done.stdout
-    found = json.loads(result.read_text())
-    assert set(found) >= {"stdout", "lines", "wait", "waiting"} and found["stdout"]["pipe_seconds"]
-
-
-@pytest.mark.timeout(120)
-def test_files_prints_figures_beside_their_floors(server: Any, tmp_path: Path) -> None:
-    result = tmp_path / "result.json"
-    done = run(server, "files.py", "--bytes", "1000000", "--files", "20", "--rounds", "1", "--json", str(result))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "floor: a pipe to a file" in done.stdout and "floor: cp" in done.stdout
-    found = json.loads(result.read_text())
-    assert found["file"]["seconds"]["download"] and found["tree"]["seconds"]["upload of a tree"]
-
-
-@pytest.mark.timeout(120)
 def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     sizes = ("--rounds", "1", "--seconds", "0.3", "--capacity", "4", "--processes", "2")

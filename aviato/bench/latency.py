@@ -1,0 +1,159 @@
+"""How long a sandbox and a command take, beside what the kernel charges for the same.
+
+Each figure is a median with p95 and p99, and a ratio of medians to its floor with a bootstrap 90 % interval. Floors run in a
+bare interpreter in a process of its own, in alternation with what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aviato
+from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.report import Report, Table, milliseconds
+from aviato.bench.run import Run, Size
+from aviato.bench.series import Series, alternate, ratio, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIZES = {
+    "rounds": Size(100, 15, "of each command and sandbox"),
+    "starts": Size(20, 2, "fresh servers for the first result of all"),
+}
+
+CREATE = "create + first exec of true"
+EXEC = "exec of true, .result()"
+AWAIT = "exec of true, await on AsyncClient"
+FIRST = "first result of all, no server running"
+
+FIRST_RESULT = """
+import sys, time
+begin = time.perf_counter()
+import aviato
+sandbox = aviato.Sandbox.run()
+result = sandbox.exec(["/bin/true"]).result()
+print(time.perf_counter() - begin if result.returncode == 0 else "failed", flush=True)
+"""
+
+
+def measure(run: Run) -> Report:
+    """All of it."""
+    report, bwrap = Report("latency"), bwrap_argv()
+    create, execute, awaited = Series(CREATE), Series(EXEC), Series(AWAIT)
+    true_floor, bwrap_floor = Series("  floor: subprocess.run true"), Series("  floor: bwrap --unshare-all true")
+    report.floors["true"] = TRUE_ARGV
+    with ExitStack() as stack:
+        session = stack.enter_context(run.session())
+        cases: list[tuple[Series, Callable[[], float]]] = [
+            (create, creating(session)),
+            (execute, stack.enter_context(executing(session))),
+            (awaited, stack.enter_context(awaiting(run))),
+            (true_floor, stack.enter_context(Floor(TRUE_ARGV))),
+        ]
+        if bwrap is not None:
+            report.floors["bwrap"] = bwrap
+            cases.append((bwrap_floor, stack.enter_context(Floor(bwrap))))
+        alternate(run["rounds"], *cases)
+        imports = measure_imports(run["rounds"])
+    first = Series(FIRST)
+    for _ in range(run["starts"]):
+        first.take(first_result)
+    rows = [(create, ratio(create, bwrap_floor) if bwrap_floor.seconds else None)]
+    rows += [(bwrap_floor, None)] if bwrap_floor.seconds else []
+    rows += [(execute, ratio(execute, true_floor)), (awaited, ratio(awaited, true_floor)), (true_floor, None), (first, None)]
+    report.times("latency", rows)
+    report.tables.append(imports)
+    report.values[f"{FIRST}, p95 seconds"] = first.percentile(95)
+    if bwrap is None:
+        report.problems.append("bwrap is not installed or cannot run here: no floor for the create; it is in the extra `bench`")
+    return report
+
+
+def creating(session: aviato.Session) -> Callable[[], float]:
+    """Times a sandbox with its first command; the one before is stopped first."""
+    left: list[aviato.Sandbox] = []
+
+    def once() -> None:
+        left.append(session.sandbox())
+        left[0].exec(TRUE_ARGV).result()
+
+    def case() -> float:
+        while left:
+            left.pop().stop().result()
+        return timed(once)()
+
+    return case
+
+
+@contextmanager
+def executing(session: aviato.Session) -> Iterator[Callable[[], float]]:
+    """Times a command in a sandbox that runs, by blocking code."""
+    with session.sandbox() as sandbox:
+        yield timed(lambda: sandbox.exec(TRUE_ARGV).result())
+
+
+@contextmanager
+def awaiting(run: Run) -> Iterator[Callable[[], float]]:
+    """Times the same on the caller's own loop, that of `asyncio.run`."""
+
+    async def case() -> float:
+        begin = time.perf_counter()
+        await sandbox.exec(TRUE_ARGV)
+        return time.perf_counter() - begin
+
+    with asyncio.Runner() as runner:
+        client = aviato.AsyncClient(base_url=run.base_url)
+        runner.run(client.__aenter__())
+        try:
+            sandbox = runner.run(client.sandbox())
+            yield lambda: runner.run(case())
+        finally:
+            runner.run(client.__aexit__(None, None, None))
+
+
+def measure_imports(rounds: int) -> Table:
+    """What an import adds to a fresh interpreter. `-S` is not used: it must find the installed package."""
+    statements = ("pass", "import aviato", "from aviato import Sandbox, Session, SandboxDefaults")
+    with ExitStack() as stack:
+        floors = [(Series(line), stack.enter_context(Floor([sys.executable, "-c", line]))) for line in statements]
+        alternate(max(rounds // 3, 5), *floors)
+    nothing, *others = (series for series, _ in floors)
+    table = Table("imports, over a bare interpreter", ("", "p50 ms", "p95 ms", "p99 ms"))
+    for series in others:
+        extra = (milliseconds(series.percentile(part) - nothing.median) for part in (50, 95, 99))
+        table.rows.append([series.name, *extra])
+    return table
+
+
+def first_result() -> float:
+    """Seconds from `import aviato` to the first result in a new process, with no server running."""
+    with tempfile.TemporaryDirectory(prefix="aviato-first-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
+        environment = {**os.environ, "AVIATO_STATE_DIR": directory, "AVIATO_IDLE_EXIT": "1"}
+        environment.pop("AVIATO_BASE_URL", None)
+        done = subprocess.run([sys.executable, "-c", FIRST_RESULT], env=environment, capture_output=True, text=True, check=True)
+        end_servers(Path(directory))
+        return float(done.stdout)
+
+
+def end_servers(directory: Path) -> None:
+    """End the embedded servers below a state directory, by the pid that each wrote into its lock."""
+    for lock in directory.glob("embedded/*/lock"):
+        pid = lock.read_text().strip()
+        if pid.isdigit():
+            descriptor = os.pidfd_open(int(pid))
+            signal.pidfd_send_signal(descriptor, signal.SIGINT)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(20_000)
+            os.close(descriptor)

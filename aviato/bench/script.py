@@ -1,0 +1,161 @@
+"""Runs benchmarks: sizes from flags, tables to the terminal, JSON and plots to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+import aviato
+from aviato.bench import BENCHMARKS, baseline, plot, targets
+from aviato.bench.machine import description, machine, machine_class
+from aviato.bench.report import Report, Table, grid
+from aviato.bench.run import Run, Size
+from aviato.bench.use import Use, used
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CHECKOUT = Path(aviato.__file__).resolve().parents[1] / "benchmarks"
+"""Where aviato is not installed but checked out."""
+PEERS = targets.PEERS
+
+UNDECIDED = 2
+"""Exit status where nothing was recorded to compare with, or the machine was too busy."""
+
+console = Console(width=int(os.environ.get("COLUMNS", "120")))
+
+
+def load(name: str) -> Any:
+    """The module of a benchmark: `SIZES` and `measure`. That of the peers lies in the checkout, with their scripts."""
+    if name == PEERS:
+        sys.path.insert(0, str(CHECKOUT))
+        return import_module(name)
+    return import_module(f"aviato.bench.{name}")
+
+
+def names() -> dict[str, str]:
+    """The benchmarks that there are here."""
+    peers = {PEERS: "the same work by others"} if (CHECKOUT / PEERS / "__init__.py").exists() else {}
+    return BENCHMARKS | peers
+
+
+def results() -> Path:
+    """Where results go if nobody says: `benchmarks/results` of a checkout, else `aviato-bench` here."""
+    return CHECKOUT / "results" if CHECKOUT.is_dir() else Path("aviato-bench")
+
+
+def sizes(available: Mapping[str, Size], quick: bool, given: Mapping[str, int | None]) -> dict[str, int]:
+    """What is given, else the default."""
+    chosen = {name: size.quick if quick else size.value for name, size in available.items()}
+    return chosen | {name: value for name, value in given.items() if value is not None and name in chosen}
+
+
+def perform(name: str, run: Run, target: Path | None) -> Report:
+    """Run one, print it, and write JSON and PNG.
+
+    Args:
+        name: of `BENCHMARKS`.
+        run: where and how large.
+        target: a folder, or the JSON file itself.
+    """
+    module = load(name)
+    with used(run) as use:
+        report: Report = module.measure(run)
+    if not any("client CPU" in table.columns for table in report.tables):
+        report.tables.append(Table("meanwhile", Use.COLUMNS, [use.cells()]))
+    report.figures["meanwhile"] = use.figures()
+    report.show(console)
+    target = target or results()
+    path = target if target.suffix == ".json" else target / f"{name}.json"
+    report.write(path)
+    said = [str(path)]
+    if report.plots and plot.draw(f"aviato: {name}", report.plots, path.with_suffix(".png")):
+        said.append(str(path.with_suffix(".png")))
+    elif report.plots:
+        said.append("no plot, since matplotlib is not installed: pip install 'aviato[bench]'")
+    console.print("written to", ", ".join(said), highlight=False, soft_wrap=True)
+    return report
+
+
+def describe_machine() -> None:
+    """Print one line about the machine."""
+    console.print(description(machine()), highlight=False)
+
+
+def main(name: str) -> None:
+    """A benchmark as a program: `python benchmarks/NAME.py`."""
+    module = load(name)
+    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for size, meant in module.SIZES.items():
+        said = f"{meant.help} (default: {meant.value:,}; {meant.quick:,} with --quick)"
+        parser.add_argument(f"--{size.replace('_', '-')}", type=int, dest=size, help=said)
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--base-url", help="server to measure (default: AVIATO_BASE_URL, else the embedded one)")
+    parser.add_argument("--json", type=Path, help="file or folder for the figures and the plot (default: benchmarks/results)")
+    given = vars(parser.parse_args())
+    describe_machine()
+    run = Run(sizes(module.SIZES, given["quick"], given), given["base_url"], given["quick"])
+    report = perform(name, run, given["json"])
+    sys.exit(1 if report.problems else 0)
+
+
+def several(
+    wanted: Sequence[str], *, targeted: bool, base_url: str | None, rounds: int | None, quick: bool, folder: Path | None
+) -> int:
+    """Benchmarks one after the other; the exit status, which is 1 where something failed.
+
+    Args:
+        wanted: their names; none is all.
+        targeted: those that the targets are about, and at the end the targets, as after all.
+        base_url: of the server.
+        rounds: of each.
+        quick: with small sizes.
+        folder: for figures and plots.
+    """
+    describe_machine()
+    reports: dict[str, Report] = {}
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"--rounds must be 1 or more, got {rounds}")
+    chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), PEERS}]
+    for name in chosen:
+        available = load(name).SIZES
+        reports[name] = perform(name, Run(sizes(available, quick, {"rounds": rounds}), base_url, quick), folder)
+    if targeted or not wanted:
+        console.print(grid(targets.table(reports)))
+    return 1 if any(report.problems for report in reports.values()) else 0
+
+
+def check(base_url: str | None, path: Path | None, slow_down: float, *, recording: bool, **asked: Any) -> int:
+    """Compare with the baseline, or record one; the exit status.
+
+    Args:
+        base_url: of the server.
+        path: of the recorded ratios; None is aviato's own.
+        slow_down: by which part what is measured is slowed down.
+        recording: write the ratios, compare with none.
+        asked: see `baseline.compare`.
+    """
+    describe_machine()
+    path, machines = path or baseline.BASELINE, machine_class(machine())
+    recorded = {} if recording else baseline.read(path).get(machines)
+    if recorded is None:
+        console.print(f"{path} has no ratios of this class of machines ({machines}); `aviato bench --record` writes them")
+        return UNDECIDED
+    found = baseline.compare(Run({}, base_url), recorded, slow_down=slow_down, **asked)
+    columns = ("", "× floor (90 %)", "recorded", "")
+    shown = Table(f"{machines}: red where surely above {baseline.ALLOWED} × the recorded ratio", columns)
+    shown.rows += [[figure.name, figure.ratio, figure.recorded or "", figure.verdict] for figure in found.figures]
+    console.print(grid(shown))
+    console.print(f"{found.quiet} quiet rounds; {found.noisy} did not count, since other work had the processors")
+    if not found.valid:
+        console.print(f"undecided: {baseline.MIN_ROUNDS} quiet rounds are needed; try again when less else runs")
+        return UNDECIDED
+    if recording:
+        baseline.record(machines, found.figures, path)
+    return 1 if found.red else 0

@@ -1,0 +1,94 @@
+"""The targets, and what a run has of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aviato.bench import latency, streams, throughput
+from aviato.bench.report import Report, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aviato.bench.series import Ratio
+
+PEERS = "peers"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure and where it has to be.
+
+    Attributes:
+        name: as the table says it.
+        benchmark: whose figure it is.
+        figure: a name in the ratios or the values of its report.
+        aim, stretch: bounds.
+        unit: of figure and bounds.
+        least: the bounds are lower ones.
+    """
+
+    name: str
+    benchmark: str
+    figure: str
+    aim: float
+    stretch: float
+    unit: str
+    least: bool = False
+
+    def reaches(self, value: float, bound: float) -> bool:
+        """Whether a value is within a bound."""
+        return value >= bound if self.least else value <= bound
+
+
+TARGETS = (
+    Target(latency.CREATE, "latency", latency.CREATE, 2.0, 1.5, "× bwrap --unshare-all true"),
+    Target(latency.EXEC, "latency", latency.EXEC, 3.0, 2.5, "× subprocess.run true"),
+    Target(latency.AWAIT, "latency", latency.AWAIT, 2.5, 2.0, "× subprocess.run true"),
+    Target(
+        "batch of 256, a fresh sandbox each",
+        "throughput",
+        throughput.BATCH,
+        0.9,
+        1.0,
+        "× rate of bwrap … python3 -I -c",
+        least=True,
+    ),
+    Target("stdout of 1 GiB", "streams", streams.STDOUT, 350.0, 600.0, "MB/s", least=True),
+    Target("first result of all, no server running, p95", "latency", f"{latency.FIRST}, p95 seconds", 1.0, 0.5, "s"),
+)
+
+
+def needed() -> list[str]:
+    """The benchmarks that have these figures."""
+    return list(dict.fromkeys(target.benchmark for target in TARGETS))
+
+
+def table(reports: Mapping[str, Report]) -> Table:
+    """Every target: what was measured, and whether that is enough."""
+    shown = Table("targets", ("", "measured (90 %)", "aim", "stretch", "unit", ""))
+    for target in TARGETS:
+        sign = "≥" if target.least else "≤"
+        bounds = [f"{sign} {target.aim:g}", f"{sign} {target.stretch:g}", target.unit]
+        shown.rows.append([target.name, *_found(target, reports.get(target.benchmark), bounds)])
+    if PEERS in reports:
+        for name, quotient in reports[PEERS].ratios.items():
+            bounds = ["> 1", "≥ 3", "× as good as the peer"]
+            shown.rows.append([name, str(quotient), *bounds, _said(quotient.value > 1, quotient.value >= 3)])
+    else:
+        shown.rows.append(["against every isolating peer", "–", "> 1", "≥ 3", "× as good as the peer", "not measured"])
+    return shown
+
+
+def _found(target: Target, report: Report | None, bounds: list[str]) -> list[str]:
+    found: Ratio | None = report.ratios.get(target.figure) if report else None
+    value = found.value if found else report.values.get(target.figure) if report else None
+    if value is None:
+        return ["–", *bounds, "not measured"]
+    said = _said(target.reaches(value, target.aim), target.reaches(value, target.stretch))
+    return [str(found) if found else f"{value:.2f}", *bounds, said]
+
+
+def _said(aim: bool, stretch: bool) -> str:
+    return "beyond stretch" if stretch else "met" if aim else "not met"

@@ -1,0 +1,143 @@
+"""A batch: a fresh sandbox each, `python3 -I -c`, its output collected, the sandbox stopped.
+
+Beside it the same programs in `bwrap --unshare-all` and as bare subprocesses, as many at once, from threads of a bare
+interpreter, batches in alternation. Two ways are measured: a sandbox of which a command is asked and that is stopped then,
+and `evaluate`, which does all of it in one request. The interpreter is the same on all sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from aviato.bench.floor import Floor, bwrap_argv
+from aviato.bench.report import Bars, Report, Table, percent
+from aviato.bench.run import Run, Size
+from aviato.bench.series import Series, alternate, ratio
+from aviato.bench.use import Use, used
+from aviato.exceptions import AviatoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import aviato
+
+SIZES = {
+    "rounds": Size(7, 2, "batches of each kind"),
+    "items": Size(256, 16, "in a batch"),
+    "at_once": Size(2 * len(os.sched_getaffinity(0)), 4, "items at the same time"),
+}
+
+SANDBOX, EVALUATE = "Sandbox: exec, stop", "evaluate(Task(command=…))"
+SUBPROCESS, BWRAP = "subprocess.run", "bwrap --unshare-all"
+BATCH = "batch: rate of bwrap's"
+PROGRAM = "print(6 * 7)"
+WHERE = ["python3", "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))"]
+
+
+def measure(run: Run) -> Report:
+    """All of it."""
+    report, items, at_once = Report("throughput"), run["items"], run["at_once"]
+    with ExitStack() as stack:
+        session = stack.enter_context(run.session())
+        with session.sandbox() as sandbox:
+            python = sandbox.exec(WHERE, check=True).result().stdout.strip()
+        command = [python, "-I", "-c", PROGRAM]
+        ways = {SANDBOX: one_after_the_other, EVALUATE: evaluated}
+        uses: dict[str, list[Use]] = {name: [] for name in ways}
+        failed: dict[str, int] = dict.fromkeys(ways, 0)
+
+        def case(name: str) -> Callable[[], float]:
+            def once() -> float:
+                with used(run, answers=True) as use:
+                    begin = time.perf_counter()
+                    failed[name] += ways[name](session, command, items, at_once)
+                    seconds = time.perf_counter() - begin
+                uses[name].append(use)
+                return seconds
+
+            return once
+
+        cases = [(Series(name), case(name)) for name in ways]
+        floors = {SUBPROCESS: command, BWRAP: bwrap_argv(command)}
+        for name, argv in floors.items():
+            if argv is not None:
+                report.floors[f"{name}, {at_once} at once"] = argv
+                cases.append((Series(name), stack.enter_context(Floor(argv, items, at_once))))
+        alternate(run["rounds"], *cases, warmup=1)
+    _tell(report, [series for series, _ in cases], uses, failed, items)
+    return report
+
+
+def one_after_the_other(session: aviato.Session, command: list[str], items: int, at_once: int) -> int:
+    """Each item makes a sandbox, asks for a command in it and stops it; how many failed."""
+
+    async def batch() -> int:
+        places = asyncio.Semaphore(at_once)
+
+        async def item() -> bool:
+            async with places:
+                sandbox = session.sandbox(start=False)
+                try:
+                    return (await sandbox.exec(command)).stdout == "42\n"
+                except AviatoError:
+                    return False
+                finally:
+                    await sandbox.stop(0, missing_ok=True)
+
+        return (await asyncio.gather(*(item() for _ in range(items)))).count(False)
+
+    return asyncio.run(batch())
+
+
+def evaluated(session: aviato.Session, command: list[str], items: int, at_once: int) -> int:
+    """By `evaluate`; how many failed."""
+    from aviato.rl import Task, evaluate
+
+    tasks = [Task(command=command)] * items
+    outcomes = evaluate(tasks, session=session, max_concurrency=at_once).result()
+    return sum(outcome.result is None or outcome.result.stdout != "42\n" for outcome in outcomes)
+
+
+def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], failed: dict[str, int], items: int) -> None:
+    columns = ("", "p50 items/s", "slowest", "succeeded", f"× {SUBPROCESS}", f"× {BWRAP} (90 %)")
+    table, bars, meanwhile = (
+        Table(f"batches of {items}", columns),
+        Bars("rate", f"× {BWRAP}"),
+        Table("meanwhile", ("", *Use.COLUMNS)),
+    )
+    floors = {series.name: series for series in found if series.name in (SUBPROCESS, BWRAP)}
+    for series in found:
+        lost, done = failed.get(series.name, 0), items * (len(series.seconds) + 1)
+        rates = [f"{items / series.median:.1f}", f"{items / max(series.seconds):.1f}", percent(1 - lost / done)]
+        beside = [ratio(series, floors[name]).inverse() if name in floors else None for name in (SUBPROCESS, BWRAP)]
+        table.rows.append([series.name, *rates, *(quotient or "–" for quotient in beside)])
+        report.figures[series.name] = {"seconds": series.seconds, "failed": lost}
+        if lost:
+            report.problems.append(f"{series.name}: {lost} of {done} items failed")
+        if beside[1] is not None and series.name != BWRAP:
+            bars.bars.append((series.name, beside[1].value, beside[1].low, beside[1].high))
+        if series.name in uses:
+            use = _together(uses[series.name])
+            meanwhile.rows.append([series.name, *use.cells()])
+            report.figures[series.name]["meanwhile"] = use.figures()
+            if beside[1] is not None:
+                report.ratios[f"{BATCH}, {series.name}"] = beside[1]
+            assert beside[0] is not None
+            report.ratios[f"batch: rate of bare subprocesses', {series.name}"] = beside[0]
+    ways = [name for name in report.ratios if name.startswith(f"{BATCH}, ")]
+    if ways:
+        report.ratios[BATCH] = max((report.ratios[name] for name in ways), key=lambda quotient: quotient.value)
+    report.tables += [table, meanwhile]
+    report.plots.append(bars)
+
+
+def _together(uses: list[Use]) -> Use:
+    """What several stretches used."""
+    whole = Use()
+    for use in uses:
+        whole.add(use)
+    return whole

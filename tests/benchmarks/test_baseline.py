@@ -1,0 +1,63 @@
+"""The comparison with recorded ratios: a slow-down of 30 % is found, and where nothing has changed nothing is."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from aviato.bench import baseline, latency
+from aviato.bench.baseline import Figure
+from aviato.bench.machine import machine, machine_class
+from aviato.bench.series import interval
+from tests.benchmarks.conftest import Run
+
+RECORDED = 3.0
+
+
+def rounds(ratio: float, spread: float, seed: int, count: int = baseline.MIN_ROUNDS) -> list[float]:
+    pick = random.Random(seed)
+    return [ratio * pick.uniform(1 - spread, 1 + spread) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_a_third_slower_is_red_and_what_is_not_is_green(seed: int) -> None:
+    assert Figure("exec", rounds(1.3 * RECORDED, 0.06, seed), RECORDED).red
+    assert not Figure("exec", rounds(1.1 * RECORDED, 0.15, seed), RECORDED).red
+
+
+def test_the_lower_end_of_the_interval_decides() -> None:
+    values = [2.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0]
+    assert interval(values).value == 5.0 and interval(values).low <= 3.0
+    assert not Figure("exec", values, RECORDED).red and not Figure("exec", values, RECORDED).decided
+    assert Figure("exec", [5.0] * 7, RECORDED).red and Figure("exec", [5.0] * 7, RECORDED).decided
+
+
+def test_a_busy_wait_lengthens_a_case_by_its_part() -> None:
+    assert baseline.slowed(lambda: 0.01, 0.3)() == pytest.approx(0.013, rel=0.2)
+
+
+@pytest.mark.timeout(120)
+def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:
+    """How much else runs is not this test's matter: every round counts."""
+    path = tmp_path / "baseline.json"
+    every = ("--baseline", str(path), "--busy", "1", "--rounds", "7")
+    assert bench("--check", *every).returncode == 2
+    done = bench("--record", *every)
+    assert done.returncode == 0, done.stdout + done.stderr
+    recorded = json.loads(path.read_text())[machine_class(machine())]
+    assert {latency.EXEC, latency.AWAIT} <= set(recorded)
+    path.write_text(json.dumps({machine_class(machine()): {name: value * 3 for name, value in recorded.items()}}))
+    assert bench("--check", *every).returncode == 0
+    path.write_text(json.dumps({machine_class(machine()): {name: value / 3 for name, value in recorded.items()}}))
+    done = bench("--check", *every)
+    assert done.returncode == 1 and "red" in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_machine_that_is_never_quiet_decides_nothing(bench: Run, tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    done = bench("--record", "--baseline", str(path), "--busy", "-1", "--patience", "1")
+    assert done.returncode == 2 and "undecided" in done.stdout and not path.exists()
