@@ -27,6 +27,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, OperationCance
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.policy.retry import RetryPolicy
 from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
+from aviato.sandbox_state import begin, connect
 from aviato.terminal import AsyncTerminal, terminal_request
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aviato")
 
 LEAVE_SECONDS = 5.0
+LEAVE_AGAIN_SECONDS = 1.0
 
 
 class AsyncClient:
@@ -76,11 +78,12 @@ class AsyncClient:
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await here.end(again=True)  # The lease may be this process, which lives on.
-        except (AviatoError, TimeoutError) as failed:
-            if error is None and isinstance(failed, AviatoError):
+        except BaseException as failed:
+            begin(_leave_later(self._connection, here.lease_id), "end the sandboxes of a client")
+            if not isinstance(failed, (AviatoError, TimeoutError)) or (error is None and isinstance(failed, AviatoError)):
                 raise
             why = str(failed) or f"no answer within {LEAVE_SECONDS:g} s"
-            logger.warning("ending the client's sandboxes was left to the server: %s", why)
+            logger.warning("the end of the client's sandboxes is asked for on, from the background: %s", why)
 
     async def sandbox(self, **options: Unpack[SandboxOptions]) -> AsyncSandbox:
         """Make a sandbox; it has been accepted by the server when this returns.
@@ -141,6 +144,21 @@ class AsyncClient:
         if self._here is None:
             raise AviatoValidationError("use an AsyncClient inside its `async with`")
         return self._here
+
+
+async def _leave_later(connection: Connection, lease_id: str) -> None:
+    """End a lease whose server was away. It is held by this process, which may live for days."""
+    client, _ = connect(connection)
+    while True:
+        try:
+            await client.end_lease(lease_id, again=True)
+        except AviatoError as error:
+            logger.debug("a lease could not be ended: %s", error)
+            if not error.is_infrastructure:
+                return
+        else:
+            return
+        await asyncio.sleep(LEAVE_AGAIN_SECONDS)
 
 
 class AsyncSandbox:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 
 import aviato
-from aviato import AsyncClient
+from aviato import AsyncClient, Sandbox, async_client
 
 
 def open_sockets() -> int:
@@ -94,3 +95,46 @@ def test_outside_its_block() -> None:
             await AsyncClient(base_url="unix:///nowhere").list()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["silent", "cancelled", "killed"])
+def test_what_it_could_not_end_ends_while_the_process_lives_on(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    monkeypatch.setattr(async_client, "LEAVE_SECONDS", 60.0 if how == "cancelled" else 0.3)
+    server = make_server()
+
+    async def main() -> str:
+        async with AsyncClient(base_url=server.url) as client:
+            sandbox = await client.sandbox()
+            await sandbox.exec(["true"])
+            os.kill(server.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        return sandbox.sandbox_id
+
+    async def cancelled() -> str:
+        ids, leaves = [], asyncio.Event()
+
+        async def one() -> None:
+            async with AsyncClient(base_url=server.url) as client:
+                ids.append((await client.sandbox()).sandbox_id)
+                server.process.kill()
+                leaves.set()
+
+        task = asyncio.create_task(one())
+        await leaves.wait()
+        await asyncio.sleep(0.1)  # It waits for the server by then.
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return ids[0]
+
+    sandbox_id = asyncio.run(cancelled() if how == "cancelled" else main())
+    assert ("from the background" in caplog.text) == (how != "cancelled")
+    if how == "silent":
+        os.kill(server.pid, signal.SIGCONT)
+    else:
+        server.process.wait()
+        server.restart()
+    ended = Sandbox.from_id(sandbox_id, base_url=server.url).result()
+    ended.wait_until_complete(raise_on_termination=False).result(20)
+    assert ended.get_status() == "terminated"

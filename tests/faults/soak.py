@@ -54,8 +54,8 @@ KILLED = [name for name in POINTS if name != "disk.before"]
 MEMORY_FACTOR = 1.05
 MEMORY_FROM_SECONDS = 30.0
 """Shorter rounds do not warm up."""
-STORE_FACTOR = 1.5
-"""Records are forgotten in batches, so rounds differ."""
+STORE_BYTES = 4 << 20
+"""As many records as one retention of these rounds can have, and no more, however many rounds."""
 FILES = 1000
 """Results that nobody has confirmed wait for those who may come back."""
 LOG_BYTES = 32 << 20
@@ -271,7 +271,7 @@ class Soak:
             elif name.startswith("files"):
                 most = FILES
             elif name.startswith("store"):
-                most = first[name] * STORE_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
+                most = STORE_BYTES
             else:
                 most = first.get(name, 0)
             if value > most:

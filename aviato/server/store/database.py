@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PURGE_BATCH = 200
+LOG_BYTES = 8 << 20
+"""To so many the log shrinks again after a time in which it could not be folded."""
 
 
 def _insert(table: str, columns: tuple[str, ...], *, replace: bool = False) -> str:
@@ -79,6 +81,7 @@ class Store:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         return db
 
     def _set_up(self) -> None:
