@@ -2,7 +2,8 @@
 
 Run by the benchmarks as `python -I -S floors.py`. It reads one JSON object a line and answers with the seconds that it took:
 `argv` is run by `subprocess.run(argv, stdin=DEVNULL)`; with `count` and `at_once` so many times, so many at once, in threads
-that collect what each printed. Nothing of aviato is imported here.
+that collect what each printed. `hop` is a coroutine that does nothing, run on the loop of another thread. Nothing of aviato is
+imported here.
 """
 
 from __future__ import annotations
@@ -51,11 +52,34 @@ def many(argv: list[str], count: int, at_once: int) -> float:
     return elapsed
 
 
+class Hop:
+    """A loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._asyncio = asyncio
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    async def _nothing(self) -> None:
+        pass
+
+    def __call__(self) -> float:
+        """There and back."""
+        begin = time.perf_counter()
+        self._asyncio.run_coroutine_threadsafe(self._nothing(), self._loop).result()
+        return time.perf_counter() - begin
+
+
 def main() -> None:
     """Time what each line of standard input asks for."""
+    hop: Hop | None = None
     for line in sys.stdin:
         asked = json.loads(line)
-        print(many(**asked) if "count" in asked else once(**asked), flush=True)
+        if "hop" in asked:
+            hop = hop or Hop()
+        print(hop() if hop else many(**asked) if "count" in asked else once(**asked), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aviato
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
@@ -104,22 +104,28 @@ def executing(session: aviato.Session) -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def awaiting(run: Run) -> Iterator[Callable[[], float]]:
-    """Times the same on the caller's own loop, that of `asyncio.run`."""
+def awaiting(run: Run, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[Callable[[], float]]:
+    """Times the same on the caller's own loop: that of `asyncio.run`, or another."""
 
     async def case() -> float:
         begin = time.perf_counter()
         await sandbox.exec(TRUE_ARGV)
         return time.perf_counter() - begin
 
-    with asyncio.Runner() as runner:
-        client = aviato.AsyncClient(base_url=run.base_url)
-        runner.run(client.__aenter__())
+    with client(run, loop) as (runner, sandbox):
+        yield lambda: runner.run(case())
+
+
+@contextmanager
+def client(run: Run, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> Iterator[tuple[asyncio.Runner, Any]]:
+    """A loop, and a sandbox of an `AsyncClient` on it."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        made = aviato.AsyncClient(base_url=run.base_url)
+        runner.run(made.__aenter__())
         try:
-            sandbox = runner.run(client.sandbox())
-            yield lambda: runner.run(case())
+            yield runner, runner.run(made.sandbox())
         finally:
-            runner.run(client.__aexit__(None, None, None))
+            runner.run(made.__aexit__(None, None, None))
 
 
 def measure_imports(rounds: int) -> Table:

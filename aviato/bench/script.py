@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-import aviato
-from aviato.bench import BENCHMARKS, baseline, plot, targets
+from aviato.bench import BENCHMARKS, baseline, peers, plot, targets
 from aviato.bench.machine import description, machine, machine_class
 from aviato.bench.report import Report, Table, grid
 from aviato.bench.run import Run, Size
@@ -21,10 +20,6 @@ from aviato.bench.use import Use, used
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CHECKOUT = Path(aviato.__file__).resolve().parents[1] / "benchmarks"
-"""Where aviato is not installed but checked out."""
-PEERS = targets.PEERS
-
 UNDECIDED = 2
 """Exit status where nothing was recorded to compare with, or the machine was too busy."""
 
@@ -32,22 +27,18 @@ console = Console(width=int(os.environ.get("COLUMNS", "120")))
 
 
 def load(name: str) -> Any:
-    """The module of a benchmark: `SIZES` and `measure`. That of the peers lies in the checkout, with their scripts."""
-    if name == PEERS:
-        sys.path.insert(0, str(CHECKOUT))
-        return import_module(name)
+    """The module of a benchmark: `SIZES` and `measure`."""
     return import_module(f"aviato.bench.{name}")
 
 
 def names() -> dict[str, str]:
-    """The benchmarks that there are here."""
-    peers = {PEERS: "the same work by others"} if (CHECKOUT / PEERS / "__init__.py").exists() else {}
-    return BENCHMARKS | peers
+    """The benchmarks that there are here; the peers' scripts are in a checkout only."""
+    return {name: what for name, what in BENCHMARKS.items() if name != targets.PEERS or peers.here()}
 
 
 def results() -> Path:
     """Where results go if nobody says: `benchmarks/results` of a checkout, else `aviato-bench` here."""
-    return CHECKOUT / "results" if CHECKOUT.is_dir() else Path("aviato-bench")
+    return peers.CHECKOUT / "results" if peers.CHECKOUT.is_dir() else Path("aviato-bench")
 
 
 def sizes(available: Mapping[str, Size], quick: bool, given: Mapping[str, int | None]) -> dict[str, int]:
@@ -122,7 +113,7 @@ def several(
     reports: dict[str, Report] = {}
     if rounds is not None and rounds < 1:
         raise ValueError(f"--rounds must be 1 or more, got {rounds}")
-    chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), PEERS}]
+    chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
     for name in chosen:
         available = load(name).SIZES
         reports[name] = perform(name, Run(sizes(available, quick, {"rounds": rounds}), base_url, quick), folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.bench import latency, streams, throughput
+from aviato.bench import latency, memory, streams, throughput
 from aviato.bench.report import Report, Table
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ TARGETS = (
         "× rate of bwrap … python3 -I -c",
         least=True,
     ),
+    Target("1,000 live sandboxes, server included", "memory", memory.EACH, 3.0, 2.0, "MiB (PSS) each"),
+    Target("the same: failures", "memory", memory.FAILED, 0.0, 0.0, "of them"),
+    Target("the same: create rate, last third", "memory", memory.RATE, 0.9, 1.0, "× the first third", least=True),
     Target("stdout of 1 GiB", "streams", streams.STDOUT, 350.0, 600.0, "MB/s", least=True),
     Target("first result of all, no server running, p95", "latency", f"{latency.FIRST}, p95 seconds", 1.0, 0.5, "s"),
 )

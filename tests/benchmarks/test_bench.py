@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from aviato.bench import BENCHMARKS, latency, streams, throughput
+from aviato.bench import BENCHMARKS, bridge, latency, memory, scaling, streams, targets, throughput
+from aviato.bench.report import Report
+from aviato.bench.series import Ratio
 from tests.benchmarks.conftest import ROOT, Run
+from tests.conftest import start_server
 
 Measured = Callable[..., tuple[dict[str, Any], str]]
 
@@ -52,8 +55,72 @@ def test_files_says_rates_beside_bare_copies(measured: Measured) -> None:
     assert found["values"]["download, MB/s"] > 0 and found["values"]["upload of a tree, files/s"] > 0
 
 
+def test_concurrency_makes_every_level_in_every_way(measured: Measured) -> None:
+    found, said = measured("concurrency", "--rounds", "2")
+    ways = {name: figure for name, figure in found["figures"].items() if "walls" in figure}
+    assert {"1 sequential, threads", "10 staggered, async", "10 burst, async, 2 processes"} <= set(ways)
+    for name, figure in ways.items():
+        assert len(figure["seconds"]) == 2 * int(name.split()[0]) and figure["failed"] == 0 and len(figure["bwrap_walls"]) == 2
+        assert figure["meanwhile"]["client_seconds"] > 0 and figure["meanwhile"]["answers"]["p99"] > 0
+    assert "server's answer" in said
+
+
+def test_concurrency_says_where_the_server_has_no_room(tmp_path: Path) -> None:
+    server = start_server(tmp_path, max_sandboxes=4)
+    try:
+        command = [sys.executable, str(ROOT / "benchmarks" / "concurrency.py"), "--quick", "--base-url", server.url]
+        done = subprocess.run([*command, "--json", str(tmp_path)], capture_output=True, text=True, check=False)
+    finally:
+        server.stop()
+    assert done.returncode == 1 and "room for 4 sandboxes" in done.stdout, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "concurrency.json").read_text())["figures"]
+    assert "1 burst, async" in figures and not any(name.startswith("10 ") for name in figures)
+
+
+def test_scaling_compares_the_last_third_with_the_first(measured: Measured) -> None:
+    found, _ = measured("scaling")
+    assert {scaling.CREATE, scaling.EXEC, scaling.BWRAP} == set(found["ratios"])
+    assert [stage["live"] for stage in found["figures"]["stages"]] == [10, 20]
+    assert all(len(stage["create_seconds"]) == 10 and stage["exec_seconds"] for stage in found["figures"]["stages"])
+
+
+def test_memory_counts_the_server_and_all_below_it(measured: Measured) -> None:
+    found, _ = measured("memory")
+    assert found["values"][memory.FAILED] == 0 and found["ratios"][memory.RATE]["value"] > 0
+    if os.getuid() == 0:
+        first, last = (stage["server_bytes"] for stage in found["figures"]["stages"])
+        assert found["figures"]["empty_bytes"] < first < last
+        assert found["values"][memory.EACH] == last / 20 / 2**20
+
+
+def test_bridge_has_every_way_to_a_result(measured: Measured) -> None:
+    found, said = measured("bridge")
+    assert {bridge.RESULT, bridge.AWAIT_HANDLE, bridge.CLIENT} <= set(found["ratios"])
+    assert all(found["figures"][name]["client_cpu_seconds"] for name in (bridge.RESULT, bridge.CLIENT))
+    assert "a bare hop" in said
+
+
+def test_the_table_of_targets_says_what_was_measured_and_what_not() -> None:
+    report = Report("latency", ratios={latency.CREATE: Ratio(1.9, 1.8, 2.0), latency.EXEC: Ratio(2.4, 2.3, 2.5)})
+    others = Report("peers", ratios={"beside other, its best work: exec": Ratio(3.2, 3.0, 3.4)})
+    rows = {row[0]: row for row in targets.table({"latency": report, "peers": others}).rows}
+    assert rows[latency.CREATE][1:3] == ["1.90 (1.80–2.00)", "≤ 2"] and rows[latency.CREATE][-1] == "met"
+    assert rows[latency.EXEC][-1] == "beyond stretch" and rows[latency.AWAIT][-1] == "not measured"
+    assert rows["beside other, its best work: exec"][-1] == "beyond stretch"
+    assert len(rows) == len(targets.TARGETS) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
+    done = bench("--targets", "--quick", "--json", str(tmp_path), timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout[done.stdout.rindex("targets") :]
+    assert all(target.name in said for target in targets.TARGETS) and "beside" in said
+
+
 def test_every_benchmark_is_a_script_too() -> None:
-    for name in BENCHMARKS:
+    for name in BENCHMARKS.keys() - {"peers"}:
         done = subprocess.run(
             [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--help"], capture_output=True, text=True, check=False
         )

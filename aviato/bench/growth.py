@@ -1,0 +1,151 @@
+"""Sandboxes that become more and more and all stay: what each further one costs, and what all of them hold."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.series import Series, timed
+from aviato.bench.use import Use, descendants, used
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import aviato
+    from aviato.bench.run import Run
+
+EVERY = 5
+"""Creates for one bwrap between them."""
+EXECS = 20
+"""Commands at each size."""
+
+
+@dataclass
+class Stage:
+    """From one size to the next.
+
+    Attributes:
+        live: sandboxes at its end.
+        creates: each with its first command.
+        floors: bwrap, in between.
+        executes: a command in one of all that live, at the end.
+        use: of client and server, for the creates alone.
+        server_bytes: proportional memory of the server and all below it at the end; None where it cannot be read.
+        available_bytes: of the machine's memory at the end.
+    """
+
+    live: int
+    creates: Series
+    floors: Series
+    executes: Series
+    use: Use = field(default_factory=Use)
+    server_bytes: int | None = None
+    available_bytes: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Creates a second."""
+        return len(self.creates.seconds) / max(sum(self.creates.seconds), 1e-9)
+
+
+@dataclass
+class Growth:
+    """All stages, and their end."""
+
+    stages: list[Stage] = field(default_factory=list)
+    stops: Series = field(default_factory=lambda: Series("stop"))
+    floor_argv: list[str] | None = None
+    empty_bytes: int | None = None
+    """The server's memory with one sandbox that had come and gone."""
+    empty_available_bytes: int = 0
+
+
+@contextmanager
+def grown(run: Run, count: int, step: int) -> Iterator[Growth]:
+    """So many sandboxes, alive while the block runs; they are stopped one after the other, which is measured too."""
+    growth, pid = Growth(floor_argv=bwrap_argv()), run.server_pid()
+    with ExitStack() as stack:
+        session = stack.enter_context(run.session())
+        with session.sandbox() as sandbox:
+            sandbox.exec(TRUE_ARGV).result()
+        growth.empty_bytes, growth.empty_available_bytes = tree_bytes(pid), available_bytes()
+        floor = None if growth.floor_argv is None else stack.enter_context(Floor(growth.floor_argv))
+        live: list[aviato.Sandbox] = []
+        while len(live) < count:
+            growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor))
+            growth.stages[-1].server_bytes, growth.stages[-1].available_bytes = tree_bytes(pid), available_bytes()
+        yield growth
+        for sandbox in live:
+            growth.stops.take(timed(lambda sandbox=sandbox: sandbox.stop(0).result()))  # type: ignore[misc]
+
+
+def _stage(
+    run: Run, session: aviato.Session, live: list[aviato.Sandbox], more: int, floor: Callable[[], float] | None
+) -> Stage:
+    name = f"up to {len(live) + more:,}"
+    stage = Stage(
+        len(live) + more, Series(name), Series(f"  floor: bwrap, {name}"), Series(f"exec of true at {len(live) + more:,}")
+    )
+
+    def create() -> None:
+        sandbox = session.sandbox()
+        live.append(sandbox)
+        sandbox.exec(TRUE_ARGV).result()
+
+    with used(run) as use:
+        for index in range(more):
+            stage.creates.take(timed(create))
+            if floor is not None and index % EVERY == 0:
+                begin = time.perf_counter()
+                stage.floors.take(floor)
+                use.wall_seconds -= time.perf_counter() - begin
+    stage.use = use
+    for index in range(EXECS):
+        sandbox = live[index * len(live) // EXECS]
+        stage.executes.take(timed(lambda sandbox=sandbox: sandbox.exec(TRUE_ARGV).result()))  # type: ignore[misc]
+    return stage
+
+
+def tree_bytes(pid: int | None) -> int | None:
+    """Proportional memory (PSS) of a process and all below it; None where that may not be read."""
+    if pid is None:
+        return None
+    try:
+        return sum(_proportional_bytes(each) for each in (pid, *descendants(pid)))
+    except PermissionError:
+        return None
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # gone meanwhile
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
+
+
+def available_bytes() -> int:
+    """What the machine's memory has left."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+def drift(stages: list[Stage], pick: Callable[[Stage], Series]) -> tuple[Series, Series]:
+    """The measurements of the first and of the last third of the stages."""
+    third = max(1, len(stages) // 3)
+    first, last = Series("first third"), Series("last third")
+    for stage in stages[:third]:
+        first.seconds += pick(stage).seconds
+    for stage in stages[-third:]:
+        last.seconds += pick(stage).seconds
+    return first, last
+
+
+def median(values: list[float]) -> float:
+    """For a table; nothing measured is no number."""
+    return statistics.median(values) if values else float("nan")

@@ -1,0 +1,117 @@
+"""What many live sandboxes hold: proportional memory (PSS) of the server, its template and every supervisor.
+
+They are made one after the other, with a command in each, and all stay. The machine's available memory falls by what the
+kernel holds for them, too (namespaces, mounts, sockets): it is printed beside. Whether the rate stays flat is told by the
+first and the last third.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.bench.growth import Growth, drift, grown, median
+from aviato.bench.report import Lines, Report, Table, milliseconds, percent
+from aviato.bench.run import Run, Size
+from aviato.bench.series import Ratio, ratio
+
+if TYPE_CHECKING:
+    from aviato.bench.growth import Stage
+
+SIZES = {
+    "rounds": Size(1, 1, "of all of it; the last one counts"),
+    "live": Size(1_000, 20, "sandboxes in the end"),
+    "step": Size(100, 10, "sandboxes a line"),
+}
+
+EACH, FAILED, RATE = (
+    "live sandboxes: MiB each (PSS), server included",
+    "live sandboxes: failures",
+    "live sandboxes: create rate, last third to first",
+)
+MIB = 2**20
+
+
+def measure(run: Run) -> Report:
+    """All of it."""
+    report, count = Report("memory"), run["live"]
+    room = int(run.health["max_sandboxes"])
+    if count > room:
+        report.problems.append(f"the server has room for {room} sandboxes, not {count}; it was asked for those")
+        count = room
+    for _ in range(run["rounds"]):
+        with grown(run, count, run["step"]) as growth:
+            pass
+    tell(report, growth)
+    return report
+
+
+def tell(report: Report, growth: Growth) -> None:
+    """Tables, figures and targets of what was measured."""
+    table = Table(
+        "live sandboxes",
+        (
+            "live",
+            "server and sandboxes, MiB (PSS)",
+            "MiB each",
+            "the machine's, MiB each",
+            "creates a second",
+            "create p50 ms",
+            "succeeded",
+        ),
+    )
+    for stage in growth.stages:
+        taken = (growth.empty_available_bytes - stage.available_bytes) / stage.live / MIB
+        table.rows.append(
+            [
+                f"{stage.live:,}",
+                *(
+                    [f"{stage.server_bytes / MIB:.1f}", f"{stage.server_bytes / stage.live / MIB:.2f}"]
+                    if stage.server_bytes
+                    else ["–", "–"]
+                ),
+                f"{taken:.2f}",
+                f"{stage.rate:.1f}",
+                milliseconds(median(stage.creates.seconds)),
+                percent(stage.creates.success),
+            ]
+        )
+        report.problems += [f"{stage.creates.name}: {error}" for error in stage.creates.errors]
+    report.tables.append(table)
+    last = growth.stages[-1]
+    if last.server_bytes is None:
+        said = "the memory of the server's processes cannot be read"
+        report.tables.append(
+            Table(f"{said}: another machine, or supervisors that hide from their own user (root sees them)", ())
+        )
+    else:
+        report.values[EACH] = last.server_bytes / last.live / MIB
+    report.values[FAILED] = float(sum(len(stage.creates.errors) for stage in growth.stages))
+    report.ratios[RATE] = flat(growth.stages)
+    report.figures["stages"] = [figures(stage) for stage in growth.stages]
+    report.figures["empty_bytes"] = growth.empty_bytes
+    lives = [float(stage.live) for stage in growth.stages]
+    held = [stage.server_bytes / stage.live / MIB for stage in growth.stages if stage.server_bytes]
+    if len(held) == len(lives):
+        report.plots.append(Lines("memory of each", "live sandboxes", "MiB (PSS)", {"server included": (lives, held)}))
+    report.plots.append(
+        Lines("creates", "live sandboxes", "a second", {"rate": (lives, [stage.rate for stage in growth.stages])})
+    )
+
+
+def flat(stages: list[Stage]) -> Ratio:
+    """The rate of the last third as a part of that of the first."""
+    first, last = drift(stages, lambda stage: stage.creates)
+    return ratio(last, first).inverse()
+
+
+def figures(stage: Stage) -> dict[str, object]:
+    """For JSON."""
+    return {
+        "live": stage.live,
+        "create_seconds": stage.creates.seconds,
+        "floor_seconds": stage.floors.seconds,
+        "exec_seconds": stage.executes.seconds,
+        "server_bytes": stage.server_bytes,
+        "available_bytes": stage.available_bytes,
+        "meanwhile": stage.use.figures(),
+    }
