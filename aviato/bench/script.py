@@ -61,12 +61,17 @@ def perform(name: str, run: Run, target: Path | None) -> Report:
     if not any("client CPU" in table.columns for table in report.tables):
         report.tables.append(Table("meanwhile", Use.COLUMNS, [use.cells()]))
     report.figures["meanwhile"] = use.figures()
+    return publish(report, target)
+
+
+def publish(report: Report, target: Path | None) -> Report:
+    """Print a report and write it; arguments as `perform`."""
     report.show(console)
     target = target or results()
-    path = target if target.suffix == ".json" else target / f"{name}.json"
+    path = target if target.suffix == ".json" else target / f"{report.name}.json"
     report.write(path)
     said = [str(path)]
-    if report.plots and plot.draw(f"aviato: {name}", report.plots, path.with_suffix(".png")):
+    if report.plots and plot.draw(f"aviato: {report.name}", report.plots, path.with_suffix(".png")):
         said.append(str(path.with_suffix(".png")))
     elif report.plots:
         said.append("no plot, since matplotlib is not installed: pip install 'aviato[bench]'")
@@ -79,16 +84,21 @@ def describe_machine() -> None:
     console.print(description(machine()), highlight=False)
 
 
-def main(name: str) -> None:
-    """A benchmark as a program: `python benchmarks/NAME.py`."""
-    module = load(name)
-    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for size, meant in module.SIZES.items():
+def add_sizes(parser: argparse.ArgumentParser, available: Mapping[str, Size]) -> None:
+    """The flags of every benchmark."""
+    for size, meant in available.items():
         said = f"{meant.help} (default: {meant.value:,}; {meant.quick:,} with --quick)"
         parser.add_argument(f"--{size.replace('_', '-')}", type=int, dest=size, help=said)
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
     parser.add_argument("--base-url", help="server to measure (default: AVIATO_BASE_URL, else the embedded one)")
     parser.add_argument("--json", type=Path, help="file or folder for the figures and the plot (default: benchmarks/results)")
+
+
+def main(name: str) -> None:
+    """A benchmark as a program: `python benchmarks/NAME.py`."""
+    module = load(name)
+    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_sizes(parser, module.SIZES)
     given = vars(parser.parse_args())
     describe_machine()
     run = Run(sizes(module.SIZES, given["quick"], given), given["base_url"], given["quick"])

@@ -12,29 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import Ratio, Series, alternate, bwrap_argv, ratio
-
+from aviato.bench.floor import bwrap_argv
+from aviato.bench.series import Ratio, Series, alternate, ratio
 from peers.catalogue import PEERS, WORKS, Peer, Work
 from peers.driven import Driven, PeerError
-from peers.server import server_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from aviato.bench.run import Run
+
 OURS = "aviato, sync"
 """What peers are compared with: their interfaces block, too."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much of each work."""
-
-    large_rounds: int = 7
-    batch: int = 256
-    at_once: int = 8
-    output_bytes: int = 64 << 20
-    file_bytes: int = 1 << 20
-    live: int = 32
 
 
 @dataclass
@@ -43,6 +32,7 @@ class Row:
 
     Attributes:
         seconds: one a round; of memory, bytes. Empty where `failure` says why.
+        expected: the failure was known before, and is no failure of a call.
         ratio: how many times aviato's cost its cost is; more than 1 is aviato ahead.
     """
 
@@ -50,6 +40,7 @@ class Row:
     work: Work
     seconds: list[float] = field(default_factory=list)
     failure: str | None = None
+    expected: bool = False
     ratio: Ratio | None = None
 
     @property
@@ -74,34 +65,30 @@ class Row:
         return "ahead" if self.ratio.low > 1 else "behind" if self.ratio.high < 1 else "even"
 
 
-def measure(
-    rounds: int,
+def rows(
+    run: Run,
     *,
     peers: Iterable[str] = PEERS,
     works: Iterable[str] = WORKS,
-    sizes: Sizes | None = None,
-    base_url: str | None = None,
     install: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
     """Measure peers on works, all in one run.
 
     Args:
-        rounds: of works that take milliseconds; `sizes` has those of the others.
+        run: aviato's server, and the sizes that `peers.SIZES` names.
         peers: names in `PEERS`.
         works: names in `WORKS`.
-        sizes: how much of each.
-        base_url: aviato's server; None is that of `AVIATO_BASE_URL`, or the embedded one.
         install: make environments that do not exist; else such a peer is a row with a reason.
         say: is told what goes on.
     """
-    sizes, works = sizes or Sizes(), list(works)
+    works = list(works)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aviato-peers-")))
         source = directory / "payload"
-        source.write_text(secrets.token_hex(sizes.file_bytes // 2))
+        source.write_text(secrets.token_hex(run["file_bytes"] // 2))
         bwrap = (bwrap_argv() or [shutil.which("bwrap") or "bwrap"])[0]
-        given = {"BENCHMARK_BWRAP": bwrap} | ({"AVIATO_BASE_URL": base_url} if base_url else {})
+        given = {"BENCHMARK_BWRAP": bwrap} | ({"AVIATO_BASE_URL": run.base_url} if run.base_url else {})
         driven: dict[str, Driven | str] = {}
         for name in peers:
             say(f"starting {name}")
@@ -109,24 +96,24 @@ def measure(
                 driven[name] = stack.enter_context(Driven(PEERS[name], given, install=install))
             except PeerError as error:
                 driven[name] = str(error)
-        pid = server_pid(base_url) if "memory" in works and any(PEERS[name].kind == "aviato" for name in driven) else None
-        rows = []
+        pid = run.server_pid() if "memory" in works and any(PEERS[name].kind == "aviato" for name in driven) else None
+        found = []
         for work in (WORKS[name] for name in works):
             say(work.title)
-            asked = _given(work.name, sizes, str(source), pid)
-            rows += _work(work, driven, asked, sizes.large_rounds if work.large else rounds)
-        return rows
+            asked = _given(work.name, run, str(source), pid)
+            found += _work(work, driven, asked, run["large_rounds" if work.large else "rounds"])
+        return found
 
 
-def _given(work: str, sizes: Sizes, source: str, pid: int | None) -> dict[str, Any]:
+def _given(work: str, run: Run, source: str, pid: int | None) -> dict[str, Any]:
     """What the harness is told beside the name of the work."""
     roots = [pid] if pid else []
     return {
-        "batch": {"count": sizes.batch, "at_once": sizes.at_once, "python": _python()},
-        "output": {"size": sizes.output_bytes},
+        "batch": {"count": run["batch"], "at_once": run["at_once"], "python": _python()},
+        "output": {"size": run["output_bytes"]},
         "write": {"source": source},
         "read": {"source": source},
-        "memory": {"count": sizes.live, "roots": roots},
+        "memory": {"count": run["live"], "roots": roots},
     }.get(work, {})
 
 
@@ -136,26 +123,27 @@ def _python() -> str:
 
 
 def _work(work: Work, driven: Mapping[str, Driven | str], asked: Mapping[str, Any], rounds: int) -> list[Row]:
-    rows, cases = [], []
+    found, cases = [], []
     for name, peer in driven.items():
         row = Row(PEERS[name], work)
-        rows.append(row)
+        found.append(row)
         if isinstance(peer, str):
             row.failure = peer
             continue
         row.failure = PEERS[name].lacks.get(work.name) or _cannot(work, PEERS[name], asked)
+        row.expected = row.failure is not None
         case = _case(row, peer, asked)
         case()  # who fails the first time has a reason, and no turn
         if row.failure is None:
             cases.append((Series(name), case))
     alternate(rounds, *cases, warmup=0 if work.large else 2)
     measured = {series.name: series for series, _ in cases}
-    for row in rows:
+    for row in found:
         if row.failure is None:
             row.seconds = measured[row.name].seconds
             if row.name != OURS and OURS in measured:
                 row.ratio = ratio(measured[row.name], measured[OURS])
-    return rows
+    return found
 
 
 def _cannot(work: Work, peer: Peer, asked: Mapping[str, Any]) -> str | None:

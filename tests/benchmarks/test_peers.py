@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from aviato.bench.run import Run
+from aviato.bench.series import Series, ratio
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from peers import PEERS, WORKS, Row, Sizes, measure  # noqa: E402
+from peers import PEERS, SIZES, WORKS, Row, reporting, rows  # noqa: E402
 from peers.driven import Driven, PeerError  # noqa: E402
 from peers.environments import NotInstalledError, interpreter  # noqa: E402
 
-SMALL = Sizes(large_rounds=1, batch=2, at_once=2, output_bytes=100_000, file_bytes=10_000, live=2)
+QUICK = {name: size.quick for name, size in SIZES.items()}
 BARE = PEERS["bare subprocess"]
 
 
@@ -62,22 +65,30 @@ def test_show_prints_the_script() -> None:
 @pytest.mark.timeout(120)
 def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    sizes = [f"--{name.replace('_', '-')}={value}" for name, value in dataclasses.asdict(SMALL).items()]
     without = {"XDG_CACHE_HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    done = compare("--rounds", "2", "--no-install", *sizes, "--json", str(result), AVIATO_BASE_URL=server.url, **without)
+    done = compare("--quick", "--no-install", "--json", str(result), AVIATO_BASE_URL=server.url, **without)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = {(row["work"], row["name"]): row for row in json.loads(result.read_text())["rows"]}
-    assert set(rows) == {(work, name) for work in WORKS for name in PEERS}
-    for (work, name), row in rows.items():
+    found = json.loads(result.read_text())
+    measured = {(row["work"], row["name"]): row for row in found["figures"]["rows"]}
+    assert set(measured) == {(work, name) for work in WORKS for name in PEERS}
+    for (work, name), row in measured.items():
         assert row["isolation"]
         assert bool(row["measured"]) != bool(row["failure"])
         if name.startswith("aviato") and (work != "memory" or os.getuid() == 0):
             assert row["measured"] and min(row["measured"]) > 0, row["failure"]
-    assert rows["create", "bare subprocess"]["ratio"]["value"] < 1
-    assert rows["exec", "bare bwrap"]["failure"] == "keeps nothing between commands"
-    assert "llm-sandbox==0.3.46 is not installed" in rows["create", "llm-sandbox"]["failure"]
-    assert "SANDBOX_FUSION_ENDPOINT" in done.stdout and "not measured: Docker" in done.stdout
-    assert "nobody to compare with" in done.stdout
+    assert measured["create", "bare subprocess"]["ratio"]["value"] < 1
+    assert measured["exec", "bare bwrap"]["failure"] == "keeps nothing between commands"
+    assert "llm-sandbox==0.3.46 is not installed" in measured["create", "llm-sandbox"]["failure"]
+    assert "SANDBOX_FUSION_ENDPOINT" in done.stdout and reporting.QUESTION in done.stdout
+    assert found["ratios"] == {} and "nobody to compare with" in done.stdout
+
+
+def test_aviato_bench_has_the_peers(server: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aviato", "bench", "peers", "--quick", "--base-url", server.url, "--json", str(tmp_path)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "peers.json").exists() and (tmp_path / "peers.png").exists()
 
 
 @pytest.mark.timeout(120)
@@ -87,7 +98,7 @@ def test_a_peer_does_every_work_that_it_does_not_lack(name: str) -> None:
         interpreter(PEERS[name], install=False)
     except NotInstalledError as error:
         pytest.skip(str(error))
-    for row in measure(1, peers=[name], sizes=SMALL, install=False):
+    for row in rows(Run(QUICK | {"rounds": 1}), peers=[name], install=False):
         expected = PEERS[name].lacks.get(row.work.name)
         if row.work.name != "memory" or os.getuid() == 0:
             assert row.failure == expected, row
@@ -97,9 +108,9 @@ def test_a_peer_does_every_work_that_it_does_not_lack(name: str) -> None:
 def test_a_peer_whose_call_fails_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = BARE.path.read_text().replace("return done.returncode,", "return 3,")
     monkeypatch.setitem(PEERS, "broken", written(tmp_path, text, name="broken"))
-    rows = {row.name: row for row in measure(2, peers=["broken", "bare subprocess"], works=["exec"])}
-    assert rows["broken"].failure == "RuntimeError: /bin/true ended with status 3" and not rows["broken"].seconds
-    assert len(rows["bare subprocess"].seconds) == 2
+    found = {row.name: row for row in rows(Run(QUICK), peers=["broken", "bare subprocess"], works=["exec"])}
+    assert found["broken"].failure == "RuntimeError: /bin/true ended with status 3" and not found["broken"].seconds
+    assert len(found["bare subprocess"].seconds) == 2
 
 
 def test_who_fails_in_the_middle_leaves_the_others_their_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,9 +118,9 @@ def test_who_fails_in_the_middle_leaves_the_others_their_rounds(monkeypatch: pyt
         "def run(directory, argv):", "turns = [1, 1, 1, 1]\n\n\ndef run(directory, argv):\n    turns.pop()"
     )
     monkeypatch.setitem(PEERS, "broken", written(tmp_path, text, name="broken"))
-    rows = {row.name: row for row in measure(5, peers=["broken", "bare subprocess"], works=["exec"])}
-    assert rows["broken"].failure == "IndexError: pop from empty list" and not rows["broken"].seconds
-    assert len(rows["bare subprocess"].seconds) == 5
+    found = {row.name: row for row in rows(Run(QUICK | {"rounds": 5}), peers=["broken", "bare subprocess"], works=["exec"])}
+    assert found["broken"].failure == "IndexError: pop from empty list" and not found["broken"].seconds
+    assert len(found["bare subprocess"].seconds) == 5
 
 
 @pytest.mark.parametrize(
@@ -145,8 +156,8 @@ def test_what_cannot_be_installed_is_said_in_pip_s_words(monkeypatch: pytest.Mon
     ("theirs", "verdict"), [([2.0, 2.1, 2.2] * 3, "ahead"), ([0.5, 0.6, 0.7] * 3, "behind"), ([0.5, 1.0, 2.0] * 3, "even")]
 )
 def test_ahead_is_an_interval_above_one(theirs: list[float], verdict: str) -> None:
-    from common import Series, ratio
-
-    row = Row(PEERS["sandlock"], WORKS["exec"], theirs)
-    row.ratio = ratio(Series("theirs", theirs), Series("ours", [1.0] * 9))
+    row = Row(PEERS["sandlock"], WORKS["exec"], theirs, ratio=ratio(Series("theirs", theirs), Series("ours", [1.0] * 9)))
     assert row.verdict == verdict
+    found = reporting.report([row], QUICK)
+    assert list(found.ratios) == ["exec of true on a running sandbox: sandlock"]
+    assert found.tables[-1].rows[-1][-1] == ("yes" if verdict == "ahead" else "no")
