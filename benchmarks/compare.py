@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from peers import PEERS, SIZES, WORKS, report, rows
+from peers import PEERS, WORKS, report, rows
 
+from aviato.bench.peers import SIZES
 from aviato.bench.run import Run
 from aviato.bench.script import add_sizes, console, describe_machine, publish, sizes
 

@@ -76,7 +76,7 @@ def rows(
     """Measure peers on works, all in one run.
 
     Args:
-        run: aviato's server, and the sizes that `peers.SIZES` names.
+        run: aviato's server, and the sizes that `aviato.bench.peers.SIZES` names.
         peers: names in `PEERS`.
         works: names in `WORKS`.
         install: make environments that do not exist; else such a peer is a row with a reason.

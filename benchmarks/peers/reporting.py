@@ -17,7 +17,7 @@ QUESTION = "ahead of every isolating peer that keeps a sandbox for several comma
 
 
 def report(rows: Sequence[Row], sizes: Mapping[str, int]) -> Report:
-    """All of it. Its ratios are those of peers that aviato has to be ahead of."""
+    """All of it. Its ratios, the headline: beside each that has to be beaten, the work on which aviato stands worst."""
     found = Report("peers")
     names = dict.fromkeys(row.name for row in rows)
     found.tables.append(Table("who", ("", "package", "mode", "isolation"), [_who(name) for name in names]))
@@ -26,7 +26,8 @@ def report(rows: Sequence[Row], sizes: Mapping[str, int]) -> Report:
         if shown:
             found.tables.append(Table(work.title, COLUMNS, [cells(row, sizes) for row in shown]))
             found.plots.append(Bars(work.title, "× aviato, sync", [_bar(row) for row in shown if row.ratio]))
-    found.ratios = {f"{row.work.title}: {row.name}": row.ratio for row in rivals(rows) if row.ratio}
+    worst = {row.name: row for row in sorted(rivals(rows), key=lambda row: -row.ratio.value)}
+    found.ratios = {f"beside {row.name}, its best work: {row.work.name}": row.ratio for row in worst.values()}
     if missing := reasons(rows):
         found.tables.append(Table("not measured", ("", "work", "why"), missing))
     found.tables.append(answer(rows))

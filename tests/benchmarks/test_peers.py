@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from aviato.bench.peers import SIZES
 from aviato.bench.run import Run
 from aviato.bench.series import Series, ratio
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from peers import PEERS, SIZES, WORKS, Row, reporting, rows  # noqa: E402
+from peers import PEERS, WORKS, Row, reporting, rows  # noqa: E402
 from peers.driven import Driven, PeerError  # noqa: E402
 from peers.environments import NotInstalledError, interpreter  # noqa: E402
 
@@ -159,5 +160,5 @@ def test_ahead_is_an_interval_above_one(theirs: list[float], verdict: str) -> No
     row = Row(PEERS["sandlock"], WORKS["exec"], theirs, ratio=ratio(Series("theirs", theirs), Series("ours", [1.0] * 9)))
     assert row.verdict == verdict
     found = reporting.report([row], QUICK)
-    assert list(found.ratios) == ["exec of true on a running sandbox: sandlock"]
+    assert list(found.ratios) == ["beside sandlock, its best work: exec"]
     assert found.tables[-1].rows[-1][-1] == ("yes" if verdict == "ahead" else "no")
