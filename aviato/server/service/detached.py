@@ -185,22 +185,23 @@ class Detached:
 
     async def _forget(self, box: LiveSandbox, states: dict[ExecState, ExecOutput]) -> None:
         """Take away what was kept of an ended sandbox: at once what ended with it or was taken, the rest in time."""
-        waiting = []
         for state, output in states.items():
             if not output.taken.is_set() and (output.has_result or not output.over):
                 state.outlives = True
                 self._left[box.sandbox_id, state.exec_id] = box, state
-                waiting.append(self._until_taken(state, output))
-            else:
-                waiting.append(output.until_read())
-        try:
-            self._make_room()
-            await asyncio.gather(*waiting)
-        finally:
-            for state in states:
-                self._left.pop((box.sandbox_id, state.exec_id), None)
-        await asyncio.gather(*(output.until_read() for output in states.values()))
+        self._make_room()
+        await asyncio.gather(*(self._forget_one(state, output) for state, output in states.items()))
         await in_thread(self._take_away, box.sandbox_id)
+
+    async def _forget_one(self, state: ExecState, output: ExecOutput) -> None:
+        key = state.sandbox_id, state.exec_id
+        try:
+            if key in self._left:
+                await self._until_taken(state, output)
+        finally:
+            self._left.pop(key, None)
+        await output.until_read()
+        await in_thread(self._take_away, os.path.join(*key))
 
     async def _until_taken(self, state: ExecState, output: ExecOutput) -> None:
         if state.keeping is not None:
