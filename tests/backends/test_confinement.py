@@ -6,13 +6,17 @@ import asyncio
 import fcntl
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
+from aviato.server.backends.local.host_tree import Skeleton
+from aviato.server.backends.local.skeletons import Skeletons
 from tests.attacks.mutate import FILTER, without
 
 pytestmark = pytest.mark.anyio
@@ -59,8 +63,9 @@ async def test_the_roots_of_the_machine_are_not_there(box):
     expected = {".aviato", "bin", "sbin", "lib", "usr", "etc", "proc", "dev", "sys", "run", "tmp", "var", "root", "workspace"}
     assert expected <= names
     assert names <= expected | {"lib32", "lib64", "libx32", "home", "opt"}
-    for path in ("/root", "/home", "/opt", "/sys", "/run", "/tmp", "/workspace", "/var/tmp"):
+    for path in ("/root", "/home", "/opt", "/sys", "/tmp", "/workspace", "/var/tmp"):
         assert (await box.run("ls", "-A", path)).stdout == "", path
+    assert (await box.run("ls", "-A", "/run")).stdout in ("", "hosts\n")
     etc = set((await box.run("ls", "-A", "/etc")).stdout.split())
     assert etc <= {
         *("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf", "localtime", "alternatives", "ca-certificates"),
@@ -71,7 +76,7 @@ async def test_the_roots_of_the_machine_are_not_there(box):
 async def test_what_is_writable(box):
     for path in ("/x", "/workspace/x", "/tmp/x", "/root/x", "/etc/x", "/var/x", "/run/x", "/dev/shm/x"):
         assert (await box.run("touch", path)).returncode == 0, path
-    for path in ("/usr/x", "/etc/ssl/certs/x", "/dev/x", "/proc/sys/kernel/shmmax", "/proc/sysrq-trigger", "/etc/ld.so.cache"):
+    for path in ("/usr/x", "/dev/x", "/proc/sys/kernel/shmmax", "/proc/sysrq-trigger"):
         result = await box.sh(f"echo x > {path}")
         assert result.returncode != 0, path
     assert (await box.run("stat", "-c", "%a", "/tmp")).stdout == "1777\n"
@@ -249,11 +254,12 @@ async def test_a_machine_without_layers_gives_the_same_tree(backend, boxes, monk
     async with boxes.make_box(backend) as box:
         expected = sorted((await box.run(*look)).stdout.splitlines())
         mounts = [mount for mount in await _mounts(box) if mount[0] != "/"]
-    assert len(expected) > 15
+    assert len(expected) > 15 and not any(path.startswith("/etc") for path, *_ in mounts)
     monkeypatch.setattr(backend, "_layered", False)
     async with boxes.make_box(backend) as box:
         assert sorted((await box.run(*look)).stdout.splitlines()) == expected
-        assert [mount for mount in await _mounts(box) if mount[0] != "/"] == mounts
+        without_etc = [mount for mount in await _mounts(box) if mount[0] != "/" and not mount[0].startswith("/etc")]
+        assert without_etc == mounts
         assert (await box.sh("df -P / | tail -1")).stdout.startswith("/dev")
 
 
@@ -265,6 +271,51 @@ async def test_what_lies_below_is_every_sandboxs_and_nobody_writes_there(backend
         *modes, link = (await other.sh(look)).stdout.split()
         assert modes == ["755", "755", "1777"]
         assert link != "/tmp"
+
+
+async def test_etc_is_like_the_machine_s_and_each_sandbox_s_own(backend, boxes):
+    """Of what is the machine's every sandbox has a copy, or the thing itself, read only."""
+    shared = [f"/etc/{name}" for name, _ in backend._facts.etc_shared]
+    look = ["sh", "-c", "for path; do find -L $path -type f | sort | xargs -r md5sum; done", "sh", *shared]
+    with open("/etc/hosts") as file:
+        of_the_machine = file.read()
+    here = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    async with boxes.make_box(backend) as box, boxes.make_box(backend) as other:
+        assert here and (await box.run(*look)).stdout == here
+        for path in shared:
+            await box.sh(f"rm -rf {path}; mkdir -p {path}; echo mine > {path}/x")
+        assert (await box.sh("echo 127.0.0.1 mine >> /etc/hosts; cat /etc/hosts")).stdout.endswith("127.0.0.1 mine\n")
+        resolve = "import socket; print(socket.gethostbyname(socket.gethostname()), socket.gethostbyname('localhost'))"
+        assert (await box.python(resolve)).stdout == "127.0.1.1 127.0.0.1\n"
+        assert (await other.run(*look)).stdout == here
+        assert "mine" not in (await other.run("cat", "/etc/hosts")).stdout
+    assert subprocess.run(look, capture_output=True, text=True, check=True).stdout == here
+    with open("/etc/hosts") as file:
+        assert file.read() == of_the_machine
+
+
+async def test_what_changes_in_the_machine_s_etc_reaches_the_next_sandboxes(tmp_path):
+    etc = tmp_path / "etc"
+    (etc / "certs").mkdir(parents=True)
+    (etc / "certs" / "a").write_text("1")
+    (etc / "certs" / "link").symlink_to("a")
+    os.mkfifo(etc / "certs" / "pipe")
+    skeleton = Skeleton((("/etc", 0o755),), (), (("/etc/own", "2"),), (f"..{etc}/certs",))
+    made = Skeletons(tmp_path / "skeletons")
+    first = made.path(skeleton)
+    made.make(first, skeleton)
+    copy = Path(os.path.normpath(f"{first}/etc/..{etc}/certs"))
+    assert sorted(os.listdir(copy)) == ["a", "link"] and (copy / "link").read_text() == "1"
+    assert Path(first, "etc", "own").read_text() == "2"
+    assert made.path(skeleton) == first
+    (etc / "certs" / "a").write_text("changed")
+    assert made.path(skeleton) == first, "it looks again later"
+    made._names.clear()
+    second = made.path(skeleton)
+    made.make(second, skeleton)
+    assert second != first and (copy / "a").read_text() == "1"
+    assert Path(os.path.normpath(f"{second}/etc/..{etc}/certs/a")).read_text() == "changed"
+    made.close()
 
 
 async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):

@@ -35,7 +35,6 @@ KEPT_FLAGS = {
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, each with its lock: uid 0 means nothing here.
 SECURE_BITS = 1 | 2 | 4 | 8
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-LARGEST_CAPABILITY = 63
 
 
 class StepError(Exception):
@@ -154,6 +153,10 @@ class Confinement:
         for path, target in links:
             os.symlink(target, path)
 
+    def _do_unlink(self, paths: list[str]) -> None:
+        for path in paths:
+            os.unlink(path)
+
     def _do_files(self, files: list[tuple[str, str]]) -> None:
         for path, content in files:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -242,9 +245,7 @@ class Confinement:
             resource.setrlimit(number, (bounded, bounded))
 
     def _do_capabilities(self, kept: list[int]) -> None:
-        for number in range(LARGEST_CAPABILITY + 1):
-            if number not in kept and not sys.prctl(sys.PR_CAPBSET_DROP, number, optional=True):
-                break  # The kernel has no more.
+        sys.bound_capabilities(kept)
         sys.prctl(sys.PR_SET_SECUREBITS, SECURE_BITS)
         sys.prctl(sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
         bits = sum(1 << number for number in kept)
@@ -288,9 +289,11 @@ def _make_target(path: str, is_directory: bool) -> None:
     """Something to mount on."""
     try:
         if is_directory:
-            os.makedirs(path, 0o755, exist_ok=True)
+            os.mkdir(path, 0o755)
         else:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
+    except FileExistsError:
+        pass
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), 0o755)
         _make_target(path, is_directory)

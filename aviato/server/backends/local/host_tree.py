@@ -12,11 +12,20 @@ LINKS_DIRECTORY = "/.aviato/bin"
 /usr is read only, and a link in it would be the machine's too."""
 
 
+HOSTS = "/run/hosts"
+"""What `/etc/hosts` leads to where `/etc` is shared: the one file of it that is the sandbox's own."""
+
+
 class Skeleton(NamedTuple):
-    """The names that every `host` sandbox begins with: directories (parents first) with modes, links with targets."""
+    """What every `host` sandbox begins with: directories (parents first) with modes, links with targets, files with contents.
+
+    `copies` are files and directories below /etc that are like the machine's.
+    """
 
     directories: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
@@ -35,7 +44,13 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skel
             ways = prefix.split("/")[1:]
             above = ("/" + "/".join(ways[: depth + 1]) for depth in range(len(ways)))
             directories += [(path, 0o755) for path in above if path not in made]
-    return Skeleton(tuple(directories), tuple(links))
+    links += [("/etc/hosts", HOSTS), *local_time(facts)]
+    return Skeleton(tuple(directories), tuple(links), tuple(etc_files()), tuple(name for name, _ in facts.etc_shared))
+
+
+def local_time(facts: HostFacts) -> list[tuple[str, str]]:
+    """The link that says which time zone it is, where there are any."""
+    return [] if facts.utc is None else [("/etc/localtime", facts.utc)]
 
 
 def own_prefix(prefix: str) -> bool:
@@ -43,12 +58,16 @@ def own_prefix(prefix: str) -> bool:
     return prefix != "/usr" and not prefix.startswith("/usr/")
 
 
-def etc_files(hostname: str) -> list[tuple[str, str]]:
-    """What programs look up in /etc."""
+def hosts(hostname: str) -> str:
+    """The content of /etc/hosts."""
+    return f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"
+
+
+def etc_files() -> list[tuple[str, str]]:
+    """What programs look up in /etc, beside `hosts`."""
     return [
         ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
         ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
-        ("/etc/hosts", f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
         ("/etc/resolv.conf", ""),
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.backends.local import bounds, rules
-from aviato.server.backends.local.host_tree import LINKS_DIRECTORY, etc_files, own_prefix, skeleton
+from aviato.server.backends.local.host_tree import HOSTS, LINKS_DIRECTORY, etc_files, hosts, local_time, own_prefix, skeleton
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,7 +212,7 @@ def _sources(options: PlanOptions) -> list[Step]:
     if options.lower is None:
         take += [("/usr", "usr", RO)]
         take += [(f"/{name}", name, RO) for name in options.facts.directories]
-        take += [(f"/etc/{name}", f"etc {name}", RO) for name, _ in options.facts.etc_shared]
+        take += [(f"/etc/{name}", f"etc {name}", RO) for name, _ in _etc_shared(options)]
         if options.interpreter is not None and own_prefix(options.interpreter[0]):
             take += [(options.interpreter[0], "interpreter", RO)]
     return [*steps, Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen")]
@@ -248,22 +248,25 @@ def _root(options: PlanOptions) -> list[Step]:
     ]
 
 
+def _etc_shared(options: PlanOptions) -> tuple[tuple[str, bool], ...]:
+    """What has to be mounted of the machine's /etc: a skeleton has copies."""
+    return options.facts.etc_shared if options.skeleton is None else ()
+
+
 def _host_tree(options: PlanOptions) -> list[Step]:
-    steps = []
-    if options.skeleton is None:
-        directories, links = skeleton(options.facts, options.interpreter)
-        steps = [
-            Step("directories", (directories,), "the top of the tree"),
-            Step("links", (links,), "the machine's own links, and those of the interpreter"),
-        ]
-    zone = [] if options.facts.utc is None else [("/etc/localtime", options.facts.utc)]
+    if options.skeleton is not None:
+        return []
+    directories, links, _, _ = skeleton(options.facts, options.interpreter)
     return [
-        *steps,
+        Step("directories", (directories,), "the top of the tree"),
+        Step(
+            "links", (tuple(link for link in links if not link[0].startswith("/etc/")),), "the machine's own, the interpreter's"
+        ),
         Step("tmpfs", ("/etc", bounds.ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
-        Step("links", (tuple(zone),), "the time zone"),
+        Step("links", (tuple(local_time(options.facts)),), "the time zone"),
         Step(
             "files",
-            (tuple(etc_files(options.sandbox_id)),),
+            ((*etc_files(), ("/etc/hosts", hosts(options.sandbox_id))),),
             "what programs look up in /etc, with nothing of the machine in it",
         ),
     ]
@@ -288,6 +291,11 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         Step("devices", (DEVICES, bounds.LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
         Step("tmpfs", ("/dev/shm", min(bounds.SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
+        *(
+            [Step("files", (((HOSTS, hosts(options.sandbox_id)),),), "of /etc, the one that is its own")]
+            if options.lower is None and options.skeleton is not None
+            else []
+        ),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
         Step(
             "kernel_counts",
@@ -324,7 +332,7 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
         return []
     put = [("usr", "/usr", True)]
     put += [(name, f"/{name}", True) for name in options.facts.directories]
-    put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in options.facts.etc_shared]
+    put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in _etc_shared(options)]
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         put += [("interpreter", options.interpreter[0], True)]
     return [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
@@ -349,7 +357,15 @@ def _mounted(options: PlanOptions) -> list[Step]:
     if not options.mounted:
         return []
     paths = tuple(path for path, _ in options.mounted)
-    return [Step("put_mounted", (paths,), "the caller's read-only files; the directories above them cannot be renamed")]
+    instead = options.lower is None and options.skeleton is not None and "/etc/hosts" in paths
+    return [
+        *(
+            [Step("unlink", (("/etc/hosts",),), "a link to the sandbox's own, in whose place the caller's goes")]
+            if instead
+            else []
+        ),
+        Step("put_mounted", (paths,), "the caller's read-only files; the directories above them cannot be renamed"),
+    ]
 
 
 def _closing(options: PlanOptions) -> list[Step]:

@@ -1,7 +1,8 @@
 """The directories that lie below the writable layers of `host` sandboxes, made once for all of them.
 
 Every name in a sandbox's root that is its own costs the disk's file system as much as several system calls, and again when it
-is removed. These names are every sandbox's, so they lie in one directory that nobody writes to.
+is removed; every mount costs as much. These names are every sandbox's, so they lie in one directory that nobody writes to. It
+has copies of parts of the machine's /etc: once those are no longer like it, sandboxes made from then on get another directory.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aviato.server.backends.local.host_tree import Skeleton
+
+
+LOOK_SECONDS = 5.0
+"""How long sandboxes may get what the machine's /etc was: looking through it takes half a millisecond."""
 
 
 class Skeletons:
@@ -28,10 +36,18 @@ class Skeletons:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._held: dict[str, int] = {}
+        self._names: dict[Skeleton, tuple[float, str]] = {}
+        """As of when, the name of each."""
 
     def path(self, skeleton: Skeleton) -> str:
         """Where it is, or would be."""
-        return f"{self._directory}/{hashlib.sha256(repr(skeleton).encode()).hexdigest()[:16]}"
+        now = time.monotonic()
+        seen, name = self._names.get(skeleton, (0.0, ""))
+        if not name or now - seen > LOOK_SECONDS:
+            content = repr((skeleton, [list(_versions(f"/etc/{one}")) for one in skeleton.copies]))
+            name = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+            self._names[skeleton] = now, name
+        return f"{self._directory}/{name}"
 
     def has(self, path: str) -> bool:
         """Whether this process holds it."""
@@ -68,3 +84,57 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
     for path, target in skeleton.links:
         with contextlib.suppress(FileExistsError):
             os.symlink(target, directory + path)
+    for path, content in skeleton.files:
+        _put(directory + path, content.encode(), 0o644)
+    for name in skeleton.copies:
+        os.makedirs(os.path.dirname(f"{directory}/etc/{name}"), exist_ok=True)
+        _copy(os.path.realpath(f"/etc/{name}"), f"{directory}/etc/{name}")
+
+
+def _versions(path: str) -> Iterator[tuple[str, int, int, int]]:
+    """What changes when a file or anything in a directory does."""
+    try:
+        found = os.stat(path)
+        yield path, found.st_mode, found.st_mtime_ns, found.st_size
+        if stat.S_ISDIR(found.st_mode):
+            for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _versions(entry.path)
+                else:
+                    found = entry.stat(follow_symlinks=False)
+                    yield entry.name, found.st_mode, found.st_mtime_ns, found.st_size
+    except OSError:
+        yield path, 0, 0, 0
+
+
+def _copy(source: str, target: str) -> None:
+    """Make a file, a link or a directory like another, as far as it is missing and this user may read it."""
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        found = os.lstat(source)
+        if stat.S_ISLNK(found.st_mode):
+            with contextlib.suppress(FileExistsError):
+                os.symlink(os.readlink(source), target)
+        elif stat.S_ISDIR(found.st_mode):
+            names = os.listdir(source)
+            os.makedirs(target, 0o755, exist_ok=True)
+            for name in names:
+                _copy(f"{source}/{name}", f"{target}/{name}")
+        elif stat.S_ISREG(found.st_mode) and not os.path.lexists(target):
+            with open(source, "rb") as file:
+                _put(target, file.read(), found.st_mode & 0o755)
+
+
+def _put(path: str, content: bytes, mode: int) -> None:
+    """Make a file, whole or not at all."""
+    if os.path.lexists(path):
+        return
+    temporary = f"{path}.{os.urandom(8).hex()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

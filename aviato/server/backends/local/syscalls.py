@@ -7,7 +7,10 @@ import errno
 import os
 import platform
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -36,6 +39,7 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SETPERM, SESSION_KEYRING = 1, 5, -3
 SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 CAPABILITY_VERSION_3 = 0x20080522
+LARGEST_CAPABILITY = 63
 
 _NUMBERS = {
     "x86_64": {"clone": 56, "pivot_root": 155, "keyctl": 250, "seccomp": 317},
@@ -154,6 +158,13 @@ def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
     if not optional:
         _check(result, f"prctl {option}")
     return bool(result >= 0)
+
+
+def bound_capabilities(kept: Container[int]) -> None:
+    """Take all others out of what this thread, and whoever it starts, may ever have."""
+    for number in range(LARGEST_CAPABILITY + 1):
+        if number not in kept and _prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+            break  # The kernel has no more.
 
 
 def leave_session_keyring() -> None:
