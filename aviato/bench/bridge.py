@@ -57,9 +57,9 @@ def measure(run: Run) -> Report:
             for name, case in gathering(run, session, stack, run["at_once"]).items()
         ]
         alternate(max(3, run["rounds"] // 10), *many)
-    report.times("exec of true", [*((series, ratio(series, floor)) for series, _ in alone), (floor, None)])
-    report.times("the hop alone", [(ours, ratio(ours, hop)), (hop, None)])
-    report.times("many at once", [(series, ratio(series, many[-1][0])) for series, _ in many])
+    report.times("exec of true", [*((series, floor) for series, _ in alone), (floor, None)])
+    report.times("the hop alone", [(ours, hop), (hop, None)])
+    report.times("many at once", [(series, many[-1][0]) for series, _ in many])
     spent = Table("processor time of the client, each exec", ("", "p50 ms"))
     for name, seconds in cpu.items():
         spent.rows.append([name, f"{sorted(seconds)[len(seconds) // 2] * 1e3:.2f}"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aviato.bench.floor import Floor
 from aviato.bench.report import Report, Table
 from aviato.bench.run import Run, Size
-from aviato.bench.series import Series, alternate, ratio, timed
+from aviato.bench.series import Series, alternate, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def _compare(
         pairs = [(one, timed(action)) for one, (_, action) in zip(series, cases, strict=True)]
         pairs += [(one, stack.enter_context(Floor(argv))) for one, argv in zip(bare, floors.values(), strict=True)]
         alternate(rounds, *pairs, warmup=1)
-    report.times(title, [(one, ratio(one, bare[0])) for one in series] + [(one, None) for one in bare])
+    report.times(title, [*((one, bare[0]) for one in series), *((one, None) for one in bare)])
     rates = Table("the same as rates", ("", f"p50 {unit}", f"p5 {unit}"))
     for one in (*series, *bare):
         rates.rows.append([one.name, f"{work / one.median:,.0f}", f"{work / one.percentile(95):,.0f}"])

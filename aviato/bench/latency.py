@@ -22,7 +22,7 @@ import aviato
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
 from aviato.bench.report import Report, Table, milliseconds
 from aviato.bench.run import Run, Size
-from aviato.bench.series import Series, alternate, ratio, timed
+from aviato.bench.series import Series, alternate, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,9 +69,9 @@ def measure(run: Run) -> Report:
     first = Series(FIRST)
     for _ in range(run["starts"]):
         first.take(first_result)
-    rows = [(create, ratio(create, bwrap_floor) if bwrap_floor.seconds else None)]
+    rows: list[tuple[Series, Series | None]] = [(create, bwrap_floor)]
     rows += [(bwrap_floor, None)] if bwrap_floor.seconds else []
-    rows += [(execute, ratio(execute, true_floor)), (awaited, ratio(awaited, true_floor)), (true_floor, None), (first, None)]
+    rows += [(execute, true_floor), (awaited, true_floor), (true_floor, None), (first, None)]
     report.times("latency", rows)
     report.tables.append(imports)
     report.values[f"{FIRST}, p95 seconds"] = first.percentile(95)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table as Grid
 
 from aviato.bench.machine import machine
+from aviato.bench.series import Ratio, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from aviato.bench.series import Ratio, Series
+    from aviato.bench.series import Series
 
 TIMES = ("", "p50 ms", "p95 ms", "p99 ms", "succeeded", "× floor (90 %)")
 """The columns of `Report.times`."""
@@ -59,6 +60,7 @@ class Report:
     Attributes:
         ratios: the headline, by name.
         values: other figures that targets are about, by name.
+        costs: what the floor of a ratio or value took in this run, by the same name.
         figures: all else that goes to JSON, single measurements included.
         floors: their argvs by name, printed with the tables.
         problems: what failed; a benchmark with any ends with status 1.
@@ -67,21 +69,24 @@ class Report:
     name: str
     tables: list[Table] = field(default_factory=list)
     ratios: dict[str, Ratio] = field(default_factory=dict)
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float | Ratio] = field(default_factory=dict)
+    costs: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     floors: dict[str, list[str]] = field(default_factory=dict)
     plots: list[Bars | Lines] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def times(self, title: str, rows: Sequence[tuple[Series, Ratio | None]]) -> Table:
-        """Add a table of times, and with it their figures, their ratios and a plot of these."""
+    def times(self, title: str, rows: Sequence[tuple[Series, Series | None]]) -> Table:
+        """Add a table of times, each beside its floor, and with it their figures, their ratios and a plot of these."""
         table, bars = Table(title, TIMES), Bars(title, "× floor")
-        for series, quotient in rows:
+        for series, floor in rows:
+            quotient = ratio(series, floor) if floor is not None and floor.seconds and series.seconds else None
             self.problems += [f"{series.name}: {error}" for error in series.errors]
             table.rows.append([*cells(series), quotient or ""])
             self.figures[series.name] = {"seconds": series.seconds, "failed": len(series.errors)}
-            if quotient is not None:
+            if floor is not None and quotient is not None:
                 self.ratios[series.name] = quotient
+                self.costs[series.name] = f"{milliseconds(floor.median)} ms"
                 self.figures[series.name]["ratio"] = vars(quotient)
                 bars.bars.append((series.name, quotient.value, quotient.low, quotient.high))
         self.tables.append(table)
@@ -105,7 +110,8 @@ class Report:
             "benchmark": self.name,
             "machine": machine(),
             "ratios": {name: vars(quotient) for name, quotient in self.ratios.items()},
-            "values": self.values,
+            "values": {name: value if isinstance(value, float) else vars(value) for name, value in self.values.items()},
+            "floor_costs": self.costs,
             "floors": self.floors,
             "problems": self.problems,
             "figures": self.figures,

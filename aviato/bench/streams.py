@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import aviato
 from aviato.bench.floor import TRUE_ARGV, Floor
-from aviato.bench.report import Report, Table, cells
+from aviato.bench.report import Report, Table
 from aviato.bench.run import Run, Size
-from aviato.bench.series import Series, alternate, ratio, timed
+from aviato.bench.series import Series, alternate, interval, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,18 +59,15 @@ def measure_stdout(report: Report, sandbox: aviato.Sandbox, count: int, rounds: 
     argv = report.floors["a bare pipe"] = ["sh", "-c", f"head -c {count} /dev/zero | cat > /dev/null"]
     with Floor(argv) as floor:
         alternate(rounds, (collected, timed(collect)), (iterated, timed(iterate)), (pipe, floor), warmup=1)
-    table = report.times(
-        f"{count / 1e6:,.0f} MB of stdout", [(collected, ratio(collected, pipe)), (iterated, ratio(iterated, pipe))]
-    )
-    table.rows.append([*cells(pipe), ""])
-    report.values[STDOUT] = count / collected.median / 1e6
+    report.times(f"{count / 1e6:,.0f} MB of stdout", [(collected, pipe), (iterated, pipe), (pipe, None)])
+    report.values[STDOUT] = interval([count / seconds / 1e6 for seconds in collected.seconds])
+    report.costs[STDOUT] = f"{count / pipe.median / 1e6:,.0f} MB/s"
     report.values["stdout, growth of the client's peak, MiB"] = growth / 2**20
     rates = Table("the same as rates", ("", "p50 MB/s", "slowest MB/s"))
     for series in (collected, iterated, pipe):
         rates.rows.append([series.name, *(f"{count / seconds / 1e6:,.0f}" for seconds in (series.median, max(series.seconds)))])
     rates.rows.append([f"the client's peak memory grew by {growth / 2**20:.0f} MiB", "", ""])
     report.tables.append(rates)
-    report.figures[pipe.name] = {"seconds": pipe.seconds}
 
 
 def measure_lines(report: Report, sandbox: aviato.Sandbox, count: int, rounds: int) -> None:
@@ -87,7 +84,7 @@ def measure_lines(report: Report, sandbox: aviato.Sandbox, count: int, rounds: i
     argv = report.floors["a bare interpreter, its start included"] = ["python3", "-I", "-c", READ_LINES, str(count)]
     with Floor(argv) as floor:
         alternate(rounds, (plain, timed(blocking)), (awaited, timed(lambda: asyncio.run(read()))), (bare, floor), warmup=1)
-    report.times(f"{count:,} lines", [(plain, ratio(plain, bare)), (awaited, ratio(awaited, bare)), (bare, None)])
+    report.times(f"{count:,} lines", [(plain, bare), (awaited, bare), (bare, None)])
     report.values["lines a second"] = count / plain.median
 
 
@@ -120,7 +117,7 @@ def measure_waiting(report: Report, session: aviato.Session, sandbox: aviato.San
         process.stdin.close()
     assert all(process.result().stdout == "x" for process in waiting)
     ending = time.perf_counter() - begin
-    report.times(f"beside {count:,} commands (× alone)", [(alone, None), (beside, ratio(beside, alone))])
+    report.times(f"beside {count:,} commands (× alone)", [(alone, None), (beside, alone)])
     report.values[f"the end of {count:,} at once, s"] = ending
 
 

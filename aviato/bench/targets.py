@@ -11,8 +11,6 @@ from aviato.bench.report import Report, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aviato.bench.series import Ratio
-
 PEERS = "peers"
 
 
@@ -70,27 +68,28 @@ def needed() -> list[str]:
 
 def table(reports: Mapping[str, Report]) -> Table:
     """Every target: what was measured, and whether that is enough."""
-    shown = Table("targets", ("", "measured (90 %)", "aim", "stretch", "unit", ""))
+    shown = Table("targets", ("", "measured (90 %)", "aim", "stretch", "unit", "floor", ""))
     for target in TARGETS:
         sign = "≥" if target.least else "≤"
         bounds = [f"{sign} {target.aim:g}", f"{sign} {target.stretch:g}", target.unit]
         shown.rows.append([target.name, *_found(target, reports.get(target.benchmark), bounds)])
     if PEERS in reports:
         for name, quotient in reports[PEERS].ratios.items():
-            bounds = ["> 1", "≥ 3", "× as good as the peer"]
-            shown.rows.append([name, str(quotient), *bounds, _said(quotient.value > 1, quotient.value >= 3)])
+            said = _said(quotient.value > 1, quotient.value >= 3)
+            shown.rows.append([name, str(quotient), "> 1", "≥ 3", "× as good as the peer", "", said])
     else:
-        shown.rows.append(["against every isolating peer", "–", "> 1", "≥ 3", "× as good as the peer", "not measured"])
+        shown.rows.append(["against every isolating peer", "–", "> 1", "≥ 3", "× as good as the peer", "", "not measured"])
     return shown
 
 
 def _found(target: Target, report: Report | None, bounds: list[str]) -> list[str]:
-    found: Ratio | None = report.ratios.get(target.figure) if report else None
-    value = found.value if found else report.values.get(target.figure) if report else None
-    if value is None:
-        return ["–", *bounds, "not measured"]
+    found = (report.ratios | report.values).get(target.figure) if report else None
+    if report is None or found is None:
+        return ["–", *bounds, "", "not measured"]
+    value = found if isinstance(found, float) else found.value
+    measured = str(found) if not isinstance(found, float) else f"{value:.2f}"
     said = _said(target.reaches(value, target.aim), target.reaches(value, target.stretch))
-    return [str(found) if found else f"{value:.2f}", *bounds, said]
+    return [measured, *bounds, report.costs.get(target.figure, ""), said]
 
 
 def _said(aim: bool, stretch: bool) -> str:

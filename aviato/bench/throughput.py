@@ -126,6 +126,7 @@ def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], faile
             report.figures[series.name]["meanwhile"] = use.figures()
             if beside[1] is not None:
                 report.ratios[f"{BATCH}, {series.name}"] = beside[1]
+                report.costs[BATCH] = f"{items / floors[BWRAP].median:.1f} /s"
             assert beside[0] is not None
             report.ratios[f"batch: rate of bare subprocesses', {series.name}"] = beside[0]
     ways = [name for name in report.ratios if name.startswith(f"{BATCH}, ")]

@@ -61,3 +61,21 @@ def test_a_machine_that_is_never_quiet_decides_nothing(bench: Run, tmp_path: Pat
     path = tmp_path / "baseline.json"
     done = bench("--record", "--baseline", str(path), "--busy", "-1", "--patience", "1")
     assert done.returncode == 2 and "undecided" in done.stdout and not path.exists()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2_400)
+def test_ten_clean_runs_stay_green_and_a_slow_down_of_30_percent_turns_red(bench: Run, tmp_path: Path) -> None:
+    """On this machine, now: where it does not get quiet there is nothing to be seen."""
+    path = tmp_path / "baseline.json"
+
+    def status(*arguments: str) -> int:
+        done = bench(*arguments, "--baseline", str(path), timeout=200)
+        if done.returncode == 2:
+            pytest.skip(f"other work has the processors: {done.stdout}")
+        return done.returncode
+
+    assert status("--record") == 0
+    clean = [status("--check") for _ in range(10)]
+    assert clean == [0] * 10
+    assert [status("--check", "--slow-down", "0.3") for _ in range(3)] == [1] * 3
