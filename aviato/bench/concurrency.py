@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aviato.bench.client import ASYNC, BURST, SEQUENTIAL, STAGGERED, THREADS
-from aviato.bench.floor import Floor, bwrap_argv
+from aviato.bench.floor import NO_BWRAP, Floor, bwrap_argv
 from aviato.bench.report import Bars, Lines, Report, Table, milliseconds, percent
 from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, quantile
@@ -65,10 +65,8 @@ class Found:
 
 def measure(run: Run) -> Report:
     """All of it."""
-    report, room = Report("concurrency"), int(run.health["max_sandboxes"])
-    levels = [count for count in _levels(run["most"]) if count <= room]
-    if run["most"] > room:
-        report.problems.append(f"the server has room for {room} sandboxes, so there is no level of {run['most']}")
+    report = Report("concurrency")
+    levels = [count for count in _levels(run["most"]) if count <= run.room(report, run["most"])]
     ways = [
         Way(count, arrival, style)
         for count in levels
@@ -85,7 +83,9 @@ def measure(run: Run) -> Report:
         _level(clients[:1], Way(1, BURST, THREADS), 0.0)
         _level(clients, Way(len(clients), BURST, ASYNC, len(clients)), 0.0)
         bare = {}
-        if argv is not None:
+        if argv is None:
+            report.notes.append(NO_BWRAP)
+        else:
             report.floors[f"bwrap, {at_once} at once"] = argv
             bare = {count: stack.enter_context(Floor(argv, count, at_once)) for count in levels}
         for turn in range(run["rounds"]):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRUE_ARGV = ["/bin/true"]
+NO_BWRAP = "bwrap is not installed or cannot run here, so what is compared with it is not; it is in the extra `bench`"
 
 
 class Bare:

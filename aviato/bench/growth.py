@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from aviato.bench.series import Series, timed
 from aviato.bench.use import Use, descendants, used
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import aviato
     from aviato.bench.run import Run
@@ -64,24 +64,45 @@ class Growth:
     """The server's memory with one sandbox that had come and gone."""
     empty_available_bytes: int = 0
 
+    def add(self, other: Growth) -> None:
+        """Another round: all its times, and what was held in it."""
+        self.stops.seconds += other.stops.seconds
+        self.stops.errors += other.stops.errors
+        self.empty_bytes, self.empty_available_bytes = other.empty_bytes, other.empty_available_bytes
+        if not self.stages:
+            self.stages = other.stages
+            return
+        for stage, more in zip(self.stages, other.stages, strict=True):
+            for mine, new in ((stage.creates, more.creates), (stage.floors, more.floors), (stage.executes, more.executes)):
+                mine.seconds += new.seconds
+                mine.errors += new.errors
+            stage.use.add(more.use)
+            stage.server_bytes, stage.available_bytes = more.server_bytes, more.available_bytes
 
-@contextmanager
-def grown(run: Run, count: int, step: int) -> Iterator[Growth]:
-    """So many sandboxes, alive while the block runs; they are stopped one after the other, which is measured too."""
-    growth, pid = Growth(floor_argv=bwrap_argv()), run.server_pid()
+
+def grown(run: Run, count: int) -> Growth:
+    """So many sandboxes, alive all at once, and then stopped one after the other; as often as there are rounds."""
+    growth = Growth(floor_argv=bwrap_argv())
+    for _ in range(run["rounds"]):
+        growth.add(_grown(run, count, run["step"], growth.floor_argv))
+    return growth
+
+
+def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None) -> Growth:
+    growth, pid = Growth(), run.server_pid()
     with ExitStack() as stack:
         session = stack.enter_context(run.session())
         with session.sandbox() as sandbox:
             sandbox.exec(TRUE_ARGV).result()
         growth.empty_bytes, growth.empty_available_bytes = tree_bytes(pid), available_bytes()
-        floor = None if growth.floor_argv is None else stack.enter_context(Floor(growth.floor_argv))
+        floor = None if floor_argv is None else stack.enter_context(Floor(floor_argv))
         live: list[aviato.Sandbox] = []
         while len(live) < count:
             growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor))
             growth.stages[-1].server_bytes, growth.stages[-1].available_bytes = tree_bytes(pid), available_bytes()
-        yield growth
         for sandbox in live:
             growth.stops.take(timed(lambda sandbox=sandbox: sandbox.stop(0).result()))  # type: ignore[misc]
+    return growth
 
 
 def _stage(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aviato
-from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.floor import NO_BWRAP, TRUE_ARGV, Floor, bwrap_argv
 from aviato.bench.report import Report, Table, milliseconds
 from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, alternate, timed
@@ -76,7 +76,7 @@ def measure(run: Run) -> Report:
     report.tables.append(imports)
     report.values[f"{FIRST}, p95 seconds"] = first.percentile(95)
     if bwrap is None:
-        report.problems.append("bwrap is not installed or cannot run here: no floor for the create; it is in the extra `bench`")
+        report.notes.append(NO_BWRAP)
     return report
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aviato.bench.growth import Stage
 
 SIZES = {
-    "rounds": Size(1, 1, "of all of it; the last one counts"),
+    "rounds": Size(1, 1, "of all of it"),
     "live": Size(1_000, 20, "sandboxes in the end"),
     "step": Size(100, 10, "sandboxes a line"),
 }
@@ -28,25 +28,21 @@ EACH, FAILED, RATE = (
     "live sandboxes: failures",
     "live sandboxes: create rate, last third to first",
 )
+UNREADABLE = (
+    "the memory of the server cannot be read: another machine's, or supervisors that hide from their own user (root sees them)"
+)
 MIB = 2**20
 
 
 def measure(run: Run) -> Report:
     """All of it."""
-    report, count = Report("memory"), run["live"]
-    room = int(run.health["max_sandboxes"])
-    if count > room:
-        report.problems.append(f"the server has room for {room} sandboxes, not {count}; it was asked for those")
-        count = room
-    for _ in range(run["rounds"]):
-        with grown(run, count, run["step"]) as growth:
-            pass
-    tell(report, growth)
+    report = Report("memory")
+    tell(report, grown(run, run.room(report, run["live"])), run["live"])
     return report
 
 
-def tell(report: Report, growth: Growth) -> None:
-    """Tables, figures and targets of what was measured."""
+def tell(report: Report, growth: Growth, wanted: int) -> None:
+    """Tables, figures and targets of what was measured; with fewer sandboxes than were wanted no target is."""
     table = Table(
         "live sandboxes",
         (
@@ -79,14 +75,12 @@ def tell(report: Report, growth: Growth) -> None:
     report.tables.append(table)
     last = growth.stages[-1]
     if last.server_bytes is None:
-        said = "the memory of the server's processes cannot be read"
-        report.tables.append(
-            Table(f"{said}: another machine, or supervisors that hide from their own user (root sees them)", ())
-        )
-    else:
-        report.values[EACH] = last.server_bytes / last.live / MIB
-    report.values[FAILED] = float(sum(len(stage.creates.errors) for stage in growth.stages))
-    report.ratios[RATE] = flat(growth.stages)
+        report.notes.append(UNREADABLE)
+    if last.live == wanted:
+        if last.server_bytes is not None:
+            report.values[EACH] = last.server_bytes / last.live / MIB
+        report.values[FAILED] = float(sum(len(stage.creates.errors) for stage in growth.stages))
+        report.ratios[RATE] = flat(growth.stages)
     report.figures["stages"] = [figures(stage) for stage in growth.stages]
     report.figures["empty_bytes"] = growth.empty_bytes
     lives = [float(stage.live) for stage in growth.stages]

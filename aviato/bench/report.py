@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TIMES = ("", "p50 ms", "p95 ms", "p99 ms", "succeeded", "× floor (90 %)")
 """The columns of `Report.times`."""
 
+MOST_SHOWN = 20
+"""Problems; JSON has them all."""
+
 
 @dataclass
 class Table:
@@ -63,6 +66,7 @@ class Report:
         costs: what the floor of a ratio or value took in this run, by the same name.
         figures: all else that goes to JSON, single measurements included.
         floors: their argvs by name, printed with the tables.
+        notes: what a reader has to know, such as what is not there to measure.
         problems: what failed; a benchmark with any ends with status 1.
     """
 
@@ -74,6 +78,7 @@ class Report:
     figures: dict[str, Any] = field(default_factory=dict)
     floors: dict[str, list[str]] = field(default_factory=dict)
     plots: list[Bars | Lines] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def times(self, title: str, rows: Sequence[tuple[Series, Series | None]]) -> Table:
@@ -100,7 +105,9 @@ class Report:
             console.print(f"floor: {name}: {shlex.join(argv)}", highlight=False, soft_wrap=True)
         for table in self.tables:
             console.print(grid(table))
-        for problem in self.problems[:20]:
+        for note in self.notes:
+            console.print("note:", note, highlight=False, soft_wrap=True)
+        for problem in self.problems[:MOST_SHOWN]:
             console.print("failed:", problem, highlight=False, soft_wrap=True)
 
     def write(self, path: Path) -> None:
@@ -113,6 +120,7 @@ class Report:
             "values": {name: value if isinstance(value, float) else vars(value) for name, value in self.values.items()},
             "floor_costs": self.costs,
             "floors": self.floors,
+            "notes": self.notes,
             "problems": self.problems,
             "figures": self.figures,
         }

@@ -14,6 +14,8 @@ import aviato
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aviato.bench.report import Report
+
 
 @dataclass(frozen=True)
 class Size:
@@ -54,6 +56,15 @@ class Run:
     def health(self) -> dict[str, Any]:
         """What the server says about itself; starts the embedded one."""
         return asyncio.run(_health(self.base_url))
+
+    def room(self, report: Report, wanted: int) -> int:
+        """How many sandboxes of those that are wanted the server takes; the report says where that is fewer."""
+        most = int(self.health["max_sandboxes"])
+        if most < wanted:
+            report.notes.append(
+                f"the server has room for {most:,} sandboxes and not for {wanted:,} (--max-sandboxes of `aviato serve`)"
+            )
+        return min(wanted, most)
 
     def server_pid(self) -> int | None:
         """The server's process, where it is on this machine and can be seen."""

@@ -13,7 +13,7 @@ from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, ratio
 
 SIZES = {
-    "rounds": Size(1, 1, "of all of it; the last one counts"),
+    "rounds": Size(1, 1, "of all of it"),
     "live": Size(1_000, 20, "sandboxes in the end"),
     "step": Size(100, 10, "sandboxes a line"),
 }
@@ -24,12 +24,7 @@ CREATE, EXEC, BWRAP = "create, last third to first", "exec, last third to first"
 def measure(run: Run) -> Report:
     """All of it."""
     report = Report("scaling")
-    count = min(run["live"], int(run.health["max_sandboxes"]))
-    if count < run["live"]:
-        report.problems.append(f"the server has room for {count} sandboxes, not {run['live']}; it was asked for those")
-    for _ in range(run["rounds"]):
-        with grown(run, count, run["step"]) as growth:
-            pass
+    growth = grown(run, run.room(report, run["live"]))
     stages = growth.stages
     table = Table(
         "cost by number",

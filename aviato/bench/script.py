@@ -16,6 +16,7 @@ from aviato.bench.machine import description, machine, machine_class
 from aviato.bench.report import Report, Table, grid
 from aviato.bench.run import Run, Size
 from aviato.bench.use import Use, used
+from aviato.exceptions import AviatoError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +103,10 @@ def main(name: str) -> None:
     given = vars(parser.parse_args())
     describe_machine()
     run = Run(sizes(module.SIZES, given["quick"], given), given["base_url"], given["quick"])
-    report = perform(name, run, given["json"])
+    try:
+        report = perform(name, run, given["json"])
+    except AviatoError as error:
+        sys.exit(f"{name}: {type(error).__name__}: {error}")
     sys.exit(1 if report.problems else 0)
 
 
@@ -128,7 +132,7 @@ def several(
         available = load(name).SIZES
         reports[name] = perform(name, Run(sizes(available, quick, {"rounds": rounds}), base_url, quick), folder)
     if targeted or not wanted:
-        console.print(grid(targets.table(reports)))
+        console.print(grid(targets.table(reports, quick=quick)))
     return 1 if any(report.problems for report in reports.values()) else 0
 
 

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from aviato.bench.floor import Floor, bwrap_argv
+from aviato.bench.floor import NO_BWRAP, Floor, bwrap_argv
 from aviato.bench.report import Bars, Report, Table, percent
 from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, alternate, ratio
@@ -64,9 +64,11 @@ def measure(run: Run) -> Report:
         cases = [(Series(name), case(name)) for name in ways]
         floors = {SUBPROCESS: command, BWRAP: bwrap_argv(command)}
         for name, argv in floors.items():
-            if argv is not None:
-                report.floors[f"{name}, {at_once} at once"] = argv
-                cases.append((Series(name), stack.enter_context(Floor(argv, items, at_once))))
+            if argv is None:
+                report.notes.append(NO_BWRAP)
+                continue
+            report.floors[f"{name}, {at_once} at once"] = argv
+            cases.append((Series(name), stack.enter_context(Floor(argv, items, at_once))))
         alternate(run["rounds"], *cases, warmup=1)
     _tell(report, [series for series, _ in cases], uses, failed, items)
     return report

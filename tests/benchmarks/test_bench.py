@@ -72,7 +72,7 @@ def test_concurrency_says_where_the_server_has_no_room(tmp_path: Path) -> None:
         done = subprocess.run([*command, "--json", str(tmp_path)], capture_output=True, text=True, check=False)
     finally:
         server.stop()
-    assert done.returncode == 1 and "room for 4 sandboxes" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "room for 4 sandboxes" in done.stdout, done.stdout + done.stderr
     figures = json.loads((tmp_path / "concurrency.json").read_text())["figures"]
     assert "1 burst, async" in figures and not any(name.startswith("10 ") for name in figures)
 
@@ -91,6 +91,12 @@ def test_memory_counts_the_server_and_all_below_it(measured: Measured) -> None:
         first, last = (stage["server_bytes"] for stage in found["figures"]["stages"])
         assert found["figures"]["empty_bytes"] < first < last
         assert found["values"][memory.EACH] == last / 20 / 2**20
+
+
+def test_rounds_of_growth_are_added_up(measured: Measured) -> None:
+    found, _ = measured("scaling", "--rounds", "2")
+    assert all(len(stage["create_seconds"]) == 20 for stage in found["figures"]["stages"])
+    assert len(found["figures"]["stop"]["seconds"]) == 40
 
 
 def test_bridge_has_every_way_to_a_result(measured: Measured) -> None:
