@@ -11,6 +11,7 @@ listed with the reason, as everyone is who cannot be measured here.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from peers import PEERS, WORKS, report, rows
@@ -33,6 +34,7 @@ def main() -> None:
         sys.stdout.write(PEERS[given["show"]].path.read_text())
         return
     chosen = [name for name, peer in PEERS.items() if peer.kind == "aviato" or name in (given["peer"] or PEERS)]
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # an end at which peers stop what they keep
     describe_machine()
     run = Run(sizes(SIZES, given["quick"], given), given["base_url"], given["quick"])
     measured = rows(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HARNESS = Path(__file__).resolve().parent / "harness.py"
 ANSWER_SECONDS = 120.0
 """How long a peer may take for one work."""
+END_SECONDS = 30.0
+"""How long it may take to stop what it keeps."""
 
 
 class PeerError(Exception):
@@ -59,16 +61,22 @@ class Driven:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._process.poll() is None and exc[0] is None:
-            try:
-                self.ask("close")
-            except PeerError:
-                pass  # what it leaves is killed below
+        """End it. Where its input ends, it stops what it keeps; what it leaves all the same is killed."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self._process.communicate()
+        self._process.wait()
+        self._process.stdout.close()
         self._errors.close()
 
     def ask(self, work: str, **given: Any) -> float:

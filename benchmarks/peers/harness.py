@@ -194,11 +194,11 @@ class Works:
         return grown / count
 
     async def close(self):
+        """Leave nothing; also where whoever asked is gone."""
         if self.kept is not None:
             await self._stop(self.kept)
         if hasattr(self.script, "close"):
             await self.way.call(self.script.close)
-        return 0.0
 
 
 def content_of(path):
@@ -244,6 +244,7 @@ def resident_bytes(roots, argv):
 def main():
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a peer prints is no answer
+    sys.dont_write_bytecode = True  # beside a script of the repository
     spec = importlib.util.spec_from_file_location("peer_script", sys.argv[1])
     script = importlib.util.module_from_spec(spec)
     works = None
@@ -258,7 +259,12 @@ def main():
             answer = {"value": works.way.drive(work(**asked))}
         except Exception as error:
             answer = {"failure": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
+        try:
+            answers.write(json.dumps(answer) + "\n")
+        except BrokenPipeError:
+            break
+    if works is not None:
+        works.way.drive(works.close())
 
 
 if __name__ == "__main__":

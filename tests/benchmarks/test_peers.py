@@ -144,6 +144,15 @@ def test_a_peer_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch, t
         driven.ask("create")
 
 
+def test_a_peer_stops_what_it_keeps_when_its_input_ends(tmp_path: Path) -> None:
+    text = BARE.path.read_text() + f"\n\ndef close():\n    open({str(tmp_path / 'closed')!r}, 'w').close()\n"
+    with Driven(written(tmp_path, text.replace('prefix="bare-"', f"dir={str(tmp_path)!r}")), {}) as driven:
+        driven.ask("exec")
+        kept = [path for path in tmp_path.iterdir() if path.is_dir()]
+        assert len(kept) == 1
+    assert not kept[0].exists() and (tmp_path / "closed").exists()
+
+
 def test_what_cannot_be_installed_is_said_in_pip_s_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peer = dataclasses.replace(BARE, requirements=("./nothing_of_that_name",))

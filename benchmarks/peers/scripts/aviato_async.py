@@ -1,6 +1,7 @@
 """aviato from asyncio: an AsyncClient on a server that runs."""
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import aviato
 
@@ -18,8 +19,12 @@ async def run(sandbox, argv):
     return result.returncode, result.stdout
 
 
+def content(path):
+    return Path(path).read_bytes()
+
+
 async def write(sandbox, path):
-    await sandbox.upload(path, "payload")
+    await sandbox.write_file("payload", content(path))
 
 
 async def read(sandbox):
