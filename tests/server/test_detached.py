@@ -156,6 +156,18 @@ async def test_only_the_newest_results_are_kept(server, monkeypatch):
     await until(lambda: not os.listdir(server.service.folder.execs))
 
 
+async def test_of_an_ended_sandbox_each_result_goes_when_it_was_taken(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    ids = [(await begin(server, sandbox_id, "echo", str(number)))[0] for number in range(3)]
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    await taken(server, sandbox_id, ids[1])
+    await until(lambda: kept(server, sandbox_id) == [ids[0], ids[2]])
+    assert b"2\n" in await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{ids[2]}?reader_id=a", expect=200)
+    for exec_id in (ids[0], ids[2]):
+        await taken(server, sandbox_id, exec_id)
+    await until(lambda: not os.listdir(server.service.folder.execs))
+
+
 async def test_it_begins_without_its_reader_and_one_that_cannot_begin_is_forgotten(server):
     server.service.places.admission.limit = 0
     sandbox_id = (await server.create())["sandbox_id"]
