@@ -195,45 +195,7 @@ class Execs:
         """
         freed = False
         for ack in request.execs:
-            if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
-                if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
-                    kept.acknowledge(ack.stdout, ack.stderr)
-                    if ack.done:
-                        kept.state.take()
-                continue
-            box = self._registry.live.get(ack.sandbox_id)
-            if box is None and (left := self.detached.left(ack.sandbox_id, ack.exec_id)) is not None:
-                if ack.done and caller.sees(left[0].record.owner):
-                    left[1].take()
-                continue
-            if box is None:
-                if ack.done and (caller.tenant is None or self._registry.sees(caller, ack.sandbox_id)):
-                    self._results.confirm(ack.sandbox_id, ack.exec_id)
-                continue
-            if not caller.sees(box.record.owner):
-                continue
-            if ack.done:
-                self._results.confirm(ack.sandbox_id, ack.exec_id)
-                if not box.runs:
-                    box.confirmed.add(ack.exec_id)
-            state = box.execs.get(ack.exec_id)
-            if box.link is None or not box.runs or ack.exec_id == box.main_exec_id:
-                if ack.done and state is not None:
-                    state.take()
-                continue
-            if state is not None and state.kept is not None:
-                if ack.done:
-                    state.take()
-                continue  # The server itself has it.
-            if state is not None and state.reader_id != ack.reader_id:
-                continue  # Another reader has taken over, who has not got that far.
-            box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
-            if state is not None and state.feed is not None:
-                state.feed.confirmed(ack.stdout, ack.stderr)
-            if ack.done:
-                if box.execs.pop(ack.exec_id, None) is not None and state is not None:
-                    state.keep()
-                freed = freed or box.let_go
+            freed = self._acknowledge(ack, caller) or freed
         for sandbox_id in request.let_go:
             box = self._registry.live.get(sandbox_id)
             if box is None or not caller.sees(box.record.owner) or box.let_go:
@@ -245,6 +207,53 @@ class Execs:
                 freed = True
         if freed:
             self._places.update()
+
+    def _acknowledge(self, ack: ExecAck, caller: Caller) -> bool:
+        """Take what one reader has received; True if that may free a sandbox that was let go."""
+        if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
+            if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
+                kept.acknowledge(ack.stdout, ack.stderr)
+                if ack.done:
+                    kept.state.take()
+            return False
+        box = self._registry.live.get(ack.sandbox_id)
+        if box is None:
+            if ack.done:
+                self._confirm_left(ack, caller)
+            return False
+        if not caller.sees(box.record.owner):
+            return False
+        state = box.execs.get(ack.exec_id)
+        if ack.done:
+            self._results.confirm(ack.sandbox_id, ack.exec_id)
+            if not box.runs:
+                box.confirmed.add(ack.exec_id)
+        if (
+            box.link is None
+            or not box.runs
+            or ack.exec_id == box.main_exec_id
+            or (state is not None and state.kept is not None)
+        ):
+            # The server itself has it, or nobody.
+            if ack.done and state is not None:
+                state.take()
+            return False
+        if state is not None and state.reader_id != ack.reader_id:
+            return False  # Another reader has taken over, who has not got that far.
+        box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
+        if state is not None and state.feed is not None:
+            state.feed.confirmed(ack.stdout, ack.stderr)
+        if ack.done and box.execs.pop(ack.exec_id, None) is not None and state is not None:
+            state.keep()
+        return ack.done and box.let_go
+
+    def _confirm_left(self, ack: ExecAck, caller: Caller) -> None:
+        """The result of a command whose sandbox has ended has arrived."""
+        if (left := self.detached.left(ack.sandbox_id, ack.exec_id)) is not None:
+            if caller.sees(left[0].record.owner):
+                left[1].take()
+        elif caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
+            self._results.confirm(ack.sandbox_id, ack.exec_id)
 
     def received(self, sandbox_id: str, exec_ids: Iterable[str], caller: Caller) -> None:
         """Take whole results that a client has received, of a sandbox that it is about to end."""
