@@ -36,7 +36,7 @@ def test_the_lower_end_of_the_interval_decides() -> None:
 
 
 def test_a_busy_wait_lengthens_a_case_by_its_part() -> None:
-    assert baseline.slowed(lambda: 0.01, 0.3)() == pytest.approx(0.013, rel=0.2)
+    assert 0.0129 < baseline.slowed(lambda: 0.01, 0.3)() < 0.1
 
 
 @pytest.mark.timeout(120)
