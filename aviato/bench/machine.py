@@ -33,5 +33,6 @@ def description(facts: dict[str, Any]) -> str:
 
 
 def machine_class(facts: dict[str, Any]) -> str:
-    """Machines whose ratios can be compared: as many processors, and the same kind of user."""
-    return f"{facts['cpus']} cpus, {'root' if facts['uid'] == 0 else 'user'}"
+    """Machines whose ratios can be compared: the same processors, kernel, Python and kind of user."""
+    kernel, python = (".".join(facts[name].split(".")[:2]) for name in ("kernel", "python"))
+    return f"{facts['cpus']} × {facts['model']}, Linux {kernel}, Python {python}, {'root' if facts['uid'] == 0 else 'user'}"

@@ -129,11 +129,14 @@ def several(
         raise ValueError(f"--rounds must be 1 or more, got {rounds}")
     chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
     for name in chosen:
-        available = load(name).SIZES
-        reports[name] = perform(name, Run(sizes(available, quick, {"rounds": rounds}), base_url, quick), folder)
+        run = Run(sizes(load(name).SIZES, quick, {"rounds": rounds}), base_url, quick)
+        try:
+            reports[name] = perform(name, run, folder)
+        except (AviatoError, RuntimeError) as error:  # the others are measured all the same
+            console.print(f"failed: {name}: {type(error).__name__}: {error}", highlight=False, markup=False, soft_wrap=True)
     if targeted or not wanted:
         console.print(grid(targets.table(reports, quick=quick)))
-    return 1 if any(report.problems for report in reports.values()) else 0
+    return 1 if len(reports) < len(chosen) or any(report.problems for report in reports.values()) else 0
 
 
 def check(base_url: str | None, path: Path | None, slow_down: float, *, recording: bool, **asked: Any) -> int:

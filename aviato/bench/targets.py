@@ -91,7 +91,8 @@ def _found(target: Target, report: Report | None, bounds: list[str]) -> list[str
         return ["–", *bounds, "", "not measured"]
     value = found if isinstance(found, float) else found.value
     measured = str(found) if not isinstance(found, float) else f"{value:.2f}"
-    said = _said(target.reaches(value, target.aim), target.reaches(value, target.stretch))
+    further = target.stretch != target.aim and target.reaches(value, target.stretch)
+    said = _said(target.reaches(value, target.aim), further)
     return [measured, *bounds, report.costs.get(target.figure, ""), said]
 
 

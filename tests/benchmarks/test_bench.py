@@ -142,6 +142,12 @@ def test_a_script_writes_where_it_is_told(server: Any, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["values"] and path.with_suffix(".png").exists()
 
 
+def test_a_benchmark_that_fails_does_not_keep_others_from_being_measured(bench: Run, tmp_path: Path) -> None:
+    done = bench("--base-url", f"unix://{tmp_path}/nobody", "--targets", "--quick", "--json", str(tmp_path))
+    assert done.returncode == 1 and "failed: latency: SandboxUnavailableError" in done.stdout, done.stdout + done.stderr
+    assert "failed: streams" in done.stdout and "not measured" in done.stdout
+
+
 def test_a_name_that_is_none(bench: Run) -> None:
     done = bench("speed")
     assert done.returncode == 2 and "there is no benchmark 'speed'; there are latency" in done.stderr
