@@ -114,6 +114,8 @@ def test_the_table_of_targets_says_what_was_measured_and_what_not() -> None:
     assert rows[latency.EXEC][-1] == "beyond stretch" and rows[latency.AWAIT][-1] == "not measured"
     assert rows["beside other, its best work: exec"][-1] == "beyond stretch"
     assert len(rows) == len(targets.TARGETS) + 1
+    for without in ({}, {"peers": Report("peers")}):
+        assert targets.table(without).rows[-1][-1] == "not measured"
 
 
 @pytest.mark.slow
