@@ -85,7 +85,8 @@ class Reaper:
             await self._keep_store_small("be folded", lambda: in_thread(self._service.store.checkpoint))
         if self._is_due("trash", TRASH_SECONDS, now):
             for sandbox_id in list(self._service.lives.leftovers):
-                await self._service.lives.destroy(sandbox_id)
+                if self._service.registry.is_saved(sandbox_id):
+                    await self._service.lives.destroy(sandbox_id)
             await in_thread(empty_trash, self._service.folder.trash)
         if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):
             await self._keep_store_small("forget what is old", self._purge)

@@ -196,7 +196,7 @@ class Soak:
         await asyncio.to_thread(self.killed.start)
         for server in self._servers:
             while living := await aviato.Sandbox.list(base_url=server.url):
-                await self._pass(f"sandboxes are left: {[(one, one.tags) for one in living]}")
+                await self._pass(f"sandboxes are left: {[self._story(server, one) for one in living]}")
             while places := server.places():
                 await self._pass(f"places are left: {places}")
         self._began = time.monotonic()
@@ -209,6 +209,11 @@ class Soak:
             before = now
         gc.collect()
         return self._figures()
+
+    def _story(self, server: FaultyServer, one: aviato.Sandbox) -> str:
+        """What is known of a sandbox that should have ended."""
+        lines = [line for line in server.running.log.read_text().splitlines() if one.sandbox_id in line]
+        return f"{one} of the {'killed' if server is self.killed else 'lasting'} server, {one.tags}, {one.created_at}: {lines}"
 
     async def _pass(self, what: str) -> None:
         await asyncio.sleep(0.1)

@@ -234,6 +234,10 @@ class FakeBackend(Backend):
     async def reconnect(self, sandbox_id):
         return self.links.get(sandbox_id)
 
+    def remember_end(self, sandbox_id, reason):
+        self.places.add(sandbox_id)
+        self.left[sandbox_id] = reason
+
     def how_ended(self, sandbox_id):
         return self.left.get(sandbox_id)
 

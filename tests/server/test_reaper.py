@@ -109,12 +109,16 @@ async def test_a_store_that_cannot_be_written_holds_up_no_sandbox(server, rounds
 
     monkeypatch.setattr(store, "save_sandbox", full)
     info = await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
-    assert info["status"] == "terminated" and server.backend.places == set()
+    assert info["status"] == "terminated"
+    await rounds()
+    assert server.backend.how_ended(sandbox_id) == "stopped" and server.backend.places == {sandbox_id}, "it is remembered there"
     assert (await server.call("GET", f"/v1/sandboxes/{sandbox_id}", expect=200))["status"] == "terminated"
     assert store.sandbox(sandbox_id).status == "running"
     monkeypatch.setattr(store, "save_sandbox", write)
     await rounds()
     assert store.sandbox(sandbox_id).status == "terminated"
+    await rounds()
+    assert server.backend.places == set() and not server.service.lives.leftovers
 
 
 async def test_a_create_that_cannot_be_put_on_record_is_refused_and_nothing_starts(server, monkeypatch):

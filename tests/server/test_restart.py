@@ -51,6 +51,25 @@ async def test_a_queued_sandbox_is_queued_again(serving, folder, backend):
         assert (await client.wait(second, "running"))["status"] == "running"
 
 
+async def test_what_was_stopped_stays_so_also_where_the_store_never_took_it(serving, folder, backend, monkeypatch):
+    """Who stopped it was told that it has ended, and does not come again."""
+
+    def fails(record):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with serving(folder, backend, max_sandboxes=1) as (service, client, _):
+        running = (await client.running())["sandbox_id"]
+        queued = (await client.create())["sandbox_id"]
+        monkeypatch.setattr(service.store, "save_sandbox", fails)
+        for sandbox_id in (queued, running):
+            assert (await client.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200))["status"] == "terminated"
+    assert backend.places == {queued, running}
+    async with serving(folder, backend, max_sandboxes=1) as (service, client, _):
+        for sandbox_id in (queued, running):
+            assert (await client.wait(sandbox_id, "ended"))["status_reason"] == "stopped"
+        assert not backend.places and not service.registry.live
+
+
 async def positions(client, names):
     return [(await client.call("GET", f"/v1/sandboxes/{name}", expect=200))["queue"]["position"] for name in names]
 

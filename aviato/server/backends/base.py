@@ -155,6 +155,14 @@ class Backend(ABC):
     def how_ended(self, sandbox_id: str) -> str | None:
         """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
 
+    def remember_end(self, sandbox_id: str, reason: str) -> None:
+        """Have `how_ended` give this of a sandbox whose place is gone, until it is destroyed again. For a thread.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        raise NotImplementedError
+
     def leave_results(self, sandbox_id: str, path: str) -> bool:
         """Put the results that a supervisor left behind when it ended into a file; False if there are none. For a thread.
 

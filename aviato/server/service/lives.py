@@ -265,13 +265,22 @@ class Lives:
         for begin in box.on_run:
             begin()
         box.on_run.clear()
-        self._registry.save(record)
+        if not self._registry.save(record) and not box.for_one_run:
+            await self._remember_end(box.sandbox_id, ending.reason)
         del self._registry.live[box.sandbox_id]
         self._registry.let_go.pop(box.sandbox_id, None)
         self.places.gone(box)
         for callback in self.on_gone:
             callback(box)
         box.gone.set()
+
+    async def _remember_end(self, sandbox_id: str, reason: str) -> None:
+        """The store takes no end now: a server that comes before it does would make the sandbox anew, after its stop."""
+        self.leftovers.add(sandbox_id)
+        try:
+            await in_thread(self._backend.remember_end, sandbox_id, reason)
+        except OSError as error:
+            log.error("the end of sandbox %s cannot be remembered: %s", sandbox_id, error)
 
     async def destroy(self, sandbox_id: str) -> None:
         """Take a place away; what resists is tried again by the reaper."""

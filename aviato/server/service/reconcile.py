@@ -68,10 +68,12 @@ class Reconciliation:
         self._ports = ports
         self._secrets = secrets
         self._unbegun: dict[str, SandboxRecord] = {}
+        self._placed: set[str] = set()
 
     async def run(self) -> None:
         """Do it, before the first request is answered."""
         self._leases.restore()
+        self._placed = set(await self._backend.place_ids())
         records = self._registry.store.living()
         await asyncio.gather(*(self._take_up(record, self._resume) for record in records))
         # Those that wait come once all places that are taken are known, in the order in which they came.
@@ -137,6 +139,8 @@ class Reconciliation:
 
     async def _resume(self, record: SandboxRecord) -> None:
         """Go on with it, or with its end."""
+        if record.sandbox_id in self._placed:
+            record = replace(record, begun=True)  # So it was, or its end was remembered there.
         box = self._box(record)
         if not record.begun and box.asked is None:
             self._unbegun[record.sandbox_id] = record

@@ -40,10 +40,18 @@ class Registry:
         self._unsaved: dict[str, SandboxRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
 
-    def save(self, record: SandboxRecord) -> None:
-        """Put a change on record. A store that cannot be written now holds up no sandbox: the change is tried again."""
+    def save(self, record: SandboxRecord) -> bool:
+        """Put a change on record. A store that cannot be written now holds up no sandbox: the change is tried again.
+
+        Returns:
+            Whether it is there.
+        """
         self._unsaved[record.sandbox_id] = record
-        self._write(record.sandbox_id, record)
+        return self._write(record.sandbox_id, record)
+
+    def is_saved(self, sandbox_id: str) -> bool:
+        """Whether all that is known of a sandbox is on record."""
+        return sandbox_id not in self._unsaved
 
     def save_soon(self, record: SandboxRecord) -> None:
         """Put a change on record within a moment, if no later one has come by then."""

@@ -194,10 +194,12 @@ class LocalBackend(Backend):
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
+        skeleton = self._skeleton(spec)
+        if skeleton is not None and self._skeletons.is_due(skeleton):
+            await asyncio.to_thread(self._skeletons.look, skeleton)
         options = self._options(spec)
-        if options.skeleton is not None and not self._skeletons.has(options.skeleton):
-            made = host_tree.skeleton(options.facts, options.interpreter)
-            await asyncio.to_thread(self._skeletons.make, options.skeleton, made)
+        if skeleton is not None and options.skeleton is not None and not self._skeletons.has(options.skeleton):
+            await asyncio.to_thread(self._skeletons.make, options.skeleton, skeleton)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
@@ -238,6 +240,10 @@ class LocalBackend(Backend):
         """See `Backend`."""
         note = self._places.note(sandbox_id)
         return str(note["reason"]) if note is not None else None
+
+    def remember_end(self, sandbox_id: str, reason: str) -> None:
+        """See `Backend`."""
+        self._places.leave_note(sandbox_id, reason)
 
     def leave_results(self, sandbox_id: str, path: str) -> bool:
         """See `Backend`."""
@@ -281,10 +287,17 @@ class LocalBackend(Backend):
                 self._template = await TemplateControl.start()
             return self._template
 
-    def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
+    def _interpreter(self, spec: SandboxSpec) -> tuple[str, str, int] | None:
         found = self._images.interpreter_at(spec.image.interpreter)
-        interpreter = (found.prefix, found.executable, found.minor) if found else None
+        return (found.prefix, found.executable, found.minor) if found else None
+
+    def _skeleton(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
+        """What lies below its writable layer, if that is one of ours."""
         layered = self._layered and spec.image.root is None
+        return host_tree.skeleton(self._facts, self._interpreter(spec)) if layered else None
+
+    def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
+        interpreter, skeleton = self._interpreter(spec), self._skeleton(spec)
         limits = self.limits(spec)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
@@ -292,7 +305,7 @@ class LocalBackend(Backend):
             facts=self._facts,
             interpreter=interpreter,
             lower=spec.image.root,
-            skeleton=self._skeletons.path(host_tree.skeleton(self._facts, interpreter)) if layered else None,
+            skeleton=None if skeleton is None else self._skeletons.path(skeleton),
             upper_in_memory=self._upper_in_memory,
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),

@@ -126,6 +126,17 @@ class Places:
                     return value
         return None
 
+    def leave_note(self, sandbox_id: str, reason: str) -> None:
+        """Say in place of its supervisor how a sandbox ended.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self.path(sandbox_id)
+        os.makedirs(path, mode=0o711, exist_ok=True)
+        with open(f"{path}/note", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"reason": reason, "returncode": None}) + "\n")
+
     def leave_results(self, sandbox_id: str, path: str) -> bool:
         """Keep the note, if there are results behind it that nobody confirmed, under another name too.
 

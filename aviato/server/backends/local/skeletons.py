@@ -40,14 +40,17 @@ class Skeletons:
         """As of when, the name of each."""
 
     def path(self, skeleton: Skeleton) -> str:
-        """Where it is, or would be."""
-        now = time.monotonic()
-        seen, name = self._names.get(skeleton, (0.0, ""))
-        if not name or now - seen > LOOK_SECONDS:
-            content = repr((skeleton, [list(_versions(f"/etc/{one}")) for one in skeleton.copies]))
-            name = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-            self._names[skeleton] = now, name
-        return f"{self._directory}/{name}"
+        """Where it is, or would be, as of the last look."""
+        return f"{self._directory}/{self._names[skeleton][1] if skeleton in self._names else _name(skeleton, [])}"
+
+    def is_due(self, skeleton: Skeleton) -> bool:
+        """Whether it is time to `look`."""
+        return skeleton not in self._names or time.monotonic() - self._names[skeleton][0] > LOOK_SECONDS
+
+    def look(self, skeleton: Skeleton) -> None:
+        """See whether what it has copies of has changed; for a worker thread."""
+        versions = [list(_versions(f"/etc/{one}")) for one in skeleton.copies]
+        self._names[skeleton] = time.monotonic(), _name(skeleton, versions)
 
     def has(self, path: str) -> bool:
         """Whether this process holds it."""
@@ -89,6 +92,10 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
     for name in skeleton.copies:
         os.makedirs(os.path.dirname(f"{directory}/etc/{name}"), exist_ok=True)
         _copy(os.path.realpath(f"/etc/{name}"), f"{directory}/etc/{name}")
+
+
+def _name(skeleton: Skeleton, versions: list[list[tuple[str, int, int, int]]]) -> str:
+    return hashlib.sha256(repr((skeleton, versions)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _versions(path: str) -> Iterator[tuple[str, int, int, int]]:
