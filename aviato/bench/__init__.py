@@ -5,14 +5,15 @@ without.
 """
 
 BENCHMARKS = {
+    "memory": "what 1,000 live sandboxes hold",
     "latency": "a sandbox, a command, an import, the first result of all",
     "throughput": "a batch: a fresh sandbox each, a program, its output",
     "concurrency": "1 to 1,000 sandboxes at once, from threads, a loop, several processes",
     "scaling": "what one more sandbox costs as there are more of them",
-    "memory": "what 1,000 live sandboxes hold",
     "bridge": "blocking calls and handles beside plain coroutines",
     "streams": "stdout, lines, waiting for many commands",
     "files": "files and trees in and out",
     "peers": "the same work by others, each in an environment of its own",
 }
-"""Name → what it measures. The benchmark `x` is the module `aviato.bench.x`."""
+"""Name → what it measures. The benchmark `x` is the module `aviato.bench.x`. They run in this order: memory is first, since a
+server that has done the work of others holds more."""

@@ -73,6 +73,10 @@ def tell(report: Report, growth: Growth, wanted: int) -> None:
         )
         report.problems += [f"{stage.creates.name}: {error}" for error in stage.creates.errors]
     report.tables.append(table)
+    if growth.empty_bytes is not None:
+        report.notes.append(
+            f"the server held {growth.empty_bytes / MIB:.0f} MiB before; one that has worked holds more than a new one"
+        )
     last = growth.stages[-1]
     if last.server_bytes is None:
         report.notes.append(UNREADABLE)

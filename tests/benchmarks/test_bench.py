@@ -152,5 +152,5 @@ def test_a_benchmark_that_fails_does_not_keep_others_from_being_measured(bench: 
 
 def test_a_name_that_is_none(bench: Run) -> None:
     done = bench("speed")
-    assert done.returncode == 2 and "there is no benchmark 'speed'; there are latency" in done.stderr
+    assert done.returncode == 2 and "there is no benchmark 'speed'; there are memory" in done.stderr
     assert set(BENCHMARKS) <= {line.split()[0] for line in bench("--list").stdout.splitlines()}
