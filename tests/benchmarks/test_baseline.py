@@ -39,6 +39,11 @@ def test_a_busy_wait_lengthens_a_case_by_its_part() -> None:
     assert 0.0129 < baseline.slowed(lambda: 0.01, 0.3)() < 0.1
 
 
+def test_what_is_recorded_is_what_is_measured() -> None:
+    for figures in baseline.read().values():
+        assert set(figures) == {latency.EXEC, latency.AWAIT, latency.CREATE} and min(figures.values()) > 1
+
+
 @pytest.mark.timeout(120)
 def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:
     """How much else runs is not this test's matter: every round counts."""
