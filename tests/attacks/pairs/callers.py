@@ -212,17 +212,22 @@ def hold(place: Place) -> bool:
     """As many as there can be, and another whenever one has gone. Clients that are cut off come again."""
     resource.prlimit(place.pid, resource.RLIMIT_NOFILE, (256, 256))
     over = threading.Event()
+    opened: list[float] = []
 
     def flood() -> None:
         with ExitStack() as stack:
             while not over.wait(0.003):
                 with suppress(OSError):
                     stack.enter_context(socket.create_connection(("127.0.0.1", place.port), timeout=10))
+                    opened.append(time.monotonic())
 
     holding = threading.Thread(target=flood)
     holding.start()
     try:
-        time.sleep(1.5)
+        begin = time.monotonic()
+        # Twice as many as there can be, or all that the server accepts.
+        while len(opened) < 512 and time.monotonic() - (opened[-1] if opened else begin) < 1.5:
+            time.sleep(0.05)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             with suppress(OSError, http.client.HTTPException):
