@@ -44,16 +44,18 @@ def test_what_is_recorded_is_what_is_measured() -> None:
         assert set(figures) == {latency.EXEC, latency.AWAIT, latency.CREATE} and min(figures.values()) > 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:
     """How much else runs is not this test's matter: every round counts."""
     path = tmp_path / "baseline.json"
-    every = ("--baseline", str(path), "--busy", "1", "--rounds", "7")
+    every = ("--baseline", str(path), "--busy", "1", "--rounds", "7", "--patience", "30")
     assert bench("--check", *every).returncode == 2
     done = bench("--record", *every)
     assert done.returncode == 0, done.stdout + done.stderr
     recorded = json.loads(path.read_text())[machine_class(machine())]
     assert {latency.EXEC, latency.AWAIT} <= set(recorded)
+    done = bench("--check", "--slow-down", "3", *every)
+    assert done.returncode == 1 and "red" in done.stdout
     path.write_text(json.dumps({machine_class(machine()): {name: value * 3 for name, value in recorded.items()}}))
     assert bench("--check", *every).returncode == 0
     path.write_text(json.dumps({machine_class(machine()): {name: value / 3 for name, value in recorded.items()}}))
