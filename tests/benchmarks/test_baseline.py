@@ -44,6 +44,7 @@ def test_what_is_recorded_is_what_is_measured() -> None:
         assert set(figures) == {latency.EXEC, latency.AWAIT, latency.CREATE} and min(figures.values()) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:
     """How much else runs is not this test's matter: every round counts."""
