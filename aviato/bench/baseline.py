@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.bench import latency
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
 from aviato.bench.series import Ratio, interval, quantile
-from aviato.bench.use import machine_seconds, tree_seconds
+from aviato.bench.use import others_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,20 +160,14 @@ def _cases(run: Run, stack: ExitStack) -> tuple[Cases, dict[str, str]]:
 def _round(cases: Cases, floors: dict[str, str], server_pid: int | None) -> tuple[dict[str, float], float]:
     """The ratios of one round, and the part of the processors that others had meanwhile."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    order, before, begin = list(cases), _others(server_pid), time.perf_counter()
+    order, before, begin = list(cases), others_seconds(server_pid), time.perf_counter()
     for _ in range(REPEATS):
         random.shuffle(order)
         for name in order:
             seconds[name].append(cases[name]())
     wall = (time.perf_counter() - begin) * (os.cpu_count() or 1)
     values = {name: quantile(seconds[name], PART) / quantile(seconds[floor], PART) for name, floor in floors.items()}
-    return values, (_others(server_pid) - before) / wall
-
-
-def _others(server_pid: int | None) -> float:
-    """Processor time so far of all that is neither this process, its floors nor the server."""
-    trees = [tree_seconds(os.getpid()), tree_seconds(server_pid)]
-    return machine_seconds() - sum(sum(tree) for tree in trees if tree is not None)
+    return values, (others_seconds(server_pid) - before) / wall
 
 
 def slowed(case: Callable[[], float], part: float) -> Callable[[], float]:

@@ -38,13 +38,14 @@ def measure(run: Run) -> Report:
             "client CPU",
             "server CPU",
             "sandboxes' CPU",
+            "others' CPU",
             "succeeded",
         ),
     )
     for stage in stages:
         floor, made = median(stage.floors.seconds), median(stage.creates.seconds)
         times = [milliseconds(made), milliseconds(stage.creates.percentile(95)), milliseconds(floor), f"{made / floor:.2f}"]
-        used = stage.use.cells(len(stage.creates.seconds))[:3]
+        used = stage.use.cells(len(stage.creates.seconds))[:4]
         table.rows.append(
             [f"{stage.live:,}", *times, milliseconds(median(stage.executes.seconds)), *used, percent(stage.creates.success)]
         )

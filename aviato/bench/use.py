@@ -34,6 +34,7 @@ class Use:
         client_seconds: processor time of this process and of client processes that it waited for.
         server_seconds: of the server's process.
         sandbox_seconds: of the template, of all supervisors and of their commands.
+        others_seconds: of all else on this machine.
         lag: of the client's loop.
         answers: how long the server took for `GET /v1/health`, asked by a process of its own.
     """
@@ -42,6 +43,7 @@ class Use:
     client_seconds: float = 0.0
     server_seconds: float | None = None
     sandbox_seconds: float | None = None
+    others_seconds: float = 0.0
     lag: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
 
@@ -49,6 +51,7 @@ class Use:
         "client CPU",
         "server CPU",
         "sandboxes' CPU",
+        "others' CPU",
         "loop lag p50/p95/p99 ms",
         "server's answer p50/p95/p99 ms",
     )
@@ -56,7 +59,8 @@ class Use:
     def cells(self, each: int | None = None) -> list[str]:
         """For a table: as a part of a core, or in milliseconds for each of so many."""
         spent = (self.client_seconds, self.server_seconds, self.sandbox_seconds)
-        return [*(self._cpu(seconds, each) for seconds in spent), _three(self.lag), _three(self.answers)]
+        others = self._cpu(self.others_seconds, None)
+        return [*(self._cpu(seconds, each) for seconds in spent), others, _three(self.lag), _three(self.answers)]
 
     def add(self, other: Use) -> None:
         """Another stretch."""
@@ -64,13 +68,14 @@ class Use:
         self.client_seconds += other.client_seconds
         self.server_seconds = _sum(self.server_seconds, other.server_seconds)
         self.sandbox_seconds = _sum(self.sandbox_seconds, other.sandbox_seconds)
+        self.others_seconds += other.others_seconds
         self.lag += other.lag
         self.answers += other.answers
 
     def _cpu(self, seconds: float | None, each: int | None) -> str:
         if seconds is None:
             return "–"
-        return f"{seconds / self.wall_seconds * 100:.0f} %" if each is None else f"{seconds / each * 1e3:.2f} ms each"
+        return f"{seconds / self.wall_seconds * 100:.0f} %" if each is None else f"{seconds / each * 1e3:.2f} ms"
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
@@ -101,12 +106,12 @@ def used(run: Run, *, facade: bool = True, answers: bool = False) -> Iterator[Us
     use, pid = Use(), run.server_pid()
     watching = _watch_facade(use) if facade else None
     asking = _ask(run) if answers else None
-    before, client, begin = tree_seconds(pid), _own_seconds(), time.perf_counter()
+    before, others, client, begin = tree_seconds(pid), others_seconds(pid), _own_seconds(), time.perf_counter()
     try:
         yield use
     finally:
         use.wall_seconds, use.client_seconds = time.perf_counter() - begin, _own_seconds() - client
-        after = tree_seconds(pid)
+        after, use.others_seconds = tree_seconds(pid), max(0.0, others_seconds(pid) - others)
         if before is not None and after is not None:
             use.server_seconds, use.sandbox_seconds = (now - then for now, then in zip(after, before, strict=True))
         if watching is not None:
@@ -172,6 +177,12 @@ def machine_seconds() -> float:
     """Processor time so far of everything on this machine, and what its host took from it."""
     user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
     return (user + nice + system + irq + softirq + steal) / TICK
+
+
+def others_seconds(server_pid: int | None) -> float:
+    """Processor time so far of all that is neither this process, what it started, nor the server."""
+    trees = [tree_seconds(os.getpid()), tree_seconds(server_pid)]
+    return machine_seconds() - sum(sum(tree) for tree in trees if tree is not None)
 
 
 def _stat(pid: int) -> list[str] | None:
