@@ -23,6 +23,7 @@ from common import TRUE_ARGV, Series, alternate, describe_machine, milliseconds,
 from common import write_json as save
 
 import aviato
+from aviato.bench.latency import creating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,22 +59,6 @@ def server(before: str) -> Iterator[aviato.Session]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def create(session: aviato.Session) -> Callable[[], float]:
-    """Times a sandbox with its first command; the one before is stopped first."""
-    left: list[aviato.Sandbox] = []
-
-    def once() -> None:
-        left.append(session.sandbox())
-        left[0].exec(TRUE_ARGV).result()
-
-    def case() -> float:
-        while left:
-            left.pop().stop().result()
-        return timed(once)()
-
-    return case
-
-
 def command(*argv: str) -> Callable[[aviato.Session], Callable[[], float]]:
     """Times a command in a sandbox that runs."""
 
@@ -85,7 +70,7 @@ def command(*argv: str) -> Callable[[aviato.Session], Callable[[], float]]:
 
 
 MEASURED = {
-    "create + first exec of true": (create, 1),
+    "create + first exec of true": (creating, 1),
     "exec of true, .result()": (command(*TRUE_ARGV), 1),
     "a million system calls": (command("python3", "-I", "-c", CALLS), 20),
 }
