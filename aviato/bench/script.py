@@ -156,14 +156,13 @@ def check(base_url: str | None, path: Path | None, slow_down: float, *, recordin
         console.print(f"{path} has no ratios of this class of machines ({machines}); `aviato bench --record` writes them")
         return UNDECIDED
     found = baseline.compare(Run({}, base_url), recorded, slow_down=slow_down, **asked)
-    columns = ("", "× floor (90 %)", "recorded", "")
-    shown = Table(f"{machines}: red where surely above {baseline.ALLOWED} × the recorded ratio", columns)
-    shown.rows += [[figure.name, figure.ratio, figure.recorded or "", figure.verdict] for figure in found.figures]
-    console.print(grid(shown))
     console.print(f"{found.quiet} quiet rounds; {found.noisy} did not count, since other work had the processors")
     if not found.valid:
         console.print(f"undecided: {baseline.MIN_ROUNDS} quiet rounds are needed; try again when less else runs")
         return UNDECIDED
+    shown = Table(f"{machines}: red above {baseline.ALLOWED} × the recorded", ("", "× floor (90 %)", "recorded", ""))
+    shown.rows += [[figure.name, figure.ratio, figure.recorded or "", figure.verdict] for figure in found.figures]
+    console.print(grid(shown))
     if recording:
         baseline.record(machines, found.figures, path)
     return 1 if found.red else 0
