@@ -55,6 +55,7 @@ class FakeLink:
         self.hello = {"execs": {}}
         self.pings = 0
         self.stubborn = False
+        self.heard = self.slow = 0
         self._ended = asyncio.get_running_loop().create_future()
 
     def ended(self):
@@ -175,6 +176,7 @@ class FakeLink:
     async def ping(self):
         self.pings += 1
         if self.stubborn:
+            self.heard += self.slow
             await asyncio.Event().wait()
 
     def detach(self):

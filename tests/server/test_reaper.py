@@ -30,13 +30,16 @@ async def test_a_supervisor_that_fell_silent_is_given_up(server, rounds, monkeyp
     monkeypatch.setattr("aviato.server.service.lives.OUTPUT_SECONDS", 0.05)
     silent = (await server.running())["sandbox_id"]
     healthy = (await server.running())["sandbox_id"]
-    server.backend.links[silent].stubborn = True
+    slow = (await server.running())["sandbox_id"]
+    server.backend.links[silent].stubborn = server.backend.links[slow].stubborn = True
+    server.backend.links[slow].slow = 1
     for _ in range(3):
         await rounds()
         await asyncio.sleep(0.1)
     info = await server.wait(silent, "ended", timeout=5)
     assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
-    assert (await server.call("GET", f"/v1/sandboxes/{healthy}"))["status"] == "running"
+    for sandbox_id in (healthy, slow):
+        assert (await server.call("GET", f"/v1/sandboxes/{sandbox_id}"))["status"] == "running"
 
 
 async def test_a_server_forgets_what_is_old_in_its_first_round(server):

@@ -80,6 +80,8 @@ class SupervisorLink(asyncio.Protocol):
         self.sandbox_id = sandbox_id
         self.hello: dict[str, Any] = {}
         """What the supervisor said first: protocol, pid_namespace, boot_id, features, execs …"""
+        self.heard = 0
+        """How often something came from it."""
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended_future: asyncio.Future[Ended] = self._loop.create_future()
@@ -449,6 +451,7 @@ class SupervisorLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames, handed to their channels."""
+        self.heard += 1
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)
