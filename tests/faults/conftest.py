@@ -74,8 +74,17 @@ class FaultyServer:
         self.running.process.wait()
 
     def places(self) -> list[str]:
-        """The sandboxes whose place is there."""
-        return sorted(os.listdir(self.state / "state" / "serve" / "sandboxes"))
+        """The sandboxes whose place is there; a note alone says how one ended that the store has not heard of yet."""
+        where = self.state / "state" / "serve" / "sandboxes"
+        return sorted(name for name in os.listdir(where) if _content(where / name) not in (None, ["note"]))
+
+
+def _content(path: Path) -> list[str] | None:
+    """Of a directory, if it is there."""
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager

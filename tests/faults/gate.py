@@ -80,10 +80,13 @@ class Gate:
         """End it."""
 
         async def stop() -> None:
+            self._open = False
             self._listening.close()
+            await _rounds()  # Connections that were accepted just now have their tasks then.
             for writer in self._writers:
                 writer.transport.abort()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await _rounds()  # What was aborted is closed then.
 
         self._on_loop(stop)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -125,6 +128,11 @@ class Gate:
             for one_writer in writers:
                 self._writers.discard(one_writer)
                 one_writer.transport.abort()
+
+
+async def _rounds() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 class _Passing:
