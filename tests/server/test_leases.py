@@ -139,6 +139,21 @@ async def test_who_keeps_the_connection_may_be_silent_for_longer_but_not_for_eve
     assert silent.lease_id not in leases.held
 
 
+async def test_one_that_never_had_a_sandbox_is_forgotten(server):
+    """A renewal that was delayed on its way comes after the lease was given back, by a process that may live for days."""
+    leases = server.service.leases
+    echo = new_lease_id()
+    await server.call("PUT", f"/v1/leases/{echo}", expect=200)
+    sandbox_id = (await server.running())["sandbox_id"]
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    for _ in range(3):
+        assert set(leases.held) == {echo, server.lease_id}
+        leases.tick(leases.period_seconds / 3)
+    leases.tick(0.1)
+    assert set(leases.held) == {server.lease_id}
+    assert [one.lease_id for one in server.service.store.leases()] == [server.lease_id]
+
+
 def test_a_process_is_named_by_its_id_and_its_start():
     assert start_ticks(os.getpid()) and start_ticks(2**22 + 1) is None
     assert len(boot_id()) == 36

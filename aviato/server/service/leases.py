@@ -46,6 +46,8 @@ class Lease:
     ending: asyncio.TimerHandle | None = None
     connection: asyncio.BaseTransport | None = None
     """Over which the last heartbeat came."""
+    bare_seconds: float | None = 0.0
+    """How long a process has held it and no sandbox was ever under it: it may be the echo of one that was given back."""
 
     @property
     def patience(self) -> float:
@@ -120,6 +122,7 @@ class Leases:
     def attach(self, lease: Lease, box: LiveSandbox) -> None:
         """Put a sandbox under a lease."""
         lease.sandboxes[box.sandbox_id] = box
+        lease.bare_seconds = None
 
     def forget(self, box: LiveSandbox) -> None:
         """A sandbox has ended."""
@@ -136,7 +139,11 @@ class Leases:
     def tick(self, elapsed_seconds: float) -> None:
         """Count down where no process is watched; `elapsed_seconds` of this server's own running time have passed."""
         for lease in list(self.held.values()):
-            if lease.pidfd is None and lease.ending is None:
+            if lease.pidfd is not None and lease.bare_seconds is not None:
+                lease.bare_seconds += elapsed_seconds
+                if lease.bare_seconds > self.period_seconds:
+                    self._end(lease, "lease_expired", 0.0)  # The next sandbox brings it along again.
+            elif lease.pidfd is None and lease.ending is None:
                 lease.remaining_seconds -= elapsed_seconds / lease.patience
                 if lease.remaining_seconds <= 0:
                     log.info("lease %s expired", lease.lease_id)
