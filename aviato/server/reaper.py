@@ -49,6 +49,8 @@ class Reaper:
         self._service = service
         self._due: dict[str, float] = {}
         self._resident = resident_bytes()
+        self._rested = self._worked = False
+        """At the last look for garbage; since something was given back."""
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -98,8 +100,14 @@ class Reaper:
             log.error("the store cannot %s now: %s", what, error)
 
     def _collect(self) -> None:
-        """Errors hold what they quote in circles, and Python frees these by their number: few large ones stay for long."""
-        if (resident := resident_bytes()) > self._resident + GARBAGE_BYTES:
+        """Errors hold what they quote in circles, and Python frees these by their number: few large ones stay for long.
+
+        A server that had no sandbox this time and the last gives all back that it can.
+        """
+        rests = not self._service.registry.live
+        done = rests and self._rested and self._worked
+        self._rested, self._worked = rests, not rests or (self._worked and not done)
+        if (resident := resident_bytes()) > self._resident + GARBAGE_BYTES or done:
             gc.collect()
             give_memory_back()
             resident = resident_bytes()

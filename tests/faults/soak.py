@@ -34,6 +34,7 @@ from typing import Any
 import aviato
 from aviato.bridge.operation import OperationRef
 from aviato.server.fault_points import POINTS
+from aviato.server.reaper import GARBAGE_SECONDS
 from aviato.server.threads import fix_threads
 from aviato.transport import http
 from tests.conftest import make_state_dir, remove
@@ -208,6 +209,7 @@ class Soak:
                 since = time.monotonic()
             before = now
         gc.collect()
+        await asyncio.sleep(2 * GARBAGE_SECONDS + 1)  # A server that rests has given back by then what it can.
         return self._figures()
 
     def _story(self, server: FaultyServer, one: aviato.Sandbox) -> str:

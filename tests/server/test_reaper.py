@@ -168,3 +168,19 @@ def test_emptying_the_trash_opens_what_is_closed_and_leaves_what_links_point_to(
     (trash / "tree" / "a").chmod(0)
     empty_trash(str(trash))
     assert list(trash.iterdir()) == [] and (outside / "kept").exists()
+
+
+async def test_a_server_that_rests_gives_memory_back_once(server, monkeypatch):
+    monkeypatch.setattr(reaper_module, "GARBAGE_SECONDS", 0.0)
+    given = []
+    monkeypatch.setattr(reaper_module, "give_memory_back", lambda: given.append(len(server.service.registry.live)))
+    reaper = Reaper(server.service)
+    await reaper._round(time.monotonic(), 0.0)
+    sandbox_id = (await server.running())["sandbox_id"]
+    for _ in range(2):
+        await reaper._round(time.monotonic(), 0.0)
+    assert not given
+    await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    for _ in range(3):
+        await reaper._round(time.monotonic(), 0.0)
+    assert given == [0]
