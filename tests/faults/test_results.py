@@ -124,7 +124,7 @@ def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name:
     gate.open()
     result = result_of(process, form)
     assert (result.returncode, result.stdout_bytes, result.stderr) == (4, OUTPUT, "err\n")
-    until(lambda: not kept(faulty, process), 5)
+    until(lambda: not kept(faulty, process), 20)
     with pytest.raises(aviato.SandboxError) as caught:
         endless.result(20)
     assert (caught.value.reason, caught.value.started) == (reason, True)

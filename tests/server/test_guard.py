@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import subprocess
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -102,9 +103,9 @@ async def test_a_lease_over_tcp_is_a_heartbeat(tcp):
 async def test_over_a_unix_socket_only_the_servers_uid_and_root(serving, folder, backend):
     async with serving(folder, backend) as (_, client, path):
         os.chmod(path, 0o777)
-        for directory in (folder.path, os.path.dirname(folder.path), os.path.dirname(os.path.dirname(folder.path))):
-            os.chmod(directory, 0o755)
-        os.chmod(os.path.dirname(os.path.dirname(os.path.dirname(folder.path))), 0o755)
+        for directory in (Path(folder.path), *Path(folder.path).parents):
+            if directory.stat().st_uid == 0 and not directory.stat().st_mode & 0o001:
+                directory.chmod(0o755)
         process = await asyncio.create_subprocess_exec(
             "/usr/bin/python3", "-I", "-S", "-c", CALL, path, user=65534, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
