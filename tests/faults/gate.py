@@ -155,8 +155,7 @@ class _Passing:
                 writer.write(data)
                 await writer.drain()
                 if self._cut is not None and self._cut.happened:
-                    # What was passed on shall arrive before the end does.
-                    await asyncio.sleep(0.002)
+                    await self._end(self._cut)
                     return
 
     async def down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -170,8 +169,15 @@ class _Passing:
                 writer.write(data)
                 await writer.drain()
                 if self._cut is not None and self._cut.happened:
-                    await asyncio.sleep(0.002)
+                    await self._end(self._cut)
                     return
+
+    async def _end(self, cut: Cut) -> None:
+        await asyncio.sleep(0.002)  # What was passed on shall arrive before the end does.
+        if cut.shuts:
+            # Nobody comes through by a connection that was there before.
+            for writer in self._gate._writers:
+                writer.transport.abort()
 
     def _upto(self, data: bytes) -> bytes:
         assert self._cut is not None
