@@ -89,6 +89,10 @@ class Detached:
     def forget(self, box: LiveSandbox) -> None:
         """Its sandbox has ended: what was kept goes when the last reader has read it."""
         states = {state: state.kept for state in box.execs.values() if state.kept is not None}
+        for state, output in states.items():
+            if not output.taken.is_set() and (output.has_result or not output.over):
+                state.outlives = True
+                self._left[box.sandbox_id, state.exec_id] = box, state
         if states:
             self._removing(box.sandbox_id, self._forget(box, states))
 
@@ -185,10 +189,6 @@ class Detached:
 
     async def _forget(self, box: LiveSandbox, states: dict[ExecState, ExecOutput]) -> None:
         """Take away what was kept of an ended sandbox: at once what ended with it or was taken, the rest in time."""
-        for state, output in states.items():
-            if not output.taken.is_set() and (output.has_result or not output.over):
-                state.outlives = True
-                self._left[box.sandbox_id, state.exec_id] = box, state
         self._make_room()
         await asyncio.gather(*(self._forget_one(state, output) for state, output in states.items()))
         await in_thread(self._take_away, box.sandbox_id)
