@@ -253,6 +253,11 @@ def _etc_shared(options: PlanOptions) -> tuple[tuple[str, bool], ...]:
     return options.facts.etc_shared if options.skeleton is None else ()
 
 
+def _has_own_hosts(options: PlanOptions) -> bool:
+    """Whether /etc/hosts is the skeleton's link to a file of the sandbox's own."""
+    return options.lower is None and options.skeleton is not None
+
+
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.skeleton is not None:
         return []
@@ -293,7 +298,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         *(
             [Step("files", (((HOSTS, hosts(options.sandbox_id)),),), "of /etc, the one that is its own")]
-            if options.lower is None and options.skeleton is not None
+            if _has_own_hosts(options)
             else []
         ),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
@@ -357,7 +362,7 @@ def _mounted(options: PlanOptions) -> list[Step]:
     if not options.mounted:
         return []
     paths = tuple(path for path, _ in options.mounted)
-    instead = options.lower is None and options.skeleton is not None and "/etc/hosts" in paths
+    instead = _has_own_hosts(options) and "/etc/hosts" in paths
     return [
         *(
             [Step("unlink", (("/etc/hosts",),), "a link to the sandbox's own, in whose place the caller's goes")]
