@@ -152,12 +152,9 @@ def pidfd_open(pid: int) -> int:
     return _check(_libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_int(pid), ctypes.c_uint(0)), "pidfd_open")
 
 
-def prctl(option: int, value: int = 0, *, optional: bool = False) -> bool:
-    """Change an attribute of this process; with `optional`, a kernel that does not know it is fine, and the answer False."""
-    result: int = _prctl(option, value, 0, 0, 0)
-    if not optional:
-        _check(result, f"prctl {option}")
-    return bool(result >= 0)
+def prctl(option: int, value: int = 0) -> None:
+    """Change an attribute of this process."""
+    _check(_prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
 def bound_capabilities(kept: Container[int]) -> None:
