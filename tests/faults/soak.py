@@ -19,7 +19,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from aviato.server.fault_points import POINTS
 from aviato.server.reaper import GARBAGE_SECONDS
 from aviato.server.threads import fix_threads
 from aviato.transport import http
-from tests.conftest import make_state_dir, remove
+from tests.conftest import free_port, make_state_dir, remove
 from tests.faults import acts, figures
 from tests.faults.conftest import FaultyServer, RunningProxy
 
@@ -79,8 +78,7 @@ class Soak:
         self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
         (self._keys / "keys").write_text("the-key\n")
         os.environ["AVIATO_API_KEY"] = "the-key"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.killed = FaultyServer(make_state_dir(), **SETTINGS)
         self.lasting = FaultyServer(make_state_dir(), port=port, api_key_file=self._keys / "keys", **SETTINGS)
         self.proxies = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 
 import aviato
 from aviato.server.fault_points import POINTS
+from tests.conftest import free_port
 from tests.faults.conftest import FaultyServer, RunningProxy
 from tests.faults.work import Work
 
@@ -64,8 +64,7 @@ def place(
         return server, make_proxy(server.socket, seed=seed, every=FAULT_SECONDS)
     (tmp_path / "keys").write_text("the-key\n")
     monkeypatch.setenv("AVIATO_API_KEY", "the-key")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = make_faulty(port=port, api_key_file=tmp_path / "keys")
     return server, make_proxy(f"127.0.0.1:{port}", seed=seed, every=FAULT_SECONDS, listen="127.0.0.1:0")
 

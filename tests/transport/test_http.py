@@ -13,12 +13,7 @@ import pytest
 
 import aviato
 from aviato.transport import http
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.conftest import free_port
 
 
 @pytest.fixture
