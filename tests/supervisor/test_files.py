@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
+from aviato.wire.files import FilePart
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +74,31 @@ async def test_a_cancelled_write_leaves_nothing(box):
         await task
     await box.link.ping()
     assert await box.link.list_files("/workspace") == []
+
+
+async def test_a_copy_that_overtakes_a_write_makes_it_come_again(box):
+    """A proxy may send a request twice: the caller waits on one connection while the other one has the file."""
+    part = FilePart("the key", 0, last=True)
+    going, ended = asyncio.Event(), asyncio.Event()
+
+    async def slowly():
+        yield b"first half"
+        going.set()
+        await ended.wait()
+        yield b", second half"
+
+    async def whole():
+        yield b"first half, second half"
+        ended.set()
+
+    first = asyncio.create_task(box.link.write_file("f", slowly(), part=part))
+    await going.wait()
+    await box.link.write_file("f", whole(), part=part)
+    with pytest.raises(SandboxUnavailableError) as caught:
+        await first
+    assert (caught.value.reason, caught.value.retryable, caught.value.is_infrastructure) == ("replaced", True, True)
+    await box.link.write_file("f", whole(), part=part)
+    assert await box.get("f") == b"first half, second half"
 
 
 async def test_readers_see_old_or_new(box):

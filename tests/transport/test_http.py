@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -108,7 +108,14 @@ class Part(Transfer):
         """See `Transfer`."""
         upload = self._upload
         if upload is None:
-            raise Refused("UNAVAILABLE", "the same part came again on another connection", reason="replaced")
+            # What came later may be a copy that a proxy made, so that this is the one whose caller waits: he asks again.
+            raise Refused(
+                "UNAVAILABLE",
+                "the same part came again on another connection",
+                reason="replaced",
+                retryable=True,
+                is_infrastructure=True,
+            )
         if self._size is not None and self._position - self._offset != self._size:
             raise invalid(f"{self._position - self._offset} bytes arrived where {self._size} were announced")
         if self._last:
