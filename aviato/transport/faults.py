@@ -118,7 +118,8 @@ def check_wire_version(where: str, headers: Mapping[str, str], *, reached: bool 
     Args:
         where: the server.
         headers: of the answer.
-        reached: there was an aviato server before, so an answer of somebody else (a proxy in between) is worth another try.
+        reached: there was an aviato server before, or there may be one, so an answer of somebody else (a proxy in between) is
+            worth another try.
 
     Raises:
         SandboxUnavailableError: naming both versions and the process to end.

@@ -27,6 +27,8 @@ CONNECT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 1 << 18
 _READ_BUFFER_BYTES = 1 << 18
 _IDLE_SECONDS = 30.0
+FOREIGN_ANSWERS = 3
+"""After so many from a server that has never answered, it is taken for somebody else's: one alone can be a proxy's mishap."""
 _NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _WHOLE_BODY_BYTES = 1 << 19
 """A larger body is sent in pieces: aiohttp warns that it would hold the loop."""
@@ -37,6 +39,7 @@ class Server:
 
     Attributes:
         reached: it has answered once, so it is worth waiting for.
+        foreign: answers before that which were not aviato's.
         up: an embedded server that has answered and not been lost since.
         wandb_asked: it has asked for W&B credentials.
     """
@@ -44,6 +47,7 @@ class Server:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.reached = False
+        self.foreign = 0
         self.up = False
         self.wandb_asked = False
 
@@ -215,6 +219,9 @@ class HttpTransport:
                 reached = pool.server.reached
                 if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
                     pool.server.reached = True
+                elif not reached:
+                    pool.server.foreign += 1
+                    reached = pool.server.foreign < FOREIGN_ANSWERS
                 if response.status >= 400:
                     raise faults.from_response(
                         pool.server.endpoint.url, response.status, response.headers, await response.read(), reached=reached

@@ -123,25 +123,32 @@ def foreign(status: int) -> Any:
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_no_aviato_server(tmp_path: Path, status: int) -> None:
-    found, fake = listing(tmp_path, [foreign(status)])
+    found, fake = listing(tmp_path, [foreign(status)] * 4)
     assert isinstance(found, aviato.SandboxUnavailableError) and found.is_infrastructure
-    assert "no aviato server" in str(found) and len(fake.requests) == 1
+    assert "no aviato server" in str(found) and not found.retryable
+    assert len(fake.requests) == 3
+
+
+def back(fake: FakeServer) -> Any:
+    async def reply(_: Any) -> Any:
+        fake.headers = {"Aviato-Wire": "1"}
+        infos = [{"sandbox_id": "b", "status": "running", "status_updated_at": 1, "created_at": 1}]
+        return fake.json({"sandboxes": infos, "next_cursor": None})
+
+    return reply
 
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_somebody_else_s_answer_where_there_was_an_aviato_server(tmp_path: Path, status: int) -> None:
     """As of a proxy in between that is being set up: it is tried again."""
+    found, fake = listing(tmp_path, [page("a", cursor="c"), *[foreign(status)] * 4, back])
+    assert [one.sandbox_id for one in found] == ["a", "b"] and len(fake.requests) == 6
 
-    def back(fake: FakeServer) -> Any:
-        async def reply(_: Any) -> Any:
-            fake.headers = {"Aviato-Wire": "1"}
-            infos = [{"sandbox_id": "b", "status": "running", "status_updated_at": 1, "created_at": 1}]
-            return fake.json({"sandboxes": infos, "next_cursor": None})
 
-        return reply
-
-    found, fake = listing(tmp_path, [page("a", cursor="c"), foreign(status), back])
-    assert [one.sandbox_id for one in found] == ["a", "b"] and len(fake.requests) == 3
+@pytest.mark.parametrize("status", [200, 404])
+def test_the_first_answer_of_all_is_a_proxy_s_mishap(tmp_path: Path, status: int) -> None:
+    found, fake = listing(tmp_path, [foreign(status), back])
+    assert [one.sandbox_id for one in found] == ["b"] and len(fake.requests) == 2
 
 
 def test_an_answer_that_is_no_json_is_a_typed_error(tmp_path: Path) -> None:
