@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.supervisor.rest import Rest
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode, head
 
@@ -92,6 +93,7 @@ class SupervisorLink(asyncio.Protocol):
         self._active: set[str] = set()
         self._feeding: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
+        self._rest: Rest | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._detached = False
@@ -115,6 +117,7 @@ class SupervisorLink(asyncio.Protocol):
         """
         link = cls(sandbox_id)
         try:
+            link._rest = Rest(sock)
             await link._loop.create_unix_connection(lambda: link, sock=sock)
             if configuration is not None:
                 link._orphan_seconds = configuration["orphan_timeout_seconds"]
@@ -122,6 +125,8 @@ class SupervisorLink(asyncio.Protocol):
             await link._ready
         except BaseException:
             link.detach()
+            if link._transport is None:
+                sock.close()
             raise
         return link
 
@@ -130,6 +135,7 @@ class SupervisorLink(asyncio.Protocol):
         self._detached = True
         if self._transport is not None:
             self._transport.abort()
+        self._close_rest()
         self._lose(Ended(reason="lost", message="the server let go of the connection"))
 
     def ended(self) -> Ended | None:
@@ -462,7 +468,15 @@ class SupervisorLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The supervisor is gone, or replaced us by a newer connection."""
+        if exc is not None and self._rest is not None:
+            for data in self._rest.read():
+                self.data_received(data)
+        self._close_rest()
         self._lose(Ended(reason="lost", message="the connection to the supervisor was lost" + (f": {exc}" if exc else "")))
+
+    def _close_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
 
     def _take(self, frame: Frame) -> None:
         channel = self._channels.get(frame.channel)
