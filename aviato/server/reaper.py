@@ -109,6 +109,7 @@ class Reaper:
         self._rested, self._worked = rests, not rests or (self._worked and not done)
         if (resident := resident_bytes()) > self._resident + GARBAGE_BYTES or done:
             gc.collect()
+            self._service.store.shrink()
             give_memory_back()
             resident = resident_bytes()
         self._resident = resident

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+CACHED: Literal["keys"] = "keys"
+"""The strings that pydantic keeps. Values are ids for the most part: it would hold thousands that never come again."""
 
 
 class RequestModel(BaseModel):
     """What a server reads: an unknown field is refused by name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, cache_strings=CACHED)
 
     @classmethod
     def from_record(cls, text: str) -> tuple[Self, list[str]]:
@@ -39,4 +43,4 @@ class RequestModel(BaseModel):
 class ResponseModel(BaseModel):
     """What a client reads: a field from a newer server is ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, cache_strings=CACHED)

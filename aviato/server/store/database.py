@@ -125,6 +125,10 @@ class Store:
         with self._folding:
             self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def shrink(self) -> None:
+        """Give back memory that only makes reading faster."""
+        self._db.execute("PRAGMA shrink_memory")
+
     # Sandboxes
 
     def add_sandbox(self, record: SandboxRecord) -> None:
@@ -221,8 +225,9 @@ class Store:
             "SELECT number, sandbox_id FROM sandboxes WHERE ended_at < ? LIMIT ?", (before, PURGE_BATCH)
         ).fetchall()
         if rows:
-            marks = ",".join("?" * len(rows))
-            self._db.execute(f"DELETE FROM sandboxes WHERE number IN ({marks})", [row["number"] for row in rows])
+            # One statement whatever the number: each text that SQLite has seen it keeps a program for.
+            with self._transaction():
+                self._db.executemany("DELETE FROM sandboxes WHERE number = ?", [(row["number"],) for row in rows])
         self._db.execute(
             "DELETE FROM execs WHERE exec_id IN (SELECT exec_id FROM execs WHERE ended_at < ? LIMIT ?)", (before, PURGE_BATCH)
         )
