@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-
 CACHED: Literal["keys"] = "keys"
 """The strings that pydantic keeps. Values are ids for the most part: it would hold thousands that never come again."""
 

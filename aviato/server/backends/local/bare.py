@@ -19,6 +19,8 @@ PACKAGES = (
 RESTRICTION = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 PROFILE = "aviato"
 ENTERED = "--in-profile"
+FLAGS = ("-I", "-S", *(("-B",) if sys.dont_write_bytecode else ()))
+"""Bytecode is kept as by any program: compiling takes 50 ms and leaves a heap with holes, which every sandbox would have."""
 
 
 def packages(root: str) -> None:
@@ -45,6 +47,6 @@ def enter_profile() -> None:
     except OSError:
         return
     try:
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", *sys.argv, ENTERED])
+        os.execv(sys.executable, [sys.executable, *FLAGS, *sys.argv, ENTERED])
     except OSError:
         return  # No such profile: go on as we are, and let the probe say what is missing.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.local import bare
 
 END_SECONDS = 5.0
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
@@ -138,7 +139,7 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
     executable: str = getattr(sys, "_base_executable", sys.executable)
     with theirs:
         process = subprocess.Popen(
-            [executable, "-I", "-S", "-B", str(Path(__file__).with_name("template.py")), str(theirs.fileno())],
+            [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import facts, groups
+from aviato.server.backends.local import bare, facts, groups
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -115,7 +115,7 @@ def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dic
     executable: str = getattr(sys, "_base_executable", sys.executable)
     script = str(Path(__file__).with_name("trial.py"))
     try:
-        argv = [executable, "-I", "-S", "-B", script, scratch, "-" if uid is None else str(uid), groups or "-"]
+        argv = [executable, *bare.FLAGS, script, scratch, "-" if uid is None else str(uid), groups or "-"]
         environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         done = subprocess.run(argv, capture_output=True, timeout=TRIAL_SECONDS, env=environment, cwd="/", check=False)
         if done.returncode != 0:
