@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -145,3 +148,22 @@ def test_a_trial_that_cannot_run(monkeypatch, tmp_path):
     trial = probe.run_trial(str(tmp_path), None)
     failed = first_failure(explain(trial, around(), []))
     assert "could not be run" in failed.detail
+
+
+def test_what_a_killed_trial_left_goes_and_one_under_way_stays(tmp_path):
+    source = """
+        import sys, time
+        from aviato.server.backends.local import probe
+        probe.subprocess.run = lambda *_, **__: (print("up", flush=True), time.sleep(60))
+        probe.run_trial(sys.argv[1], None)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(source), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as trying:
+        assert trying.stdout.readline() == b"up\n"
+        (left,) = tmp_path.iterdir()
+        (left / "work").mkdir(mode=0)
+        probe.clear(str(tmp_path))
+        assert list(tmp_path.iterdir()) == [left]
+        trying.kill()
+    probe.clear(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -44,6 +44,8 @@ PR_SET_CHILD_SUBREAPER = 36
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """Large blocks go back to the system as soon as they are freed: else what a peak has left behind looks like a leak."""
 IN_LOOP = IN_THREADS = 4
+WARM_UP_FACTOR = 2
+"""So many times more in the first round: what memory a peak leaves behind is there by its end."""
 QUIET_SECONDS = 90.0
 STEADY_SECONDS = 2.0
 IDLE_SECONDS = 1.0
@@ -74,7 +76,7 @@ class Soak:
         self._seed: int = options.seed
         self.wrong = 0
         self.counts: Counter[str] = Counter()
-        self._threads = ThreadPoolExecutor(IN_THREADS, thread_name_prefix="soak")
+        self._threads = ThreadPoolExecutor(IN_THREADS * WARM_UP_FACTOR, thread_name_prefix="soak")
         self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
         (self._keys / "keys").write_text("the-key\n")
         os.environ["AVIATO_API_KEY"] = "the-key"
@@ -109,11 +111,12 @@ class Soak:
         until = time.monotonic() + self._options.round_seconds
         chaos = asyncio.gather(self._kill(number, until), *(self._fail(server, number, until) for server in self._servers))
         loop = asyncio.get_running_loop()
+        factor = 1 if number else WARM_UP_FACTOR
         await asyncio.gather(
-            *(self._work(f"{self._seed}/{number}/{n}", until) for n in range(IN_LOOP)),
+            *(self._work(f"{self._seed}/{number}/{n} in the loop", until) for n in range(IN_LOOP * factor)),
             *(
                 loop.run_in_executor(self._threads, self._work_in_thread, f"{self._seed}/{number}/{n}", until)
-                for n in range(IN_LOOP, IN_LOOP + IN_THREADS)
+                for n in range(IN_THREADS * factor)
             ),
         )
         await chaos

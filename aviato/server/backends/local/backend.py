@@ -119,6 +119,7 @@ class LocalBackend(Backend):
     def _look_around(self) -> list[Check]:
         self._places.make()
         self._places.empty_trash()
+        probe.clear(str(self._places.sandboxes))
         self._facts = facts.gather()
         self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
         interpreters = find_interpreters()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.server.images.interpreters import Interpreter
 
 TRIAL_SECONDS = 60.0
+TRIAL_PREFIX = ".trial-"
 MINIMUM_KERNEL = (5, 3)
 OVERLAY_KERNEL = (5, 11)
 IDMAP_KERNEL = (5, 19)
@@ -110,7 +112,8 @@ def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dic
         uid: that a sandbox will have, if the server is root.
         groups: where control groups of version 2 are made, if any.
     """
-    scratch = tempfile.mkdtemp(prefix=".trial-", dir=directory)
+    scratch = tempfile.mkdtemp(prefix=TRIAL_PREFIX, dir=directory)
+    held = _locked(scratch)
     os.chmod(scratch, 0o711)
     executable: str = getattr(sys, "_base_executable", sys.executable)
     script = str(Path(__file__).with_name("trial.py"))
@@ -124,6 +127,27 @@ def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dic
         return result
     finally:
         _remove(scratch)
+        if held is not None:
+            os.close(held)
+
+
+def clear(directory: str) -> None:
+    """Take away what trials of processes that were killed have left."""
+    for name in os.listdir(directory):
+        if name.startswith(TRIAL_PREFIX) and (held := _locked(path := f"{directory}/{name}")) is not None:
+            _remove(path)
+            os.close(held)
+
+
+def _locked(scratch: str) -> int | None:
+    """A descriptor that keeps others from a trial's directory, as long as this process lives; None where one has it."""
+    fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def _remove(scratch: str) -> None:
