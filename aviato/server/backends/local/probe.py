@@ -141,7 +141,10 @@ def clear(directory: str) -> None:
 
 def _locked(scratch: str) -> int | None:
     """A descriptor that keeps others from a trial's directory, as long as this process lives; None where one has it."""
-    fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None  # It has just gone, or is none of ours.
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
