@@ -89,8 +89,9 @@ async def test_bash_has_job_control_and_keys_are_signals(box, bash):
     assert "Running" not in bash.screen
     await bash.type(b"./nap\r")
     await bash.until("./nap\r\nasleep\r\n", times=2)
+    prompts = bash.screen.count("ready> ")
     await bash.type(b"\x03")
-    await bash.until("./nap\r\nasleep\r\n^C\r\nready> ")
+    await bash.until("ready> ", times=prompts + 1)  # The kernel may show ^C after it.
     await bash.type(b"echo code $?\r")
     await bash.until("\r\ncode 130\r\n")
     await bash.type(b"exit\r")
