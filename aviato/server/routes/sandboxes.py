@@ -52,10 +52,10 @@ class LogsQuery(RequestModel):
 async def create(call: Call) -> web.Response:
     """Accept a sandbox."""
     call.service.check_able()
-    info, new = await call.service.sandboxes.accept(call.body, Asker(call.request.transport), call.caller)
+    accepted = await call.service.sandboxes.accept(call.body, Asker(call.request.transport), call.caller)
     # Its start goes on in another process while this one writes the answer.
     await asyncio.sleep(0)
-    return answer(info, 201 if new else 200)
+    return answer(call.service.sandboxes.info(accepted), 201 if accepted.is_new else 200)
 
 
 async def list_all(call: Call) -> web.Response:

@@ -38,11 +38,11 @@ class Runs:
             AviatoError: of either; a sandbox that was made for a command that is refused is ended.
         """
         sandbox_id = request.sandbox.sandbox_id
-        _, new = await self._sandboxes.accept(request.sandbox, peer, caller, for_one_run=True)
+        accepted = await self._sandboxes.accept(request.sandbox, peer, caller, for_one_run=True)
         try:
             return self._execs.start(sandbox_id, request.command)
         except BaseException:
-            if new:
+            if accepted.is_new:
                 self._end(sandbox_id)
             raise
 

@@ -7,8 +7,8 @@ import json
 import os
 import sqlite3
 import time
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.server.admission import RETRY_DELAY_SECONDS
@@ -46,6 +46,20 @@ SOON_SECONDS = 0.5
 """When a place is about to be free."""
 
 
+class Accepted(NamedTuple):
+    """A sandbox that was asked for.
+
+    Attributes:
+        box: None: it has ended.
+        record: as it was put on record.
+        is_new: a repeat joins the first.
+    """
+
+    box: LiveSandbox | None
+    record: SandboxRecord
+    is_new: bool
+
+
 class Sandboxes:
     """Every sandbox of this server, living or on record."""
 
@@ -73,7 +87,7 @@ class Sandboxes:
 
     async def accept(
         self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR, *, for_one_run: bool = False
-    ) -> tuple[SandboxInfo, bool]:
+    ) -> Accepted:
         """As `create`, with the secrets that it names.
 
         Raises:
@@ -98,7 +112,7 @@ class Sandboxes:
         secrets: Mapping[str, str] | None = None,
         *,
         for_one_run: bool = False,
-    ) -> tuple[SandboxInfo, bool]:
+    ) -> Accepted:
         """Accept a sandbox: it is on record when this returns, and starts by itself.
 
         Args:
@@ -107,9 +121,6 @@ class Sandboxes:
             caller: whose it will be.
             secrets: environment variables that are kept out of the record.
             for_one_run: whether it is made for one command.
-
-        Returns:
-            The sandbox, and whether it is new: a repeat joins the first.
 
         Raises:
             RequestConflictError: the id was used with another body.
@@ -125,7 +136,7 @@ class Sandboxes:
                 raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
             if record.ended_at is None and request.lease_id is not None and not request.detached:
                 self._leases.renew(request.lease_id, peer, caller)
-            return self._info(known, record), False
+            return Accepted(known, record, is_new=False)
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         client = _process(peer) if request.detached or request.lease_id is None else ""
@@ -165,7 +176,7 @@ class Sandboxes:
         self._backend.check(spec)
         limits = self._backend.limits(spec)
         check_limits(request, limits)
-        box.record = record = replace(record, limits={name: asdict(limit) for name, limit in limits.items()})
+        box.record = record = replace(record, limits={name: {**vars(limit)} for name, limit in limits.items()})
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
         box.record = record = replace(record, ports={**addresses})
         self._registry.live[box.sandbox_id] = box
@@ -182,7 +193,11 @@ class Sandboxes:
         if lease is not None:
             self._leases.attach(lease, box)
         self._lives.begin(box)
-        return self._info(box, record), True
+        return Accepted(box, record, is_new=True)
+
+    def info(self, accepted: Accepted) -> SandboxInfo:
+        """What its caller is told."""
+        return self._info(accepted.box, accepted.record)
 
     async def get(
         self, sandbox_id: str, wait: Literal["running", "ended"] | None = None, timeout_seconds: float = 0.0

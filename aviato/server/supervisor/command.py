@@ -26,6 +26,8 @@ LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
 FIRST_SAMPLE_SECONDS = 0.004
 LAST_SAMPLE_SECONDS = 0.1
+SAMPLE_FACTOR = 4
+"""Between one sample and the next. Only what has less than this process itself needs any: see `usage`."""
 """Pauses between two looks at a command's memory double from the one to the other: most commands are short."""
 
 
@@ -217,7 +219,7 @@ class Command:
         self.look_again()
         if self.running and self._unsure and not (self.attended and self._pause >= LAST_SAMPLE_SECONDS):
             self._next_sample = self._loop.after(self._pause, self._sample)
-            self._pause = min(2 * self._pause, LAST_SAMPLE_SECONDS)
+            self._pause = min(SAMPLE_FACTOR * self._pause, LAST_SAMPLE_SECONDS)
 
     @property
     def _unsure(self) -> bool:

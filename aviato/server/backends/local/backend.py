@@ -182,11 +182,12 @@ class LocalBackend(Backend):
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
-        options = self._options(spec)
         problem = too_much(spec.requests, self._facts)
         if problem is not None:
             raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
+        options = self._options(spec) if spec.mounted_files else None
         for file in spec.mounted_files:
+            assert options is not None
             problem = plan.unmountable(file.path, options)
             if problem is not None:
                 text = f"mount_path {file.path!r}: {problem}"
@@ -353,6 +354,7 @@ class LocalBackend(Backend):
         return plan.environment(spec.image.interpreter is not None)
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
+        limits = self.limits(spec)
         return {
             "environment": {
                 **self._environment(spec),
@@ -363,8 +365,8 @@ class LocalBackend(Backend):
             "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
             "nice": NICE,
             "limits": {
-                **{name: limit.value for name, limit in self.limits(spec).items() if limit.strength == "watched"},
-                "group_memory": self.limits(spec)["memory"].value,
+                **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
+                "group_memory": limits["memory"].value,
                 "swap": self._facts.swap,
                 "layer_in_memory": spec.image.root is not None and self._upper_in_memory,
             },
