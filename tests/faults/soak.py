@@ -59,7 +59,7 @@ MEMORY_FROM_SECONDS = 30.0
 STORE_BYTES = 4 << 20
 """As many records as one retention of these rounds can have, and no more, however many rounds."""
 FRESH_DESCRIPTORS = 2
-"""A server that has just come up may have found a lease more than the one before it; nothing gathers in it."""
+"""Of the server that is killed: it is a new process each round, in which nothing gathers."""
 FILES = 1000
 """Results that nobody has confirmed wait for those who may come back."""
 LOG_BYTES = 32 << 20
