@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from aviato import Sandbox, TerminalSession
 
 
-def read_until(terminal: TerminalSession, text: bytes) -> bytes:
-    """What the terminal shows, up to a text."""
+def read_until(terminal: TerminalSession, *texts: bytes) -> bytes:
+    """What the terminal shows from its begin on, up to these texts, one after the other."""
+    wanted = re.compile(b".*".join(map(re.escape, texts)), re.DOTALL)
     seen = b""
     for chunk in terminal.output:
         seen += chunk
-        if text in seen:
+        if wanted.search(seen):
             break
     return seen
 
@@ -27,10 +30,11 @@ with Sandbox() as sandbox:
     read_until(shell, b"\r\n43 132\r\n")
     print("After a resize it has 43 lines of 132.")
 
-    shell.stdin.writeline("sh -c 'echo asleep; sleep 1000'")
+    # `exec`: a shell that is about to fork may miss the key, and its child too.
+    shell.stdin.writeline("sh -c 'echo asleep; exec sleep 1000'")
     read_until(shell, b"\r\nasleep\r\n")
     shell.stdin.write(b"\x03")  # Ctrl-C
-    read_until(shell, b"$ ")  # The next prompt.
+    read_until(shell, b"\r\nasleep\r\n", b"$ ")  # The next prompt; ^C may be shown after it.
     print("Ctrl-C ended the command, and not the shell.")
 
     shell.stdin.writeline("exit 3")
