@@ -58,8 +58,9 @@ MEMORY_FROM_SECONDS = 30.0
 """Shorter rounds do not warm up."""
 STORE_BYTES = 4 << 20
 """As many records as one retention of these rounds can have, and no more, however many rounds."""
-FRESH_DESCRIPTORS = 2
-"""Of the server that is killed: it is a new process each round, in which nothing gathers."""
+FRESH_DESCRIPTORS = 1
+"""Of the server that is killed, a new process each round: it watches this process where a sandbox of it still lived at the
+restart, and forgets the lease after a period where none did."""
 FILES = 1000
 """Results that nobody has confirmed wait for those who may come back."""
 LOG_BYTES = 32 << 20

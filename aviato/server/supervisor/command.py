@@ -27,8 +27,8 @@ LINGER_SECONDS = 0.1
 FIRST_SAMPLE_SECONDS = 0.004
 LAST_SAMPLE_SECONDS = 0.1
 SAMPLE_FACTOR = 4
-"""Between one sample and the next. Only what has less than this process itself needs any: see `usage`."""
-"""Pauses between two looks at a command's memory double from the one to the other: most commands are short."""
+"""By which pauses between two looks at a command's memory grow, from the one to the other: most commands are short, and only
+what has less than this process itself needs any; see `usage`."""
 
 
 class Command:

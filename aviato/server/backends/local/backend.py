@@ -185,9 +185,10 @@ class LocalBackend(Backend):
         problem = too_much(spec.requests, self._facts)
         if problem is not None:
             raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
-        options = self._options(spec) if spec.mounted_files else None
+        if not spec.mounted_files:
+            return
+        options = self._options(spec)
         for file in spec.mounted_files:
-            assert options is not None
             problem = plan.unmountable(file.path, options)
             if problem is not None:
                 text = f"mount_path {file.path!r}: {problem}"
