@@ -78,13 +78,21 @@ class SandboxCommands:
         return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
 
     def _run_only(self, command: Sequence[str], **arguments: Any) -> Process:
-        """As `exec`, of the one command that a sandbox not started yet is for: one request makes, runs and ends it."""
+        """As `exec`, of the one command that a sandbox not started yet is for: one request makes, runs and ends it.
+
+        Args:
+            command: as of `exec`.
+            arguments: as of `exec`; and `cases`, see `aviato.grading.driver`.
+        """
         from aviato.process import Process, exec_request, output_limit
 
         config = self._state.config
         most = output_limit(arguments.pop("max_output_bytes", None))
+        cases = arguments.pop("cases", None)
         values = {"cwd": None, "env": None, "user": None, "stdin": False, "detach": False, **arguments}
         request, given = exec_request(command, default_timeout_seconds=config.exec_timeout_seconds, **values)
+        if cases is not None:
+            request["cases"] = cases
         return Process(self._state_in_use(), request, given=given, max_bytes=most, only=True)
 
     def attach(self, exec_id: str, stdout_offset: int = 0, stderr_offset: int = 0) -> Process:

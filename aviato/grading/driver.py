@@ -2,63 +2,102 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.util
+import json
 import marshal
 import secrets
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside import program
 
-NONCE_BYTES = 32
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOKEN_BYTES = 16
 LOADER = """
-import os, _frozen_importlib_external as importer
-def take(count):
-    data = os.read(0, count)
-    while len(data) < count:
-        more = os.read(0, count - len(data))
-        if not more: os._exit(3)
-        data += more
-    return data
-magic, sizes = take(4), [int(take(8)) for _ in range(3)]
-program, source = take(sizes[0]), take(sizes[1])
+import _frozen_importlib_external as importer, marshal
+given = open(0, "rb", closefd=False).read()
+at = [int(given[n : n + 8]) for n in (4, 12)]
+program, source, payload = given[20 : at[0]], given[at[0] : at[1]], given[at[1] :]
 names = {"__name__": "aviato_cases", "__builtins__": __builtins__}
-if magic == importer.MAGIC_NUMBER:
-    import marshal
-    exec(marshal.loads(program), names)
-else:
+if given[:4] != importer.MAGIC_NUMBER:
     import zlib
     exec(compile(zlib.decompress(source), "aviato_cases", "exec"), names)
-names["main"](take, sizes[2])
-os._exit(0)
+else:
+    exec(marshal.loads(program), names)
+names["main"](payload)
 """
 """Compiling the program inside would take 5 ms, so it comes as bytecode where the versions agree."""
 MAX_OUTPUT_BYTES = 64 << 20
 """Of the records."""
+OUTPUT_BYTES = 64 << 10
+"""Of each stream of a case."""
 
 
-def command(python: str = "python3", *, packages_later: bool = False) -> list[str]:
-    """What runs the program, with what `given` returns as its standard input.
+class Case(NamedTuple):
+    """Source to be run after the code under test, or in its place.
+
+    Attributes:
+        source: of the case.
+        name: what its traceback calls it.
+        timeout_seconds: its limit, None for none.
+        as_main: whether the code is to take itself for the program.
+    """
+
+    source: str
+    name: str
+    timeout_seconds: float | None = None
+    as_main: bool = False
+
+
+class Command(NamedTuple):
+    """A command that runs cases.
+
+    Attributes:
+        argv: the program.
+        given: its standard input.
+        cases: what its sandbox is asked to do for it, see `wire.execution.Cases`.
+    """
+
+    argv: list[str]
+    given: bytes
+    cases: dict[str, Any]
+
+
+def command(
+    code: str,
+    cases: Sequence[Case],
+    *,
+    python: str = "python3",
+    packages_later: bool = False,
+    output_bytes: int = OUTPUT_BYTES,
+    reports: bool = False,
+) -> Command:
+    """What runs code against cases.
 
     Args:
+        code: under test.
+        cases: at least one.
         python: the interpreter.
         packages_later: look for installed packages when one is asked for, and not at the start.
+        output_bytes: what is kept of each stream of a case.
+        reports: whether cases have `__aviato_report__`, which says something of a part of them.
     """
-    return [python, "-I", *(["-S"] if packages_later else []), "-c", LOADER]
-
-
-def new_nonces(cases: int) -> list[bytes]:
-    """One for each record and one for the last line."""
-    return [secrets.token_hex(NONCE_BYTES // 2).encode() for _ in range(cases + 1)]
-
-
-def given(payload: bytes, nonces: list[bytes]) -> bytes:
-    """What the loader reads: the program in both forms, then what the program reads."""
-    program, source = cases_program()
-    sizes = b"%8d%8d%8d" % (len(program), len(source), len(payload))
-    return b"".join((importlib.util.MAGIC_NUMBER, sizes, program, source, payload, *nonces))
+    token = secrets.token_hex(TOKEN_BYTES)
+    told = [{"source": case.source, "name": case.name, "as_main": case.as_main} for case in cases]
+    payload = ascii({"token": token, "code": code, "cases": told, "reports": reports}).encode()
+    compiled, source = cases_program()
+    ends = b"%8d%8d" % (20 + len(compiled), 20 + len(compiled) + len(source))
+    given = b"".join((importlib.util.MAGIC_NUMBER, ends, compiled, source, payload))
+    asked = {
+        "timeout_seconds": [case.timeout_seconds for case in cases],
+        "token": token,
+        "output_bytes": output_bytes,
+        "reports": reports,
+    }
+    return Command([python, "-I", *(["-S"] if packages_later else []), "-c", LOADER], given, asked)
 
 
 @functools.cache
@@ -68,23 +107,15 @@ def cases_program() -> tuple[bytes, bytes]:
     return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), zlib.compress(source)
 
 
-def records(stdout: bytes, nonces: list[bytes]) -> tuple[list[dict[str, Any]], bool]:
-    """The records that the keeper wrote, and whether it wrote its last line after exactly as many as there are cases.
-
-    The n-th record begins with the n-th nonce, which the keeper had only once the n-th case was over.
-    """
+def records(stdout: bytes) -> tuple[list[dict[str, Any]], bool]:
+    """The verdicts that the sandbox's supervisor has written, and whether its last line came after them."""
     found: list[dict[str, Any]] = []
-    cases = len(nonces) - 1
-    for line in stdout.split(b"\n"):
-        if not line.startswith(nonces[len(found)] + b" "):
-            continue
+    for line in stdout.splitlines():
         try:
-            record: dict[str, Any] = ast.literal_eval(line[NONCE_BYTES + 1 :].decode("ascii"))
-        except (ValueError, SyntaxError):
-            continue
-        if "cases" in record:
-            return found, record["cases"] == cases == len(found)
-        if len(found) == cases:
-            return found, False
-        found.append(record)
+            verdict = json.loads(line)
+        except ValueError:
+            return found, False  # Cut off in its middle, by a limit or by an end.
+        if "cases" in verdict:
+            return found, verdict["cases"] == len(found)
+        found.append(verdict)
     return found, False

@@ -154,16 +154,17 @@ async def _run(grader: SandboxHandle, request: GradeRequest) -> tuple[ProcessRes
         )
         message = "" if _ended_well(result) else _why(result)
         return result, GradeResult(passed=not message, cases=[], exec_result=result, mode=request.mode, message=message)
-    payload = {
-        "code": "",
-        "cases": [{"source": _source(request), "name": "grade"}],
-        "reports": True,
-        "output_bytes": min(KEPT_OUTPUT_BYTES, request.max_output_bytes),
-    }
-    nonces = driver.new_nonces(1)
-    command, given = driver.command(request.python), driver.given(ascii(payload).encode(), nonces)
-    result = await run_command(grader, command, given, request.env, request.timeout_seconds, driver.MAX_OUTPUT_BYTES)
-    found, whole = driver.records(result.stdout_bytes, nonces)
+    cases_command = driver.command(
+        "",
+        [driver.Case(_source(request), "grade")],
+        python=request.python,
+        output_bytes=min(KEPT_OUTPUT_BYTES, request.max_output_bytes),
+        reports=True,
+    )
+    most = driver.MAX_OUTPUT_BYTES
+    command, given, asked = cases_command
+    result = await run_command(grader, command, given, request.env, request.timeout_seconds, most, asked)
+    found, whole = driver.records(result.stdout_bytes)
     record: dict[str, Any] = found[0] if found else {}
     cases = [_case(line) for line in str(record.get("reports", "")).splitlines()]
     if request.kind == "script" and len(cases) == 1:
@@ -249,6 +250,7 @@ async def run_command(
     env: Mapping[str, str],
     timeout_seconds: float | None,
     max_output_bytes: int,
+    cases: dict[str, Any] | None = None,
 ) -> ProcessResult:
     """Run a command to its end, a timeout included."""
     from aviato.core.execution import Execution
@@ -263,6 +265,8 @@ async def run_command(
         timeout_seconds=timeout_seconds,
         detach=False,
     )
+    if cases is not None:
+        request["cases"] = cases
     stdout, stderr = streams(text=True, max_bytes=max_output_bytes, offsets=(0, 0))
     execution = Execution(handle, request, stdout, stderr)
     feeding = None if rest is None else asyncio.get_running_loop().create_task(feed(execution, rest))

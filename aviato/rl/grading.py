@@ -33,35 +33,32 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
     """Code passes if each of its cases has written its own record; without cases, if it runs to its end."""
     cases = [case for case in task.tests if isinstance(case, TestCase)]
     names = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)] or ["runs"]
-    sources = [{"source": case.source, "timeout_seconds": case.timeout_seconds} for case in cases]
-    sources = sources or [{"source": "", "as_main": True}]
-    payload = {
-        "code": task.code,
-        "cases": [{**source, "name": name} for source, name in zip(sources, names, strict=True)],
-        "case_timeout_seconds": task.case_timeout_seconds,
-    }
-    nonces = driver.new_nonces(len(names))
-    given = driver.given(ascii(payload).encode(), nonces)
+    limit = task.case_timeout_seconds
+    told = [driver.Case("", names[0], limit, as_main=True)]
+    if cases:
+        told = [driver.Case(case.source, name, case.timeout_seconds or limit) for case, name in zip(cases, names, strict=True)]
+    command, given, asked = driver.command(task.code or "", told, packages_later=True)
     most = driver.MAX_OUTPUT_BYTES
     try:
-        command = driver.command(packages_later=True)
-        result = await sandbox._run_only(command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most)
+        result = await sandbox._run_only(
+            command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most, cases=asked
+        )
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None
-        found, _ = _records(error.exec_result, nonces, names)
+        found, _ = _records(error.exec_result, names)
         message = f"ran longer than {timeout_seconds:g} s"
         return _outcome(Verdict.TIMED_OUT, message, _filled(found, names), error.exec_result, "in_process", attempts)
     except SandboxError as error:
         return _of_error(error, _filled([], names), "in_process", attempts)
-    found, whole = _records(result, nonces, names)
+    found, whole = _records(result, names)
     done = _filled(found, names)
     verdict, message = _verdict(done, whole, result)
     return _outcome(verdict, message, done, result, "in_process", attempts)
 
 
-def _records(result: ProcessResult, nonces: list[bytes], names: list[str]) -> tuple[list[CaseOutcome], bool]:
+def _records(result: ProcessResult, names: list[str]) -> tuple[list[CaseOutcome], bool]:
     """The outcomes of the cases that have a record, and whether the last line came after all of them."""
-    found, whole = driver.records(result.stdout_bytes, nonces)
+    found, whole = driver.records(result.stdout_bytes)
     return [_case(name, record) for name, record in zip(names, found, strict=False)], whole
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from aviato.options import SandboxStatus
 from aviato.wire.base import RequestModel, ResponseModel
@@ -17,6 +17,7 @@ ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
 FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
 
 
+LARGEST_CASE_OUTPUT_BYTES = 4 << 20
 LONGEST_INPUT = (INPUT_BYTES + 2) // 3 * 4
 
 
@@ -25,6 +26,22 @@ class TerminalSize(RequestModel):
 
     width: Annotated[int, Field(ge=1, le=65535)]
     height: Annotated[int, Field(ge=1, le=65535)]
+
+
+class Cases(RequestModel):
+    """What is asked of a command that runs cases: standard output has what the supervisor says of each, one JSON a line.
+
+    The command is the program that `aviato.grading` sends. It ends with 0 when there is a verdict on each of them.
+    """
+
+    timeout_seconds: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None], Field(min_length=1)]
+    """Of each case in turn; None: no limit of its own."""
+    token: Annotated[str, Field(min_length=16, max_length=64, pattern="^[0-9a-f]+$")]
+    """What a record of the program begins with."""
+    output_bytes: Annotated[int, Field(gt=0, le=LARGEST_CASE_OUTPUT_BYTES)] = 64 << 10
+    """What is kept of each stream of a case; the rest is dropped."""
+    reports: bool = False
+    """Whether there is a descriptor for what a case has to say of its parts."""
 
 
 class ExecRequest(RequestModel):
@@ -44,6 +61,14 @@ class ExecRequest(RequestModel):
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox has ended and it was taken."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
+    cases: Cases | None = None
+    """The command runs cases, which come in by standard input."""
+
+    @model_validator(mode="after")
+    def _cases_come_by_stdin(self) -> Self:
+        if self.cases is not None and (self.terminal is not None or not (self.stdin or self.input is not None)):
+            raise ValueError("cases come by standard input, and have no terminal")
+        return self
 
 
 class RunRequest(RequestModel):

@@ -258,4 +258,5 @@ def spec_of(request: ExecRequest) -> ExecSpec:
         input=request.input,
         timeout_seconds=request.timeout_seconds,
         terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),
+        cases=None if request.cases is None else request.cases.model_dump(),
     )

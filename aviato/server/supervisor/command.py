@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import usage
 from aviato.server.supervisor.errors import invalid
+from aviato.server.supervisor.spawn import Ends
 from aviato.server.supervisor.streams import Drain, Input, Output
 from aviato.server.supervisor.terminal import Keyboard, Screen
 from aviato.wire.frames import FrameType
@@ -90,6 +91,7 @@ class Command:
 
     def started(self, spawned: Spawned, drains: set[Drain], own_peak: int) -> None:
         """It runs."""
+        assert isinstance(spawned.ends, Ends)
         self.pid = spawned.pid
         self._own_peak = own_peak
         self._sample()  # First of all: some are over in no time.
@@ -132,7 +134,7 @@ class Command:
             raise invalid(f"{self.exec_id!r} has no terminal")
         screen.resize(width, height)
 
-    def reaped(self, status: int, used: resource.struct_rusage) -> None:
+    def reaped(self, status: int, used: resource.struct_rusage | usage.Used) -> None:
         """Its own process is gone; the result comes when its pipes are empty."""
         self._ended = self._loop.now()
         self.status = status
@@ -168,12 +170,16 @@ class Command:
 
     def _moved(self) -> None:
         """Something was read or may be over."""
-        if self.status is None and self._loop.now() - self._looked >= FIRST_SAMPLE_SECONDS and self._unsure:
-            self._look()  # Who prints a result, or closes a pipe, is often about to leave.
+        self._glance()
         if self.status is not None and self.result is None and all(self._is_drained(output) for output in self.outputs):
             self._finish()
         if self.subscriber is not None:
             self.subscriber.notify()
+
+    def _glance(self) -> None:
+        """Look at its memory: who prints a result, or closes a pipe, is often about to leave."""
+        if self.status is None and self._loop.now() - self._looked >= FIRST_SAMPLE_SECONDS and self._unsure:
+            self._look()
 
     def _is_drained(self, output: Output) -> bool:
         return output.at_end or (self._lingered and output.target is not None and output.end >= output.target)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import spawn, terminal, tree, usage
 from aviato.server.supervisor.births import Births
+from aviato.server.supervisor.cases import CaseCommand
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
 from aviato.server.supervisor.errors import Refused, unknown_exec
 from aviato.server.supervisor.spawner import directly
@@ -236,6 +237,37 @@ class Commands:
         command.reaped(status, used)
 
     def _start(self, spec: dict[str, Any]) -> Command:
+        mark, spawned = self._launch(spec)
+        command = self._new(spec, mark)
+        self._by_id[command.exec_id] = command
+        if isinstance(spawned, spawn.Failure):
+            command.failed(spawned)
+            return command
+        self._run(command, mark, spawned)
+        if (given := spec.get("input")) is not None:
+            command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)
+        command.limit(spec["timeout_seconds"], self._too_late)
+        return command
+
+    def _new(self, spec: dict[str, Any], mark: int) -> Command:
+        if spec.get("cases") is not None:
+            return CaseCommand(self._loop, self._proc, spec, mark, self._over, self._renew)
+        return Command(self._loop, self._proc, spec, mark, self._over)
+
+    def _renew(self, command: CaseCommand) -> bool:
+        """Another process for the cases that the last one has left, of which nothing stays; False if it cannot be started."""
+        mark = command.mark
+        self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == command.exec_id))
+        try:
+            command.mark, spawned = self._launch(command.spec)
+        except Refused:
+            return False
+        if isinstance(spawned, spawn.Failure):
+            return False
+        self._run(command, command.mark, spawned)
+        return True
+
+    def _launch(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
         spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
         try:
             mark, spawned = self.place(lambda: self._begin(spec))
@@ -245,11 +277,9 @@ class Commands:
                 mark, spawned = self.place(lambda: self._begin(spec))
         finally:
             os.chdir("/")
-        command = Command(self._loop, self._proc, spec, mark, self._over)
-        self._by_id[command.exec_id] = command
-        if isinstance(spawned, spawn.Failure):
-            command.failed(spawned)
-            return command
+        return mark, spawned
+
+    def _run(self, command: Command, mark: int, spawned: spawn.Spawned) -> None:
         # A number comes back only when its namespace is gone: whoever had it before has no process left.
         self._by_mark[mark] = command.exec_id
         if self.keepers is not None:
@@ -258,14 +288,10 @@ class Commands:
             self._by_pid[spawned.pid] = command
         command.attended = self.attended
         command.started(spawned, self._drains, usage.own_peak_bytes())
-        if (given := spec.get("input")) is not None:
-            command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)
-        command.limit(spec["timeout_seconds"], self._too_late)
         if self.nice:
             _lower(spawned.pid, self.nice)
         self._offer(spawned.pid)
         self.on_started()
-        return command
 
     def _offer(self, pid: int) -> None:
         """Where the machine itself runs out of memory, commands go before supervisors, servers and trainers."""
@@ -298,7 +324,9 @@ class Commands:
             return spawn.spawn(
                 spec["command"], environment, terminal.terminal(size, self._terminals, self.keepers is not None), start
             )
-        return spawn.spawn(spec["command"], environment, spawn.pipes(spec["stdin"], self._null), start)
+        cases = spec.get("cases")
+        connect = spawn.pipes(spec["stdin"], self._null) if cases is None else spawn.case_pipes(cases["reports"])
+        return spawn.spawn(spec["command"], environment, connect, start)
 
     def _too_late(self, command: Command) -> None:
         if command.running:

@@ -12,10 +12,11 @@ import os
 import select
 import signal
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import spawn
 from aviato.server.supervisor.loop import READ
+from aviato.server.supervisor.usage import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +38,6 @@ SECCOMP_MODE_FILTER = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None, use_errno=True)
-
-
-class Used(NamedTuple):
-    """What is kept of a command's rusage."""
-
-    ru_utime: float
-    ru_stime: float
-    ru_maxrss: int
 
 
 class Keepers:

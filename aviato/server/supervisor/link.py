@@ -33,7 +33,7 @@ UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
-LATER_FIELDS = ("terminal", "input")
+LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
@@ -54,6 +54,7 @@ class ExecSpec:
         timeout_seconds: None is no limit.
         main: its exit ends the sandbox.
         terminal: width and height of a terminal of its own, which is its stdin, stdout and stderr; None is pipes.
+        cases: what is asked of a program that runs cases, as `wire.execution.Cases` has it; None is any other command.
     """
 
     exec_id: str
@@ -65,6 +66,7 @@ class ExecSpec:
     main: bool = False
     terminal: tuple[int, int] | None = None
     input: str | None = None
+    cases: dict[str, Any] | None = None
 
     def as_json(self) -> bytes:
         """For the supervisor; an earlier one is not asked for what it does not know."""

@@ -37,7 +37,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PROTOCOL = 1
-FEATURES = ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all", "again"]
+FEATURES = [
+    "exec",
+    "files",
+    "usage",
+    "kill_scope:command",
+    "terminal",
+    "long_commands",
+    "input",
+    "cancel_all",
+    "again",
+    "cases",
+]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0

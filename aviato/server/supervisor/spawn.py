@@ -40,14 +40,25 @@ class Ends(NamedTuple):
     stderr: int | None
 
 
+class CaseEnds(NamedTuple):
+    """The same of a program that runs cases: also for its records, what it is told, and reports where they were asked for."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    record: int
+    go: int
+    report: int | None
+
+
 class Spawned(NamedTuple):
     """A running process and how it is reached."""
 
     pid: int
-    ends: Ends
+    ends: Ends | CaseEnds
 
 
-Connect = Callable[[list[int]], tuple[Ends, list[tuple[Any, ...]]]]
+Connect = Callable[[list[int]], tuple[Ends | CaseEnds, list[tuple[Any, ...]]]]
 """Opens what a command is connected by, noting each descriptor in the list; gives our ends, and what the child does."""
 
 
@@ -99,13 +110,28 @@ def pipes(stdin: bool, null: int) -> Connect:
         null: a descriptor of /dev/null.
     """
 
-    def connect(opened: list[int]) -> tuple[Ends, list[tuple[Any, ...]]]:
+    def connect(opened: list[int]) -> tuple[Ends | CaseEnds, list[tuple[Any, ...]]]:
         for _ in range(3 if stdin else 2):
             opened += os.pipe2(os.O_CLOEXEC)
         out_read, out_write, err_read, err_write, *rest = opened
         in_read, in_write = rest or (null, None)
         moves = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((in_read, out_write, err_write))]
         return Ends(in_write, out_read, err_read), moves
+
+    return connect
+
+
+def case_pipes(reports: bool) -> Connect:
+    """What a program that runs cases is connected by; `reports`: whether it reports."""
+
+    def connect(opened: list[int]) -> tuple[Ends | CaseEnds, list[tuple[Any, ...]]]:
+        for _ in range(6 if reports else 5):
+            opened += os.pipe2(os.O_CLOEXEC)
+        in_read, in_write, go_read, go_write, *outward = opened
+        fds = (in_read, outward[1], outward[3], outward[5], go_read, *outward[7:])
+        moves = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)]
+        report = outward[6] if reports else None
+        return CaseEnds(in_write, outward[0], outward[2], outward[4], go_write, report), moves
 
     return connect
 

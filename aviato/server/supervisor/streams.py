@@ -44,6 +44,11 @@ class Output:
         return self.base + len(self._window)
 
     @property
+    def waiting_bytes(self) -> int:
+        """How much is not acknowledged."""
+        return len(self._window)
+
+    @property
     def full(self) -> bool:
         """Whether nothing is read before something is acknowledged."""
         return len(self._window) >= WINDOW_BYTES
@@ -168,10 +173,17 @@ class Drain:
 
 
 class Input:
-    """A command's stdin: what was accepted and not written yet, and the writers that wait for room."""
+    """A command's stdin: what was accepted and not written yet, and the writers that wait for room.
 
-    def __init__(self, loop: Loop, fd: int | None) -> None:
+    Args:
+        loop: of process 1.
+        fd: to write to; None: it is closed.
+        kept: gets a copy of all that is accepted.
+    """
+
+    def __init__(self, loop: Loop, fd: int | None, kept: bytearray | None = None) -> None:
         self.accepted = 0
+        self._kept = kept
         self._loop = loop
         self._fd = fd
         self._buffer = bytearray()
@@ -208,6 +220,8 @@ class Input:
             else:
                 self._buffer += fresh
                 self.accepted += len(fresh)
+                if self._kept is not None:
+                    self._kept += fresh
                 if eof and not self._eof:
                     self._eof = True
                     self._end()

@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import resource
 import time
+from typing import NamedTuple
 
 SLACK_BYTES = 256 << 10
 """The kernel counts pages in batches per core, so two readings of one peak differ a little."""
 
 SCHEDULED = 2
 """The kind of a process's clock that counts every nanosecond it ran."""
+
+
+class Used(NamedTuple):
+    """What is kept of an rusage: seconds, seconds, KiB."""
+
+    ru_utime: float
+    ru_stime: float
+    ru_maxrss: int
 
 
 def own_peak_bytes() -> int:

@@ -85,6 +85,8 @@ def _process_1() -> list[Rule]:
         Rule("process 1", ("setpriority",), where=(Condition(0, PRIO_PROCESS), Condition(1, 1))),
         Rule("process 1", ("ioprio_set",), where=(Condition(0, IOPRIO_PROCESS), Condition(1, 1))),
         *(Rule("process 1", (call,), where=(Condition(0, which),)) for call, which in groups),
+        # The kernel drops a signal from inside and says nothing: whoever sends one learns here that it did nothing.
+        Rule("process 1", ("kill",), where=(Condition(0, 1), Condition(1, 1, None))),
     ]
 
 
