@@ -17,11 +17,13 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.store.listing import Query, page
 from aviato.server.store.records import (
     EXEC_COLUMNS,
+    FIXED_COLUMNS,
     LEASE_COLUMNS,
     SANDBOX_COLUMNS,
     ExecRecord,
     LeaseRecord,
     SandboxRecord,
+    changed_row,
     sandbox_record,
     sandbox_row,
 )
@@ -41,9 +43,8 @@ def _insert(table: str, columns: tuple[str, ...], *, replace: bool = False) -> s
 
 
 _INSERT_SANDBOX = _insert("sandboxes", SANDBOX_COLUMNS)
-_UPDATE_SANDBOX = (
-    f"UPDATE sandboxes SET {', '.join(f'{name} = :{name}' for name in SANDBOX_COLUMNS)} WHERE sandbox_id = :sandbox_id"
-)
+_CHANGES = ", ".join(f"{name} = :{name}" for name in SANDBOX_COLUMNS if name not in FIXED_COLUMNS)
+_UPDATE_SANDBOX = f"UPDATE sandboxes SET {_CHANGES} WHERE sandbox_id = :sandbox_id"
 _SAVE_EXEC = (
     f"{_insert('execs', EXEC_COLUMNS)} ON CONFLICT (exec_id) DO UPDATE SET "
     f"{', '.join(f'{name} = excluded.{name}' for name in EXEC_COLUMNS)} WHERE sandbox_id = excluded.sandbox_id"
@@ -143,7 +144,7 @@ class Store:
 
     def save_sandbox(self, record: SandboxRecord) -> None:
         """Put a change of a sandbox on record."""
-        self._db.execute(_UPDATE_SANDBOX, sandbox_row(record))
+        self._db.execute(_UPDATE_SANDBOX, changed_row(record))
 
     def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The record of a sandbox."""

@@ -96,6 +96,11 @@ class LeaseRecord:
 
 
 SANDBOX_COLUMNS = tuple(item.name for item in fields(SandboxRecord))
+FIXED_COLUMNS = (
+    *("sandbox_id", "created_at", "body_hash", "detached", "lease_id", "owner", "image", "image_note", "tags", "annotations"),
+    *("limits", "egress", "unkept_promises", "for_one_run"),
+)
+"""Of a sandbox, that stay as they were when it was accepted."""
 EXEC_COLUMNS = tuple(item.name for item in fields(ExecRecord))
 LEASE_COLUMNS = tuple(item.name for item in fields(LeaseRecord))
 
@@ -103,16 +108,19 @@ LEASE_COLUMNS = tuple(item.name for item in fields(LeaseRecord))
 def sandbox_row(record: SandboxRecord) -> dict[str, Any]:
     """The columns of a sandbox."""
     row = {name: getattr(record, name) for name in SANDBOX_COLUMNS}
-    row.update(
-        status=str(record.status),
-        tags=json.dumps(record.tags),
-        annotations=json.dumps(record.annotations),
-        limits=json.dumps(record.limits),
-        ports=json.dumps(record.ports),
-        egress=json.dumps(record.egress),
-        unkept_promises=json.dumps(record.unkept_promises),
-    )
-    return row
+    for name in ("tags", "annotations", "limits", "egress", "unkept_promises"):
+        row[name] = json.dumps(row[name])
+    return row | _moving(record)
+
+
+def changed_row(record: SandboxRecord) -> dict[str, Any]:
+    """Its id, and the columns that may have changed since it was accepted."""
+    row = {name: getattr(record, name) for name in SANDBOX_COLUMNS if name not in FIXED_COLUMNS}
+    return row | _moving(record) | {"sandbox_id": record.sandbox_id}
+
+
+def _moving(record: SandboxRecord) -> dict[str, Any]:
+    return {"status": str(record.status), "ports": json.dumps(record.ports)}
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {

@@ -121,7 +121,13 @@ class Confinement:
             # The option's own separators need no escape when the path is a descriptor's.
             link = f"/proc/self/fd/{os.open(lower, os.O_PATH | os.O_CLOEXEC)}"
         flags = sum(FLAGS[name] for name in attributes)
-        sys.mount("overlay", target, "overlay", flags, _overlay_options(link, layers))
+        options = f"lowerdir={link},upperdir={layers}/upper,workdir={layers}/work,userxattr"
+        try:
+            # Else its end would write all that anybody has written to that disk, and wait until it is there.
+            sys.mount("overlay", target, "overlay", flags, f"{options},volatile")
+        except OSError:
+            # Before Linux 5.10, and where the disk has had an error that nobody has been told of.
+            sys.mount("overlay", target, "overlay", flags, options)
 
     def _do_keep_layer(self, path: str) -> None:
         # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.
@@ -279,10 +285,6 @@ class Confinement:
             if attributes:
                 _remount(target, sum(FLAGS[name] for name in attributes))
         os.close(fd)
-
-
-def _overlay_options(lower: str, layers: str) -> str:
-    return f"lowerdir={lower},upperdir={layers}/upper,workdir={layers}/work,userxattr"
 
 
 def _make_target(path: str, is_directory: bool) -> None:
