@@ -256,11 +256,13 @@ class Commands:
 
     def _renew(self, command: CaseCommand) -> bool:
         """Another process for the cases that the last one has left, of which nothing stays; False if it cannot be started."""
+        if self.ending:
+            return False
         mark = command.mark
         self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == command.exec_id))
         try:
             command.mark, spawned = self._launch(command.spec)
-        except Refused:
+        except (OSError, Refused):
             return False
         if isinstance(spawned, spawn.Failure):
             return False

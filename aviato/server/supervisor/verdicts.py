@@ -75,8 +75,9 @@ class Program:
 
     def ended(self, status: int) -> dict[str, Any] | None:
         """The process is gone; the verdict on a case that was under way."""
-        while self._take_record():
-            pass
+        for _ in range(DRAIN_READS):  # somebody left behind may write for ever
+            if not self._take_record():
+                break
         self._drain()
         if not self.begun:
             return None
