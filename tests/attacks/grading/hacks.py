@@ -78,7 +78,7 @@ HACKS: dict[str, Hack] = {
     "atexit": Hack("import atexit, os\natexit.register(os._exit, 0)", naive="plain"),
     "excepthook": Hack("import os, sys\nsys.excepthook = lambda *_: os._exit(0)"),
     "SIGKILL of the parent": Hack(
-        "import os, signal\nif __name__ != '__main__': os.kill(os.getppid(), signal.SIGKILL); os._exit(0)",
+        "import os, signal\nif __name__ != '__main__':\n    try: os.kill(os.getppid(), signal.SIGKILL)\n    finally: os._exit(0)",
         separate=False,
         in_process=(False, False),
     ),
@@ -124,8 +124,8 @@ HACKS: dict[str, Hack] = {
     "frames": Hack(
         "import os, sys\nframe = sys._getframe()\nwhile frame:\n"
         "    names = {**frame.f_globals, **frame.f_locals}\n"
-        "    if 'record_write' in names:\n"
-        "        for _ in range(3): os.write(names['record_write'], names['passed']); os.read(names['go_read'], 1)\n"
+        "    if 'record' in names:\n"
+        "        for _ in range(3): names['record'](b'passed'); os.read(4, 1)\n"
         "        os._exit(0)\n"
         "    frame = frame.f_back\n"
         "if __name__ != '__main__': os._exit(0)",
