@@ -87,7 +87,8 @@ def command(
     """
     token = secrets.token_hex(TOKEN_BYTES)
     told = [{"source": case.source, "name": case.name, "as_main": case.as_main} for case in cases]
-    payload = ascii({"token": token, "code": code, "cases": told, "reports": reports}).encode()
+    timed = any(case.timeout_seconds is not None for case in cases)
+    payload = ascii({"token": token, "code": code, "cases": told, "reports": reports, "timed": timed}).encode()
     compiled, source = cases_program()
     ends = b"%8d%8d" % (20 + len(compiled), 20 + len(compiled) + len(source))
     given = b"".join((importlib.util.MAGIC_NUMBER, ends, compiled, source, payload))

@@ -212,7 +212,7 @@ class _Run:
 
     def _sandbox(self, *, start: bool) -> Sandbox:
         if self._make is None:
-            self._make = self._session._maker(dict(self._options))
+            self._make = self._session._maker(self._options.copy())
         return self._make(start)
 
     async def _attempt_separately(self, task: Task, attempts: int) -> Outcome:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # as type checkers take it, without the import of typing
 if TYPE_CHECKING:
@@ -52,12 +53,19 @@ def run(payload: dict[str, Any], first: int) -> None:
     cases = [(case["source"], case["name"], case.get("as_main")) for case in payload["cases"][first:]]
     sys.argv = ["solution.py"]
 
+    waiting = b""
+
     def record(body: bytes) -> None:
-        data = token + b"%8d" % size(body) + body
+        nonlocal waiting
+        data = waiting + token + b"%8d" % size(body) + body
+        waiting = b""
+        if body[:5] == b"begin" and not payload["timed"]:
+            waiting = data  # It is soon enough with the next: whoever is told wakes up.
+            return
         while data:
             data = data[write(RECORD, data) :]
 
-    record(b"begin")
+    record(b"begin\0%.6f" % time.monotonic())
     namespace: dict[str, Any] | None = None
     for source, name, as_main in cases:
         body = b"passed"

@@ -6,7 +6,7 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor.command import FIRST_SAMPLE_SECONDS, Command
+from aviato.server.supervisor.command import LAST_SAMPLE_SECONDS, Command
 from aviato.server.supervisor.spawn import CaseEnds
 from aviato.server.supervisor.streams import Input, Output
 from aviato.server.supervisor.usage import Used
@@ -65,6 +65,8 @@ class CaseCommand(Command):
         if self._program is None:
             self._own_peak = own_peak
             self._drains = drains
+            # At first it has less memory than any Python will have had at its end.
+            self._next_sample = self.loop.after(LAST_SAMPLE_SECONDS, self._sample)
             self.outputs = (Output(self.loop, None, self._moved), Output(self.loop, None, self._moved))
             self.stdin = Input(self.loop, spawned.ends.stdin, kept=self._given)
         else:
@@ -101,11 +103,6 @@ class CaseCommand(Command):
         """The server has these bytes for good; cases that waited for room go on."""
         super().acknowledge(stdout, stderr)
         self.go_on()
-
-    def begun(self) -> None:
-        """The program is ready for its first case, and has less memory than it will have had at the last."""
-        if self._next_sample is None:
-            self._next_sample = self.loop.after(FIRST_SAMPLE_SECONDS, self._sample)
 
     def judged(self, verdict: dict[str, Any]) -> None:
         """A case is over."""

@@ -8,9 +8,12 @@ stands still without a record has not passed. Those cases that are left then beg
 
 from __future__ import annotations
 
+import array
+import fcntl
 import functools
 import os
 import select
+import termios
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor.loop import READ
@@ -40,6 +43,8 @@ class Program:
         """How many cases had a verdict before."""
         self.begun = False
         """Whether a case is under way, or was left by the process's end."""
+        self.judged = False
+        """Whether a case has a verdict."""
         self.timed_out = False
         self.may_go = False
         """It waits to be told to go on."""
@@ -51,7 +56,7 @@ class Program:
             self._texts[ends.report] = b""
         self._watched: set[int] = set()
         self._timer: Timer | None = None
-        self._since = 0.0
+        self._since = command.loop.now()
         os.write(ends.go, b"%d\n" % first)
         self._printed = select.poll()
         for fd in self._texts:
@@ -79,7 +84,7 @@ class Program:
             if not self._take_record():
                 break
         self._drain()
-        if not self.begun:
+        if not self.begun and (self.judged or self._has_unread()):
             return None
         verdict = self._verdict(passed=False)
         if self.timed_out:
@@ -104,6 +109,12 @@ class Program:
         if self._ends.report is not None:
             self._forget(self._ends.report)
             os.close(self._ends.report)
+
+    def _has_unread(self) -> bool:
+        """Whether what it was told first is unread: then it has not come as far as its first case."""
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._ends.go, termios.FIONREAD, unread)
+        return unread[0] > 0
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
@@ -184,8 +195,7 @@ class Program:
     def _handle(self, body: bytes) -> None:
         kind, _, rest = body.partition(b"\0")
         if kind == BEGIN and not self.begun and not self.may_go:
-            self._command.begun()
-            self._begin()
+            self._begin(rest)
         elif kind in (PASSED, FAILED, LAST) and self.begun:
             self._stop_clock()
             self._drain()
@@ -195,6 +205,7 @@ class Program:
                 if reason in REASONS:
                     verdict.update(reason=reason, message=message, traceback=trace)
             self.begun = False
+            self.judged = True
             self._texts = dict.fromkeys(self._texts, b"")
             self._command.judged(verdict)
             if kind == LAST or self._command.complete:
@@ -203,9 +214,14 @@ class Program:
                 self.may_go = True
                 self._command.go_on()
 
-    def _begin(self) -> None:
+    def _begin(self, told: bytes = b"") -> None:
         self.begun = True
-        self._since = self._command.loop.now()
+        now = self._command.loop.now()
+        try:
+            # By the program's own clock, which is this one's; how long a case took is all that depends on it.
+            self._since = min(max(float(told), self._since), now)
+        except ValueError:
+            self._since = now
         limit = self._command.limits[self._command.done]
         if limit is not None:
             self._timer = self._command.loop.after(limit, self._too_late)

@@ -78,7 +78,8 @@ HACKS: dict[str, Hack] = {
     "atexit": Hack("import atexit, os\natexit.register(os._exit, 0)", naive="plain"),
     "excepthook": Hack("import os, sys\nsys.excepthook = lambda *_: os._exit(0)"),
     "SIGKILL of the parent": Hack(
-        "import os, signal\nif __name__ != '__main__':\n    try: os.kill(os.getppid(), signal.SIGKILL)\n    finally: os._exit(0)",
+        "import os, signal\nif __name__ != '__main__':\n    try: os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    finally: os._exit(0)",
         separate=False,
         in_process=(False, False),
     ),
