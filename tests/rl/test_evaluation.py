@@ -154,6 +154,46 @@ def test_cases_run_as_one_program_until_one_does_not_pass(session: aviato.Sessio
     assert [case.stdout for case in outcome.cases] == ["begun\n0\n", "1\n", "begun\n0\n", "", "begun\n0\n"]
 
 
+def test_a_failing_case_spoils_none_after_it(session: aviato.Session) -> None:
+    code = "import os\nseen = []\ndef take(n):\n    seen.append(n)\n    return 10 // n\n"
+    tests = [
+        "print(os.getpid()); take(0)",
+        "print(os.getpid()); assert take(5) == 2 and seen == [5]",
+        "assert seen == [5], 'not as one program'",
+        "print(os.getpid()); take = None; assert seen == [6]",
+        "print(os.getpid()); assert take(2) == 5 and seen == [2]",
+    ]
+    outcome = one(Task(code=code, tests=tests), session=session)
+    assert [case.passed for case in outcome.cases] == [False, True, True, False, True], outcome.cases
+    assert len({case.stdout for case in outcome.cases if case.stdout}) == 1  # All in one process.
+    trace = outcome.cases[0].traceback
+    assert trace.startswith("Traceback ") and trace.endswith("\nZeroDivisionError: integer division or modulo by zero\n")
+    assert 'File "solution.py", line 5, in take' in trace and 'File "test_1", line 1' in trace
+    assert (outcome.verdict, outcome.message) == (Verdict.FAILED, f"test_1: {outcome.cases[0].message}")
+
+
+@pytest.mark.parametrize(
+    "meddling",
+    [
+        "import io, sys\nsys.stdout = sys.stderr = io.StringIO()",
+        "import os\nos.write = lambda fd, data: len(data)",
+        "import sys\nsys.__excepthook__ = None",
+        "import sys\nsys.__excepthook__ = lambda *error: 1 / 0",
+        "import sys\nsys.stdout.flush = sys.stderr.flush = sys.stdout.write = sys.exit",
+        "import io, os\nio.StringIO = os._exit",
+    ],
+    ids=["its output", "os.write", "no hook", "a hook that fails", "an output that exits", "io.StringIO"],
+)
+def test_who_meddles_spoils_only_its_own_report(meddling: str, session: aviato.Session) -> None:
+    tests = ["assert double(2) == 4", "assert double(3) == 6, 'six'", "assert double(0) == 0"]
+    codes = [f"{meddling}\n{code}" for code in (RIGHT, WRONG)] + [WRONG]
+    right, wrong, other = evaluate([Task(code=code, tests=tests) for code in codes], session=session).result(50)
+    assert right.passed, right.cases
+    assert [case.passed for case in wrong.cases] == [case.passed for case in other.cases] == [True, False, True]
+    assert all((case.reason, case.message) == ("assertion", "six") for case in (wrong.cases[1], other.cases[1]))
+    assert other.cases[1].traceback.endswith("AssertionError: six\n")
+
+
 def test_commands_and_files(session: aviato.Session) -> None:
     task = Task(command=["sh", "-c", "cat; cat given"], stdin="in ", files={"given": b"file"})
     outcome = one(task, session=session)

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +41,7 @@ def follow(command: driver.Command, first: int = 0) -> Told:
         kept[0].seek(0)
         records, theirs = _pipe(stack)
         ours, go = _pipe(stack)
+        begun = round(time.monotonic() - 0.001, 6)
         fds = [theirs.fileno(), ours.fileno(), fcntl.fcntl(kept[3], fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)]
         moves = "".join(f"os.dup2({fd}, {number}); os.close({fd})\n" for number, fd in enumerate(fds, 3))
         child = subprocess.Popen(
@@ -55,12 +57,16 @@ def follow(command: driver.Command, first: int = 0) -> Told:
         ours.close()
         os.close(fds[2])
         go.write(b"%d\n" % first)
-        bodies = []
+        bodies: list[list[str]] = []
         while (body := _record(records, command.cases["token"].encode())) is not None:
             bodies.append(body.decode().split("\0"))
+            if not bodies[1:]:
+                kind, when = bodies.pop()
+                assert kind == "begin" and begun <= float(when) <= time.monotonic()
+                bodies.append([kind])
             if len(bodies) > len(command.cases["timeout_seconds"]) - first:
                 go.close()
-            elif body != b"begin":
+            elif bodies[1:]:
                 go.write(b"g")
         assert child.wait(PATIENCE_SECONDS) == 0, _text(kept[2])
         return Told(bodies, *map(_text, kept[1:]))
@@ -150,7 +156,13 @@ def test_a_case_waits_until_it_may_begin() -> None:
         )
         theirs.close()
         assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
-        assert [_record(records, token) for _ in range(3)] == [b"begin", b"passed", None]
+        assert [(_record(records, token) or b"").split(b"\0")[0] for _ in range(3)] == [b"begin", b"passed", b""]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(None, []), (20.0, [["begin"]])], ids=["no limit", "a limit"])
+def test_where_cases_have_limits_the_beginning_is_told_at_once(limit: float | None, told: list[list[str]]) -> None:
+    cases = [driver.Case("", "test_1", limit)]
+    assert follow(driver.command("import os; os._exit(0)", cases, python=sys.executable)).bodies == told
 
 
 def test_after_a_failure_the_code_runs_anew_in_the_same_process() -> None:

@@ -26,13 +26,13 @@ CASES = {"timeout_seconds": [1.5, None], "token": "0123456789abcdef"}
 )
 def test_cases_come_by_standard_input(given: dict[str, Any], is_right: bool) -> None:
     body = {"exec_id": new_exec_id(), "command": ["python3"], **given}
-    assert ExecRequest(**body).cases is None
+    assert ExecRequest.model_validate(body).cases is None
     if is_right:
-        cases = ExecRequest(**body, cases=CASES).cases
+        cases = ExecRequest.model_validate({**body, "cases": CASES}).cases
         assert cases is not None and (cases.timeout_seconds, cases.output_bytes, cases.reports) == ([1.5, None], 65536, False)
         return
     with pytest.raises(ValidationError, match="cases come by standard input, and have no terminal"):
-        ExecRequest(**body, cases=CASES)
+        ExecRequest.model_validate({**body, "cases": CASES})
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,5 @@ def test_cases_come_by_standard_input(given: dict[str, Any], is_right: bool) -> 
 )
 def test_cases_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        ExecRequest(exec_id=new_exec_id(), command=["python3"], stdin=True, cases={**CASES, **wrong})
+        body = {"exec_id": new_exec_id(), "command": ["python3"], "stdin": True, "cases": {**CASES, **wrong}}
+        ExecRequest.model_validate(body)

@@ -5,8 +5,8 @@ sandbox starts it, tells it with which case to begin, reads what each prints and
 (`server/supervisor/verdicts.py`). A record begins with a token; it is written after a case's last statement, so that whatever
 ends this process before has not passed.
 
-A case that fails spoils nothing for those after it: the code is run anew for them, in this process if nothing of the case is
-left in it but its modules, and else in another one.
+A case that fails spoils nothing for those after it: the code is run anew for them, in this process if all that is left of the
+case in it are modules, and else in another one.
 
 Imports are few and late, since Python's start is most of the time that a case takes, and installed packages are found later
 (`late.py`, which comes before this text). For the same reason what comes in is a Python literal.
@@ -53,7 +53,7 @@ def run(payload: dict[str, Any], first: int) -> None:
     cases = [(case["source"], case["name"], case.get("as_main")) for case in payload["cases"][first:]]
     sys.argv = ["solution.py"]
 
-    waiting = b""
+    waiting, state, depth = b"", surroundings(), sys.getrecursionlimit()
 
     def record(body: bytes) -> None:
         nonlocal waiting
@@ -83,9 +83,9 @@ def run(payload: dict[str, Any], first: int) -> None:
         except MemoryError as error:
             body = failure(b"last", "out_of_memory", "MemoryError", story(error))
         except Exception as error:
-            body = failure(b"failed", "exception", "%s: %s" % (type(error).__name__, first_line(error, "")), story(error))
+            body = failure(b"failed", "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
         except base as error:
-            body = failure(b"last", "exception", "%s: %s" % (type(error).__name__, first_line(error, "")), story(error))
+            body = failure(b"last", "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
         for one in flush:
             try:
                 one()
@@ -93,13 +93,14 @@ def run(payload: dict[str, Any], first: int) -> None:
                 pass
         if body != b"passed":
             namespace = None
-            left = size(frames()) > 1
+            sys.setrecursionlimit(depth)
+            left = size(frames()) > 1 or differs(state)
             try:
                 left = bool(wait(-1, NO_HANG)) or left
             except ChildProcessError:
                 pass
             if left:
-                # A thread or a process of the case would go on beside the others.
+                # Something of the case would go on beside the others, or stand in their way.
                 body = b"last" + body[body.index(b"\0") :]
         if getpid() != own:
             leave(1)  # A fork that the code has made and let return.
@@ -115,6 +116,31 @@ def run(payload: dict[str, Any], first: int) -> None:
 
 def failure(kind: bytes, *story: str) -> bytes:
     return kind + b"\0" + "\0".join(story).encode("utf-8", "replace")
+
+
+def kind_of(error: BaseException) -> str:
+    return shorten(type(error).__name__, 256)
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What cases that fail change now and then, beside modules."""
+    import _signal  # type: ignore[import-not-found]
+    import builtins
+
+    return (
+        *(sys.stdin, sys.stdout, sys.stderr, sys.stdout.closed, sys.stderr.closed, sys.gettrace(), sys.getprofile()),
+        *(os.getcwd(), dict(os.environ), dict(vars(builtins))),
+        *((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2))),
+        *(_signal.getsignal(number) for number in (2, 14, 15)),
+        _signal.getitimer(0)[0] > 0,
+    )
+
+
+def differs(state: tuple[Any, ...]) -> bool:
+    try:
+        return surroundings() != state
+    except BaseException:
+        return True
 
 
 def first_line(error: BaseException, default: str) -> str:

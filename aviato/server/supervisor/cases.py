@@ -37,7 +37,7 @@ class CaseCommand(Command):
         spec: dict[str, Any],
         mark: int,
         changed: Callable[[Command], None],
-        renew: Callable[[CaseCommand], bool],
+        renew: Callable[[CaseCommand], None],
     ) -> None:
         super().__init__(loop, proc, spec, mark, changed)
         asked = spec["cases"]
@@ -51,12 +51,13 @@ class CaseCommand(Command):
         self._renew = renew
         self._program: Program | None = None
         self._used = Used(0.0, 0.0, 0)
+        self._status = 0
         self._given = bytearray()
 
     @property
     def complete(self) -> bool:
         """Whether there is a verdict on each."""
-        return self.done == len(self.limits)
+        return self.done >= len(self.limits)
 
     def started(self, spawned: Spawned, drains: set[Drain], own_peak: int) -> None:
         """A process runs: the first, or one for the cases that another has left."""
@@ -73,6 +74,7 @@ class CaseCommand(Command):
             self.stdin = Input(self.loop, spawned.ends.stdin)
             self.stdin.write(0, bytes(self._given), True, _ignore)
         self._program = Program(self, spawned.ends, self.done)
+        self.go_on()
 
     def reaped(self, status: int, used: resource.struct_rusage | Used) -> None:
         """A process is gone; others follow as long as each comes to a verdict."""
@@ -80,24 +82,30 @@ class CaseCommand(Command):
         assert program is not None
         verdict = program.ended(status)
         program.close(self._drains)
+        self.stdin.close()
+        self._status = status
         self._used = Used(
             self._used.ru_utime + used.ru_utime,
             self._used.ru_stime + used.ru_stime,
             max(self._used.ru_maxrss, used.ru_maxrss),
         )
-        if not self._is_given_up:
+        if not self.given_up:
             if verdict is not None:
                 self.judged(verdict)
             if self.complete:
                 self.outputs[0].put(b'{"cases":%d}\n' % self.done)
-                status = 0
+                self._status = 0
             elif self.done > program.first:
-                self.stdin.close()
-                if self._renew(self):
-                    return
+                self._renew(self)
+                return
             else:
                 self.outputs[1].put(program.stderr)
-        super().reaped(status, self._used)
+        self.end()
+
+    def end(self) -> None:
+        """No other process follows."""
+        self._given.clear()
+        super().reaped(self._status, self._used)
 
     def acknowledge(self, stdout: int, stderr: int) -> None:
         """The server has these bytes for good; cases that waited for room go on."""
@@ -114,7 +122,7 @@ class CaseCommand(Command):
             self._moved()
 
     def go_on(self) -> None:
-        """Let the program begin its next case, unless too many verdicts wait for their reader."""
+        """Let the program begin a case, unless too many verdicts wait for their reader."""
         if self._program is not None and self._program.may_go and not self.outputs[0].full:
             self._program.go()
 
@@ -123,7 +131,8 @@ class CaseCommand(Command):
         self.signal(signal.SIGKILL)
 
     @property
-    def _is_given_up(self) -> bool:
+    def given_up(self) -> bool:
+        """Whether somebody has ended it, so that nothing more of it runs."""
         return self.silenced or self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
 
 

@@ -254,20 +254,22 @@ class Commands:
             return CaseCommand(self._loop, self._proc, spec, mark, self._over, self._renew)
         return Command(self._loop, self._proc, spec, mark, self._over)
 
-    def _renew(self, command: CaseCommand) -> bool:
-        """Another process for the cases that the last one has left, of which nothing stays; False if it cannot be started."""
-        if self.ending:
-            return False
-        mark = command.mark
-        self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == command.exec_id))
+    def _renew(self, command: CaseCommand) -> None:
+        self._loop.start(self._renewal(command))
+
+    def _renewal(self, command: CaseCommand) -> Iterator[float]:
+        """A job: another process for the cases that the last one has left, once nothing of that lives."""
+        yield from self.kill(command.exec_id)
         try:
-            command.mark, spawned = self._launch(command.spec)
+            if not (self.ending or command.given_up):
+                mark, spawned = self._launch(command.spec)
+                if not isinstance(spawned, spawn.Failure):
+                    command.mark = mark
+                    self._run(command, mark, spawned)
+                    return
         except (OSError, Refused):
-            return False
-        if isinstance(spawned, spawn.Failure):
-            return False
-        self._run(command, command.mark, spawned)
-        return True
+            pass  # Its verdicts so far are what there is.
+        command.end()
 
     def _launch(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
         spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))

@@ -30,6 +30,8 @@ READ_BYTES = 64 << 10
 DRAIN_READS = 32
 LARGEST_RECORD_BYTES = 64 << 10
 SIZE_BYTES = 8
+CLOSED_SECONDS = 0.1
+"""So long after nobody can record any more the process is given up, if it has not ended."""
 BEGIN, PASSED, FAILED, LAST = b"begin", b"passed", b"failed", b"last"
 REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_early"})
 """That the program may give for a case that failed."""
@@ -43,11 +45,14 @@ class Program:
         """How many cases had a verdict before."""
         self.begun = False
         """Whether a case is under way, or was left by the process's end."""
-        self.judged = False
-        """Whether a case has a verdict."""
         self.timed_out = False
-        self.may_go = False
-        """It waits to be told to go on."""
+        self.may_go = True
+        """It waits to be told to go on, or with which case to begin."""
+        self._unheard = False
+        """Killed, since it can record nothing any more."""
+        self._told = False
+        self._ready = False
+        self._over = False
         self._command = command
         self._record = b""
         self._texts = {ends.stdout: b"", ends.stderr: b""}
@@ -57,7 +62,6 @@ class Program:
         self._watched: set[int] = set()
         self._timer: Timer | None = None
         self._since = command.loop.now()
-        os.write(ends.go, b"%d\n" % first)
         self._printed = select.poll()
         for fd in self._texts:
             self._printed.register(fd, select.POLLIN)
@@ -72,23 +76,28 @@ class Program:
     def go(self) -> None:
         """Begin the next case."""
         self.may_go = False
-        self._begin()
+        if self._told:
+            self._begin()
         try:
-            os.write(self._ends.go, b"g")
+            os.write(self._ends.go, b"g" if self._told else b"%d\n" % self.first)
+            self._told = True
         except OSError:
             pass  # It is over, as will be heard.
 
     def ended(self, status: int) -> dict[str, Any] | None:
         """The process is gone; the verdict on a case that was under way."""
+        self._over = True  # A record that is read now lets nothing begin.
         for _ in range(DRAIN_READS):  # somebody left behind may write for ever
             if not self._take_record():
                 break
         self._drain()
-        if not self.begun and (self.judged or self._has_unread()):
+        if not self.begun and (self._command.done > self.first or not self._told or self._has_unread()):
             return None
         verdict = self._verdict(passed=False)
         if self.timed_out:
             verdict.update(reason="timed_out", message="the case ran longer than its time limit")
+        elif self._unheard:
+            verdict["message"] = "the code spoilt what its end would have been told by"
         elif os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             verdict.update(reason="killed", message=f"killed by signal {number}", signal=number)
@@ -163,13 +172,24 @@ class Program:
 
     def _take_record(self) -> bool:
         """Read once; False: there was nothing."""
+        watched = self._ends.record in self._watched
         data = self._read(self._ends.record)
         self._record += data
         if data and not self._whole_records():
             # Nobody writes such a thing by mistake, and nothing that comes after it can be told from it.
             self._forget(self._ends.record)
-            self._command.kill()
+            self._give_up()
+        elif watched and not data and self._ends.record not in self._watched and not self._over:
+            # Closed, by its end as a rule.
+            self._stop_clock()
+            self._timer = self._command.loop.after(CLOSED_SECONDS, self._give_up)
         return bool(data)
+
+    def _give_up(self) -> None:
+        """It can record nothing any more."""
+        if not self._over:
+            self._unheard = True
+            self._command.kill()
 
     def _whole_records(self) -> bool:
         """Handle those that are whole; False if what has come is none."""
@@ -194,7 +214,8 @@ class Program:
 
     def _handle(self, body: bytes) -> None:
         kind, _, rest = body.partition(b"\0")
-        if kind == BEGIN and not self.begun and not self.may_go:
+        if kind == BEGIN and self._told and not self._ready:
+            self._ready = True
             self._begin(rest)
         elif kind in (PASSED, FAILED, LAST) and self.begun:
             self._stop_clock()
@@ -205,12 +226,12 @@ class Program:
                 if reason in REASONS:
                     verdict.update(reason=reason, message=message, traceback=trace)
             self.begun = False
-            self.judged = True
             self._texts = dict.fromkeys(self._texts, b"")
             self._command.judged(verdict)
             if kind == LAST or self._command.complete:
+                self._forget(self._ends.record)
                 self._command.kill()
-            else:
+            elif not self._over:
                 self.may_go = True
                 self._command.go_on()
 
@@ -227,8 +248,12 @@ class Program:
             self._timer = self._command.loop.after(limit, self._too_late)
 
     def _too_late(self) -> None:
-        self.timed_out = True
-        self._command.kill()
+        late = self._command.done
+        self._take_record()
+        if self._command.done == late:
+            self.timed_out = True
+            self._forget(self._ends.record)
+            self._command.kill()
 
     def _stop_clock(self) -> None:
         if self._timer is not None:
