@@ -84,6 +84,7 @@ class Supervisor:
         note: int,
         layer: int,
         sockets: int,
+        children: int,
         ports: int | None,
         groups: list[int],
         descent: Descent | None = None,
@@ -117,7 +118,7 @@ class Supervisor:
         self._orphan_due = self._loop.now()
         self._last_heard = self._loop.now()
         self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
-        self._children = _child_signals()
+        self._children = children
         self._loop.watch(self._children, READ, self._child_died)
         self._listener = socket.socket(fileno=listener)
         self._listener.setblocking(False)
@@ -427,8 +428,11 @@ class Supervisor:
         self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk, done)
 
 
-def _child_signals() -> int:
-    """A descriptor that is readable when a child has died; the signal itself is blocked here and reset in every child."""
+def child_signals() -> int:
+    """A descriptor that is readable when a child has died; the signal itself is blocked here and reset in every child.
+
+    Whoever reads it is told of his own children: it serves a fork of this process as well.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     mask = (1 << (signal.SIGCHLD - 1)).to_bytes(8, "little")
     fd: int = _libc.signalfd(-1, ctypes.c_char_p(mask.ljust(128, b"\0")), os.O_NONBLOCK | os.O_CLOEXEC)
@@ -478,6 +482,7 @@ def run(
     note: int,
     layer: int,
     sockets: int,
+    children: int,
     ports: int | None = None,
     groups: tuple[int, ...] = (),
     descent: Descent | None = None,
@@ -491,6 +496,7 @@ def run(
         note: a file for last words.
         layer: the writable layer, as a mount of its own if there are mounts.
         sockets: tells what sockets hold, see `buffers`.
+        children: see `child_signals`.
         ports: where servers connect for what ports need; None: this sandbox exposes none.
         groups: of the sandbox's control groups, if it has any: of version 1 `memory.oom_control`,
             `memory.max_usage_in_bytes` and each `tasks`, of version 2 `memory.events` and the directory.
@@ -504,7 +510,7 @@ def run(
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
     _take_short_turns()
-    Supervisor(connection, listener, note, layer, sockets, ports, list(groups), descent, born_filter).run()
+    Supervisor(connection, listener, note, layer, sockets, children, ports, list(groups), descent, born_filter).run()
 
 
 def _be_deaf() -> None:
@@ -513,4 +519,4 @@ def _be_deaf() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-__all__ = ["PROTOCOL", "Descent", "Supervisor", "run"]
+__all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "run"]

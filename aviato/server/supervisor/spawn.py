@@ -80,8 +80,17 @@ def find_program(name: str, path: str) -> str | Failure:
     """The file that a command's first word means, counted from the current directory."""
     if "/" in name:
         return _usable(name, name)
+    folders = path.split(":") if name else []
+    for folder in folders:
+        candidate = f"{folder or '.'}/{name}"
+        try:
+            # Most have it not; asking first costs less than an exception.
+            if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+                return candidate
+        except ValueError:
+            break
     failure = Failure(127, f"{name}: command not found")
-    for folder in path.split(":"):
+    for folder in folders:
         found = _usable(f"{folder or '.'}/{name}", name)
         if isinstance(found, str):
             return found

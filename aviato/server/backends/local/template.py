@@ -45,7 +45,7 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWNET
     | syscalls.CLONE_NEWCGROUP
 )
-CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, PORTS = 3, 4, 5, 6, 7, 8
+CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, PORTS = 3, 4, 5, 6, 7, 8, 9
 NAME = b"aviato-supervisor"
 REPORT_SECONDS = 10
 _ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
@@ -128,7 +128,7 @@ class Template:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         # As process 1 a child is safe from signals of its inside only where no handler is set.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._children = program._child_signals()
+        self._children = program.child_signals()
         with open("/proc/self/stat", "rb") as file:
             start, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
         self._arguments = (start, end - start)
@@ -278,7 +278,6 @@ class Template:
         """In the child: confine, become the supervisor. Never returns."""
         try:
             self._control.close()
-            os.close(self._children)
             # Everyone inside can read the command line of process 1, and this one tells where the server is installed.
             start, size = self._arguments
             ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
@@ -296,12 +295,12 @@ class Template:
             for name, tree in trees.items():
                 given(confinement, name, tree)
             confinement.execute(request["plan"])
-            fds[LAYER - CONNECTION : LAYER - CONNECTION] = [confinement.layer, confinement.sockets]
+            fds[LAYER - CONNECTION : LAYER - CONNECTION] = [confinement.layer, confinement.sockets, self._children]
             _arrange(fds)
             ports = PORTS if request["ports"] else None
             groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
             born = bytes.fromhex(request["born_filter"]) or None
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, ports, groups, descent, born)
+            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, ports, groups, descent, born)
         except Unfit as error:
             _report(fds[0], f"mounted_files: {error}", _UNFIT)
         except BaseException as error:
