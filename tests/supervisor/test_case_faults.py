@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ os._exit(0)
 LATER_END = """
 import os, threading, time
 open('/workspace/begun', 'w').close()
-while not os.path.exists('/workspace/go'): time.sleep(0.01)
-threading.Thread(target=lambda: (time.sleep(0.1), os._exit(0))).start()
+time.sleep(0.5)  # for the one that stops process 1 now
+threading.Thread(target=lambda: (time.sleep(0.3), os._exit(0))).start()
 """
 FLOOD = """
 import fcntl
@@ -49,6 +50,12 @@ def supervisor_of(name):
     return None
 
 
+def has_dead_child(pid):
+    """Whether one waits to be reaped."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any(Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] == "Z" for child in children)
+
+
 async def test_the_number_of_a_namespace_that_comes_back_kills_no_new_process(box, boxes):
     for turn in range(6):
         await box.sh("rm -f go")
@@ -67,10 +74,13 @@ async def test_a_record_that_is_read_after_the_end_begins_no_case(box, boxes):
         await asyncio.sleep(0.01)
     spec = make(boxes, "", LATER_END, "", timeout=10)
     subscription = box.link.subscribe(spec, spec.exec_id)
-    await box.sh("until [ -e begun ]; do sleep 0.01; done; touch go")
+    await box.sh("until [ -e begun ]; do sleep 0.01; done")
     os.kill(pid, signal.SIGSTOP)
     try:
-        await asyncio.sleep(0.5)  # The record and the end come while nobody reads.
+        # The record and the end come while nobody reads.
+        deadline = time.monotonic() + 5
+        while not has_dead_child(pid) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
     finally:
         os.kill(pid, signal.SIGCONT)
     result = await asyncio.wait_for(box.finish(spec.exec_id, subscription), 15)

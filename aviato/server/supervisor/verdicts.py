@@ -82,7 +82,9 @@ class Program:
             os.write(self._ends.go, b"g" if self._told else b"%d\n" % self.first)
             self._told = True
         except OSError:
-            pass  # It is over, as will be heard.
+            # It is over, as will be heard, and what it was not told has not begun.
+            self.begun = False
+            self._stop_clock()
 
     def ended(self, status: int) -> dict[str, Any] | None:
         """The process is gone; the verdict on a case that was under way."""
@@ -91,7 +93,7 @@ class Program:
             if not self._take_record():
                 break
         self._drain()
-        if not self.begun and (self._command.done > self.first or not self._told or self._has_unread()):
+        if not self._has_begun():
             return None
         verdict = self._verdict(passed=False)
         if self.timed_out:
@@ -119,11 +121,16 @@ class Program:
             self._forget(self._ends.report)
             os.close(self._ends.report)
 
-    def _has_unread(self) -> bool:
-        """Whether what it was told first is unread: then it has not come as far as its first case."""
+    def _has_begun(self) -> bool:
+        """Whether it had come as far as a case that has no verdict."""
+        if self._command.done == self.first and self._ready:
+            return True
+        if not self.begun and self._command.done > self.first:
+            return False
+        # What it was told last may be unread. It says itself that it begins only where there is a limit, or a verdict.
         unread = array.array("i", [0])
         fcntl.ioctl(self._ends.go, termios.FIONREAD, unread)
-        return unread[0] > 0
+        return self._told and unread[0] == 0
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
