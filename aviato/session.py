@@ -98,31 +98,23 @@ class Session:
             start: False leaves the start to its first use.
             options: as the constructor of `Sandbox`; `defaults` in place of the session's.
         """
-        return self._maker(options)(start)
-
-    def _maker(self, options: SandboxOptions) -> Callable[[bool], Sandbox]:
-        """What makes sandboxes that are alike, told whether one starts at once: for many, the options are read once."""
+        self._enter_process()
         if options.get("defaults") is None:
             options["defaults"] = self._defaults
         config = sandbox_config.config(options, releasable=True)
+        state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
+        state.turns = self._turns
         detached = bool(options.get("detached"))
-
-        def make(start: bool) -> Sandbox:
-            self._enter_process()
-            state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
-            state.turns = self._turns
-            with self._lock:
-                self._check_open()
-                if not detached:
-                    self._made[state.sandbox_id] = config.connection
-                    self._states[state.sandbox_id] = state
-                    self._close_at_exit()
-                if start:
-                    begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
-            self._metrics.sandbox_created()
-            return Sandbox._of(state, let_go=not detached)
-
-        return make
+        with self._lock:
+            self._check_open()
+            if not detached:
+                self._made[state.sandbox_id] = config.connection
+                self._states[state.sandbox_id] = state
+                self._close_at_exit()
+            if start:
+                begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
+        self._metrics.sandbox_created()
+        return Sandbox._of(state, let_go=not detached)
 
     def function(
         self,

@@ -150,7 +150,6 @@ class _Run:
         self._slots = asyncio.Semaphore(max_concurrency)
         self._progress = progress
         self._options = options
-        self._make: Callable[[bool], Sandbox] | None = None
 
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
@@ -200,7 +199,7 @@ class _Run:
         if task.grading == "separate":
             return await self._attempt_separately(task, attempts)
         # Its one command starts it, if nothing has to be in it before.
-        sandbox = self._sandbox(start=bool(task.files))
+        sandbox = self._session.sandbox(start=bool(task.files), **self._options)
         try:
             for path, content in task.files.items():
                 await sandbox.write_file(path, content)
@@ -210,13 +209,8 @@ class _Run:
         finally:
             let_go(self._session, sandbox)
 
-    def _sandbox(self, *, start: bool) -> Sandbox:
-        if self._make is None:
-            self._make = self._session._maker(self._options.copy())
-        return self._make(start)
-
     async def _attempt_separately(self, task: Task, attempts: int) -> Outcome:
-        grader, solution = (self._sandbox(start=False) for _ in range(2))
+        grader, solution = (self._session.sandbox(start=False, **self._options) for _ in range(2))
         try:
             return await grade_separate(grader, solution, task, task.timeout_seconds or self._timeout_seconds, attempts)
         finally:
