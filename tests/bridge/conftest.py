@@ -42,7 +42,11 @@ class Program:
         self._limit.start()
 
     def line(self):
-        return self.process.stdout.readline().rstrip("\n")
+        """The next line, and nothing beyond it: what a buffer held, `communicate` would not find."""
+        read = b""
+        while not read.endswith(b"\n") and (piece := os.read(self.process.stdout.fileno(), 1)):
+            read += piece
+        return read.decode().rstrip("\n")
 
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
