@@ -89,8 +89,8 @@ def test_a_server_without_the_request_is_asked_step_by_step(session: aviato.Sess
 
 
 def test_cancelled_it_leaves_nothing(session: aviato.Session) -> None:
-    running = evaluate([Task(command=["sleep", "60"])] * 3, session=session)
+    running = evaluate([Task(command=["sleep", "60"])] * 3, session=session, tags=["cancelled"])
     running.items[0].cancel()
     running.cancel()
     session.close().result(30)
-    assert not aviato.Sandbox.list().result(20)
+    assert not aviato.Sandbox.list(tags=["cancelled"]).result(20)  # Those of other tests may be about to end.
