@@ -96,7 +96,8 @@ def run(payload: dict[str, Any], first: int) -> None:
             sys.setrecursionlimit(depth)
             left = size(frames()) > 1 or differs(state)
             try:
-                left = bool(wait(-1, NO_HANG)) or left
+                wait(-1, NO_HANG)
+                left = True
             except ChildProcessError:
                 pass
             if left:

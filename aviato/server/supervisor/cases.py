@@ -133,7 +133,7 @@ class CaseCommand(Command):
     @property
     def given_up(self) -> bool:
         """Whether somebody has ended it, so that nothing more of it runs."""
-        return self.silenced or self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
+        return self.silenced or self.killed
 
 
 def _ignore(_: object) -> None:

@@ -77,6 +77,11 @@ class Command:
         return self.pid is not None and self.status is None
 
     @property
+    def killed(self) -> bool:
+        """Whether it was ended from here, for a reason that its result tells."""
+        return self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
+
+    @property
     def delivered(self) -> bool:
         """Whether its result has been sent to the one who listens."""
         return self.subscriber is not None and self.subscriber.over
@@ -193,7 +198,7 @@ class Command:
         if self.last_words is not None:
             self._say(self.last_words)
         by_signal = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
-        killed = self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
+        killed = self.killed
         self.result = {
             "returncode": 137 if killed else 128 + by_signal if by_signal else os.WEXITSTATUS(self.status),
             "signal": int(signal.SIGKILL) if killed else by_signal,

@@ -22,6 +22,13 @@ PIECE_BYTES = 64 << 10
 INPUT_BYTES = 256 << 10
 
 
+def unread_bytes(fd: int) -> int:
+    """How many bytes were written to a pipe, or a terminal, and not read yet; at least. By either end."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, waiting)
+    return waiting[0]
+
+
 class Output:
     """One output stream: `base` ≤ what subscribers have been sent ≤ `end`; bytes before `base` are acknowledged and gone."""
 
@@ -51,7 +58,7 @@ class Output:
     @property
     def full(self) -> bool:
         """Whether nothing is read before something is acknowledged."""
-        return len(self._window) >= WINDOW_BYTES
+        return self.waiting_bytes >= WINDOW_BYTES
 
     @property
     def at_end(self) -> bool:
@@ -85,7 +92,7 @@ class Output:
     def mark_exit(self) -> None:
         """The command has exited: note what is still in the pipe, and take what fits the window."""
         if self._fd is not None:
-            self.target = self.end + self._pending()
+            self.target = self.end + unread_bytes(self._fd)
             self._catch_up()
 
     def release(self) -> int | None:
@@ -95,13 +102,6 @@ class Output:
             self._loop.forget(fd)
             self._watched = False
         return fd
-
-    def _pending(self) -> int:
-        """How many bytes were written and not read yet; at least."""
-        assert self._fd is not None
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.FIONREAD, waiting)
-        return waiting[0]
 
     def _catch_up(self) -> None:
         while self._read():

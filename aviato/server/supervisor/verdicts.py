@@ -8,16 +8,13 @@ stands still without a record has not passed. Those cases that are left then beg
 
 from __future__ import annotations
 
-import array
-import fcntl
 import functools
 import os
 import select
-import termios
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor.loop import READ
-from aviato.server.supervisor.streams import Drain
+from aviato.server.supervisor.streams import Drain, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,9 +125,7 @@ class Program:
         if not self.begun and self._command.done > self.first:
             return False
         # What it was told last may be unread. It says itself that it begins only where there is a limit, or a verdict.
-        unread = array.array("i", [0])
-        fcntl.ioctl(self._ends.go, termios.FIONREAD, unread)
-        return self._told and unread[0] == 0
+        return self._told and unread_bytes(self._ends.go) == 0
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
