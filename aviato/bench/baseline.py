@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.bench import latency
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.processes import others_seconds
 from aviato.bench.series import Ratio, interval, quantile
-from aviato.bench.use import others_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

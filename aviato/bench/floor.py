@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from aviato.bench.processes import APART
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -33,10 +35,12 @@ class Bare:
         interpreter = getattr(sys, "_base_executable", sys.executable)
         command = [interpreter, "-I", "-S", str(Path(__file__).with_name(self._program))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        APART.floors.add(self._process.pid)
         return self
 
     def __exit__(self, *exc: object) -> None:
         assert self._process is not None
+        APART.floor_ends(self._process.pid)
         self._process.communicate()
 
     def __call__(self) -> float:

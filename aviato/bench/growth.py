@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.processes import descendants
 from aviato.bench.series import Series, timed
-from aviato.bench.use import Use, descendants, used
+from aviato.bench.use import Use, used
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import aviato
 from aviato.bench.floor import NO_BWRAP, TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.processes import APART
 from aviato.bench.report import Report, Table, milliseconds
 from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, alternate, timed
@@ -36,6 +37,9 @@ CREATE = "create + first exec of true"
 EXEC = "exec of true, .result()"
 AWAIT = "exec of true, await on AsyncClient"
 FIRST = "first result of all, no server running"
+
+END_SECONDS = 20.0
+"""How long a server may take to end."""
 
 FIRST_RESULT = """
 import sys, time
@@ -161,5 +165,6 @@ def end_servers(directory: Path) -> None:
             signal.pidfd_send_signal(descriptor, signal.SIGINT)
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
-            poll.poll(20_000)
+            deadline = time.monotonic() + END_SECONDS
+            APART.follow_server(int(pid), lambda poll=poll, end=deadline: bool(poll.poll(10)) or time.monotonic() > end)  # type: ignore[misc]
             os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,7 @@ def several(
     """
     describe_machine()
     reports: dict[str, Report] = {}
+    failures: dict[str, str] = {}
     if rounds is not None and rounds < 1:
         raise ValueError(f"--rounds must be 1 or more, got {rounds}")
     chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
@@ -132,11 +134,18 @@ def several(
         run = Run(sizes(load(name).SIZES, quick, {"rounds": rounds}), base_url, quick)
         try:
             reports[name] = perform(name, run, folder)
-        except (AviatoError, RuntimeError) as error:  # the others are measured all the same
-            console.print(f"failed: {name}: {type(error).__name__}: {error}", highlight=False, markup=False, soft_wrap=True)
+        except Exception as error:  # whatever it was, the others are measured all the same
+            failures[name] = f"{type(error).__name__}: {error}"
+            console.print(f"failed: {name}: {failures[name]}", highlight=False, markup=False, soft_wrap=True)
+            if not isinstance(error, (AviatoError, RuntimeError)):
+                traceback.print_exception(error)
     if targeted or not wanted:
-        console.print(grid(targets.table(reports, quick=quick)))
-    return 1 if len(reports) < len(chosen) or any(report.problems for report in reports.values()) else 0
+        console.print(grid(targets.table(reports, failures, quick=quick)))
+        for note in targets.notes(reports):
+            console.print("note:", note, highlight=False, soft_wrap=True)
+        for name, reason in failures.items():
+            console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    return 1 if failures or any(report.problems for report in reports.values()) else 0
 
 
 def check(base_url: str | None, path: Path | None, slow_down: float, *, recording: bool, **asked: Any) -> int:

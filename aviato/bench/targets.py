@@ -9,9 +9,11 @@ from aviato.bench import latency, memory, streams, throughput
 from aviato.bench.report import Report, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PEERS = "peers"
+BUSY = 0.2
+"""What others may have of one processor before the table says so."""
 
 
 @dataclass(frozen=True)
@@ -66,34 +68,62 @@ def needed() -> list[str]:
     return list(dict.fromkeys(target.benchmark for target in TARGETS))
 
 
-def table(reports: Mapping[str, Report], *, quick: bool = False) -> Table:
-    """Every target: what was measured, and whether that is enough."""
+def table(reports: Mapping[str, Report], failures: Iterable[str] = (), *, quick: bool = False) -> Table:
+    """Every target: what was measured, and whether that is enough.
+
+    Args:
+        reports: of the benchmarks that ran.
+        failures: the benchmarks that broke off.
+        quick: sizes were small.
+    """
     shown = Table(
         "targets, by small sizes: they say nothing" if quick else "targets",
-        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", ""),
+        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", "others' CPU", ""),
     )
+    missing = dict.fromkeys(failures, "failed")
     for target in TARGETS:
         sign = "≥" if target.least else "≤"
         bounds = [f"{sign} {target.aim:g}", f"{sign} {target.stretch:g}", target.unit]
-        shown.rows.append([target.name, *_found(target, reports.get(target.benchmark), bounds)])
+        absent = missing.get(target.benchmark, "not measured")
+        shown.rows.append([target.name, *_found(target, reports.get(target.benchmark), bounds, absent)])
     beside = reports[PEERS].ratios if PEERS in reports else {}
     bounds = ["> 1", "≥ 3", "× as good as the peer", ""]
     for name, quotient in beside.items():  # ahead is what is surely so: an interval above 1
-        shown.rows.append([name, str(quotient), *bounds, _said(quotient.low > 1, quotient.low >= 3)])
+        verdict = _said(quotient.low > 1, quotient.low >= 3)
+        shown.rows.append([name, str(quotient), *bounds, _others(reports[PEERS]), verdict])
     if not beside:
-        shown.rows.append(["against every isolating peer", "–", *bounds, "not measured"])
+        shown.rows.append(["against every isolating peer", "–", *bounds, "", missing.get(PEERS, "not measured")])
     return shown
 
 
-def _found(target: Target, report: Report | None, bounds: list[str]) -> list[str]:
+def notes(reports: Mapping[str, Report]) -> list[str]:
+    """What a reader of the table has to know of other work on the machine."""
+    busy = [name for name, report in reports.items() if (_others_part(report) or 0.0) > BUSY]
+    if not busy:
+        return []
+    return [f"others had more than {BUSY:.0%} of a processor during {', '.join(busy)}: measure again when less else runs"]
+
+
+def _found(target: Target, report: Report | None, bounds: list[str], absent: str) -> list[str]:
     found = (report.ratios | report.values).get(target.figure) if report else None
     if report is None or found is None:
-        return ["–", *bounds, "", "not measured"]
+        return ["–", *bounds, "", "", absent]
     value = found if isinstance(found, float) else found.value
     measured = str(found) if not isinstance(found, float) else f"{value:.2f}"
     further = target.stretch != target.aim and target.reaches(value, target.stretch)
     said = _said(target.reaches(value, target.aim), further)
-    return [measured, *bounds, report.costs.get(target.figure, ""), said]
+    return [measured, *bounds, report.costs.get(target.figure, ""), _others(report), said]
+
+
+def _others(report: Report) -> str:
+    part = _others_part(report)
+    return "–" if part is None else f"{part:.0%}"
+
+
+def _others_part(report: Report) -> float | None:
+    """What all else on the machine had of one processor while it ran."""
+    meanwhile = report.figures.get("meanwhile")
+    return None if meanwhile is None else float(meanwhile["others_seconds"] / meanwhile["wall_seconds"])
 
 
 def _said(aim: bool, stretch: bool) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from aviato.bench.processes import APART, client_seconds, others_seconds, tree_seconds
 from aviato.bench.series import quantile
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 0.02
 """The lag of a loop is how late a timer of so long is."""
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -32,8 +30,9 @@ class Use:
 
     Attributes:
         client_seconds: processor time of this process and of client processes that it waited for.
-        server_seconds: of the server's process.
-        sandbox_seconds: of the template, of all supervisors and of their commands.
+        server_seconds: of the server's process, and of further servers that were started and ended meanwhile.
+        sandbox_seconds: of the template, of all supervisors and of their commands; likewise.
+        floor_seconds: of the floors.
         others_seconds: of all else on this machine.
         lag: of the client's loop.
         answers: how long the server took for `GET /v1/health`, asked by a process of its own.
@@ -43,6 +42,7 @@ class Use:
     client_seconds: float = 0.0
     server_seconds: float | None = None
     sandbox_seconds: float | None = None
+    floor_seconds: float = 0.0
     others_seconds: float = 0.0
     lag: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Use:
         "client CPU",
         "server CPU",
         "sandboxes' CPU",
+        "floors' CPU",
         "others' CPU",
         "loop lag p50/p95/p99 ms",
         "server's answer p50/p95/p99 ms",
@@ -59,8 +60,8 @@ class Use:
     def cells(self, each: int | None = None) -> list[str]:
         """For a table: as a part of a core, or in milliseconds for each of so many."""
         spent = (self.client_seconds, self.server_seconds, self.sandbox_seconds)
-        others = self._cpu(self.others_seconds, None)
-        return [*(self._cpu(seconds, each) for seconds in spent), others, _three(self.lag), _three(self.answers)]
+        beside = (self._cpu(seconds, None) for seconds in (self.floor_seconds, self.others_seconds))
+        return [*(self._cpu(seconds, each) for seconds in spent), *beside, _three(self.lag), _three(self.answers)]
 
     def add(self, other: Use) -> None:
         """Another stretch."""
@@ -68,6 +69,7 @@ class Use:
         self.client_seconds += other.client_seconds
         self.server_seconds = _sum(self.server_seconds, other.server_seconds)
         self.sandbox_seconds = _sum(self.sandbox_seconds, other.sandbox_seconds)
+        self.floor_seconds += other.floor_seconds
         self.others_seconds += other.others_seconds
         self.lag += other.lag
         self.answers += other.answers
@@ -106,14 +108,13 @@ def used(run: Run, *, facade: bool = True, answers: bool = False) -> Iterator[Us
     use, pid = Use(), run.server_pid()
     watching = _watch_facade(use) if facade else None
     asking = _ask(run) if answers else None
-    before, others, client, begin = tree_seconds(pid), others_seconds(pid), _own_seconds(), time.perf_counter()
+    before, begin = _spent(pid), time.perf_counter()
     try:
         yield use
     finally:
-        use.wall_seconds, use.client_seconds = time.perf_counter() - begin, _own_seconds() - client
-        after, use.others_seconds = tree_seconds(pid), max(0.0, others_seconds(pid) - others)
-        if before is not None and after is not None:
-            use.server_seconds, use.sandbox_seconds = (now - then for now, then in zip(after, before, strict=True))
+        use.wall_seconds, after = time.perf_counter() - begin, _spent(pid)
+        for name in before.keys() & after.keys():
+            setattr(use, name, max(0.0, after[name] - before[name]))
         if watching is not None:
             watching.cancel()
         if asking is not None:
@@ -121,8 +122,18 @@ def used(run: Run, *, facade: bool = True, answers: bool = False) -> Iterator[Us
             use.answers = json.loads(said)
 
 
-def _own_seconds() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+def _spent(pid: int | None) -> dict[str, float]:
+    """Processor time so far, as attributes of `Use`."""
+    spent = {
+        "client_seconds": client_seconds(),
+        "floor_seconds": APART.floors_so_far(),
+        "others_seconds": others_seconds(pid),
+    }
+    server = tree_seconds(pid)
+    if server is not None:
+        spent["server_seconds"] = server[0] + APART.server_seconds
+        spent["sandbox_seconds"] = server[1] + APART.sandbox_seconds
+    return spent
 
 
 async def watch_lag(into: list[float]) -> None:
@@ -148,46 +159,3 @@ def _ask(run: Run) -> subprocess.Popen[str]:
     assert asking.stdout is not None
     asking.stdout.readline()
     return asking
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one, children first."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _stat(int(name))) is not None:
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found = list(children.get(pid, ()))
-    for each in found:
-        found += children.get(each, ())
-    return found
-
-
-def tree_seconds(pid: int | None) -> tuple[float, float] | None:
-    """Processor time so far of a server's process, and of all that it ever started and waited for."""
-    if pid is None or (own := _stat(pid)) is None:
-        return None
-    below = float(own[13]) + float(own[14])
-    for each in descendants(pid):
-        if (fields := _stat(each)) is not None:
-            below += sum(map(float, fields[11:15]))
-    return (float(own[11]) + float(own[12])) / TICK, below / TICK
-
-
-def machine_seconds() -> float:
-    """Processor time so far of everything on this machine, and what its host took from it."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
-    return (user + nice + system + irq + softirq + steal) / TICK
-
-
-def others_seconds(server_pid: int | None) -> float:
-    """Processor time so far of all that is neither this process, what it started, nor the server."""
-    trees = [tree_seconds(os.getpid()), tree_seconds(server_pid)]
-    return machine_seconds() - sum(sum(tree) for tree in trees if tree is not None)
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of a process after its name: state, parent and so on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None

@@ -8,6 +8,7 @@ import math
 import os
 import resource
 import socket
+from collections import deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -329,15 +330,38 @@ class Resolver(aiohttp.ThreadedResolver):
             ]
 
 
+class _LastFirst(aiohttp.BaseConnector):
+    """Takes the connection that was used last.
+
+    aiohttp takes the one that has been idle for longest. So all that a burst of a thousand commands left behind were used
+    again and again in turn, by whatever came after it, and none was ever idle for long enough to be closed: a thousand
+    descriptors, here and at the server.
+    """
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        connections = self._conns.get(key)
+        if isinstance(connections, deque):
+            connections.rotate(1)
+        return await super()._get(key, traces)
+
+
+class _UnixConnector(_LastFirst, aiohttp.UnixConnector):
+    pass
+
+
+class _TCPConnector(_LastFirst, aiohttp.TCPConnector):
+    pass
+
+
 def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
     _raise_descriptor_limit()
     connector: aiohttp.BaseConnector
     name_fd: int | None = None
     if endpoint.socket_path is not None:
         name, name_fd = embedded.reachable_name(endpoint.socket_path)
-        connector = aiohttp.UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
+        connector = _UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
     else:
-        connector = aiohttp.TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=_IDLE_SECONDS)
+        connector = _TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=_IDLE_SECONDS)
     session = aiohttp.ClientSession(
         connector=connector,
         headers={WIRE_HEADER: str(WIRE_VERSION)},

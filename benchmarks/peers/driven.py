@@ -58,6 +58,10 @@ class Driven:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         given |= {**self._environment, **self.peer.environment}
         self._process = subprocess.Popen(command, env=given, start_new_session=True, **pipes)
+        assert self._process.stdout is not None
+        # Not `select`, which takes no descriptor above 1023: a client that has run many commands has more.
+        self._answers = select.poll()
+        self._answers.register(self._process.stdout, select.POLLIN)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -100,8 +104,7 @@ class Driven:
         """The next line, read without a buffer, so that waiting for it can end."""
         assert self._process.stdout is not None
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS)
-            if not ready:
+            if not self._answers.poll(ANSWER_SECONDS * 1e3):
                 self._process.kill()
                 raise PeerError(f"no answer within {ANSWER_SECONDS:.0f} s")
             piece = os.read(self._process.stdout.fileno(), 65_536)

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from aviato.bench import BENCHMARKS, bridge, latency, memory, scaling, streams, targets, throughput
+from aviato.bench import BENCHMARKS, bridge, latency, memory, scaling, script, streams, targets, throughput
+from aviato.bench.floor import Floor
 from aviato.bench.report import Report
+from aviato.bench.run import Run as Measuring
 from aviato.bench.series import Ratio
+from aviato.bench.use import used
 from tests.benchmarks.conftest import ROOT, Run
 from tests.conftest import start_server
 
@@ -31,6 +35,7 @@ def test_latency_says_ratios_to_floors(measured: Measured) -> None:
         assert 0 < quotient["low"] <= quotient["value"] <= quotient["high"]
         assert len(found["figures"][name]["seconds"]) == 3
     meanwhile = found["figures"]["meanwhile"]
+    assert meanwhile["floor_seconds"] > 0 and meanwhile["sandbox_seconds"] > 0
     assert meanwhile["client_seconds"] > 0 and meanwhile["server_seconds"] is not None and meanwhile["lag"]["p99"] >= 0
 
 
@@ -118,6 +123,49 @@ def test_the_table_of_targets_says_what_was_measured_and_what_not() -> None:
         assert targets.table(without).rows[-1][-1] == "not measured"
 
 
+def test_the_table_of_targets_says_what_others_had_and_what_failed() -> None:
+    used = {"others_seconds": 2.5, "wall_seconds": 10.0}
+    report = Report("latency", ratios={latency.CREATE: Ratio(1.9, 1.8, 2.0)}, figures={"meanwhile": used})
+    rows = {row[0]: row for row in targets.table({"latency": report}, ["streams", "peers"]).rows}
+    assert rows[latency.CREATE][-2:] == ["25%", "met"] and rows["stdout of 1 GiB"][-1] == "failed"
+    assert rows["against every isolating peer"][-1] == "failed"
+    assert targets.notes({"latency": report}) == [
+        "others had more than 20% of a processor during latency: measure again when less else runs"
+    ]
+    used["others_seconds"] = 1.0
+    assert targets.notes({"latency": report}) == []
+
+
+def test_one_part_that_breaks_does_not_lose_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report("latency", ratios={latency.CREATE: Ratio(1.9, 1.8, 2.0)})
+
+    def perform(name: str, *_: Any) -> Report:
+        if name == "memory":
+            raise ValueError("filedescriptor out of range in select()")
+        return report
+
+    monkeypatch.setattr(script, "perform", perform)
+    monkeypatch.setattr(script, "console", Console(width=200))
+    chosen = ["memory", "latency"]
+    monkeypatch.setattr(script, "names", lambda: dict.fromkeys(chosen, ""))
+    assert script.several((), targeted=True, base_url=None, rounds=None, quick=True, folder=None) == 1
+    said, wrong = capsys.readouterr()
+    assert said.count("filedescriptor out of range") >= 2 and "1.90 (1.80–2.00)" in said and "Traceback" in wrong
+
+
+def test_the_processor_time_of_floors_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import time\nwhile time.process_time() < 0.4: pass"
+    monkeypatch.setattr(Measuring, "server_pid", lambda run: None)
+    with Floor([sys.executable, "-I", "-S", "-c", program]) as alive, used(Measuring({}), facade=False) as use:
+        alive()
+    assert use.floor_seconds >= 0.39 and use.client_seconds < 0.3
+    with used(Measuring({}), facade=False) as use, Floor([sys.executable, "-I", "-S", "-c", program]) as ended:
+        ended()
+    assert use.floor_seconds >= 0.39 and use.client_seconds < 0.3
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
@@ -147,7 +195,9 @@ def test_a_script_writes_where_it_is_told(server: Any, tmp_path: Path) -> None:
 def test_a_benchmark_that_fails_does_not_keep_others_from_being_measured(bench: Run, tmp_path: Path) -> None:
     done = bench("--base-url", f"unix://{tmp_path}/nobody", "--targets", "--quick", "--json", str(tmp_path))
     assert done.returncode == 1 and "failed: latency: SandboxUnavailableError" in done.stdout, done.stdout + done.stderr
-    assert "failed: streams" in done.stdout and "not measured" in done.stdout
+    assert "failed: streams" in done.stdout
+    said = done.stdout[done.stdout.rindex("targets") :]
+    assert said.count("failed │") >= len(targets.TARGETS) and "failed: streams: SandboxUnavailableError" in said
 
 
 def test_a_name_that_is_none(bench: Run) -> None:

@@ -6,8 +6,10 @@ import ast
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,18 @@ def test_a_peer_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("peers.driven.ANSWER_SECONDS", 0.5)
     with Driven(written(tmp_path, "import time\ntime.sleep(600)"), {}) as driven, pytest.raises(PeerError, match="no answer"):
         driven.ask("create")
+
+
+def test_a_client_with_many_descriptors_hears_its_peers(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1_200:
+        pytest.skip("no process may have so many descriptors here")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_200), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1_030):
+            stack.enter_context(open(os.devnull))
+        assert stack.enter_context(Driven(BARE, {})).ask("exec") > 0
 
 
 def test_a_peer_stops_what_it_keeps_when_its_input_ends(tmp_path: Path) -> None:

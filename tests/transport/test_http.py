@@ -90,6 +90,48 @@ def test_a_loop_that_goes_takes_its_connections_along(tmp_path: Path, served_at:
     assert not [loop for loop in http._pools if loop.is_closed()]
 
 
+def test_what_a_burst_left_behind_is_not_used_in_turn(
+    tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_IDLE_SECONDS", 0.5)
+
+    async def main() -> None:
+        async with served_at(tmp_path) as fake:
+            here = asyncio.Event()
+
+            arrived = 0
+
+            async def slow(_: Any) -> Any:
+                nonlocal arrived
+                arrived += 1
+                await here.wait()
+                return fake.json({"ok": True})
+
+            async def fast(_: Any) -> Any:
+                return fake.json({"ok": True})
+
+            fake.others = [slow]
+            transport = http.HttpTransport(fake.url, request_timeout_seconds=5)
+            burst = [asyncio.ensure_future(transport.request("GET", "/v1/health")) for _ in range(40)]
+            while arrived < 40:
+                await asyncio.sleep(0)
+            here.set()
+            await asyncio.gather(*burst)
+            session = await transport._pool().session()
+            assert session.connector is not None
+
+            def idle() -> int:
+                return sum(map(len, session.connector._conns.values()))  # type: ignore[union-attr]
+
+            assert idle() == 40
+            fake.others = [fast]
+            while idle() > 1:  # the timeout of the test is the limit: used in turn, none would ever be idle for so long
+                await transport.request("GET", "/v1/health")
+                await asyncio.sleep(0.002)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
 def test_thousands_of_connections_are_allowed(server: Any) -> None:
     import resource
 
