@@ -27,6 +27,7 @@ class NoRoom:
 def test_descriptors_that_epoll_has_no_room_for_are_tried():
     errors = []
     loop = Loop(errors.append)
+    loop.begin()
     epoll = loop._epoll = NoRoom(loop._epoll)
     read, write = os.pipe2(os.O_NONBLOCK)
     got = []
@@ -57,6 +58,7 @@ def test_descriptors_that_epoll_has_no_room_for_are_tried():
 
 def test_cancelled_timers_do_not_pile_up():
     loop = Loop(lambda error: None)
+    loop.begin()
     called = []
     loop.after(0, lambda: called.append(1))
     for _ in range(50_000):

@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from aviato.server.supervisor.errors import NO_ROOM
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -55,16 +57,16 @@ class Buffers:
     """
 
     def __init__(self, proc: int, diagnosis: int) -> None:
+        self._proc = proc
+        self._diagnosis = diagnosis
+        self._opened = False
+        self._count = -1
         self._netlink: socket.socket | None = None
-        try:
-            self._count = os.open("self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-            self._netlink = socket.socket(fileno=diagnosis)
-            self._netlink.setblocking(False)
-        except OSError:
-            self._netlink = None
 
     def used_bytes(self) -> Generator[float, None, int]:
         """A job that returns what they hold."""
+        if not self._opened:
+            self._open()
         if self._netlink is None or int(os.pread(self._count, 64, 0).split()[2]) <= FEW:
             return 0
         total = 0
@@ -75,6 +77,17 @@ class Buffers:
                 else:
                     total += held
         return total
+
+    def _open(self) -> None:
+        try:
+            self._count = os.open("self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            self._netlink = socket.socket(fileno=self._diagnosis)
+            self._netlink.setblocking(False)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            self._netlink = None
+        self._opened = True
 
     def _dump(self, netlink: socket.socket, request: bytes, skipped: int, wanted: int) -> Iterator[int | None]:
         """What each socket of a kind holds; None between two pieces of the answer."""

@@ -36,7 +36,7 @@ BADNESS = 500
 class Commands:
     """Every command that runs or whose result is not acknowledged."""
 
-    def __init__(self, loop: Loop, proc: int, null: int) -> None:
+    def __init__(self, loop: Loop, proc: int) -> None:
         self.environment: dict[str, str] = {}
         self.working_dir = "/workspace"
         self.nice = 0
@@ -55,15 +55,22 @@ class Commands:
         """No command starts any more, and one that a signal ends gets no result: the sandbox ended it."""
         self._loop = loop
         self._proc = proc
-        self._null = null
-        self._badness = _badness(proc)
-        self._terminals = terminal.open_directory()
+        self._null: int
+        self._badness: bytes
+        self._terminals: int | None
         self._by_id: dict[str, Command] = {}
         self._by_pid: dict[int, Command] = {}
         self._by_mark: dict[int, str] = {}
         self._past: dict[str, int | None] = {}
         self._drains: set[Drain] = set()
-        self._last_end = loop.now()
+        self._last_end: float
+
+    def begin(self) -> None:
+        """Open what every command needs, before there is any."""
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._badness = _badness(self._proc)
+        self._terminals = terminal.open_directory()
+        self._last_end = self._loop.now()
 
     def __iter__(self) -> Iterator[Command]:
         return iter(list(self._by_id.values()))

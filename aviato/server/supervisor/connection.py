@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,6 @@ from aviato.server.supervisor.loop import HANGUP, READ, WRITE
 from aviato.wire.frames import HEAD, Frame, FrameDecoder, FrameError, FrameType
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from aviato.server.supervisor.loop import Loop
@@ -36,19 +36,18 @@ class Source(Protocol):
 
 
 class Connection:
-    """One connected server."""
+    """One connected server, from `begin` on."""
 
     def __init__(
         self,
         loop: Loop,
-        sock: socket.socket,
         on_frame: Callable[[Connection, Frame], None],
         on_close: Callable[[Connection], None],
     ) -> None:
-        self.last_heard = loop.now()
-        self.open = True
+        self.last_heard = 0.0
+        self.open = False
         self._loop = loop
-        self._sock = sock
+        self._fd = -1
         self._on_frame = on_frame
         self._on_close = on_close
         self._decoder = FrameDecoder()
@@ -59,8 +58,14 @@ class Connection:
         self._out_bytes = 0
         self._sources: deque[Source] = deque()
         self._blocked = False
-        sock.setblocking(False)
-        loop.watch(sock.fileno(), READ, self._ready)
+
+    def begin(self, fd: int) -> None:
+        """Speak over this socket, and own it from now on."""
+        self.last_heard = self._loop.now()
+        self.open = True
+        self._fd = fd
+        os.set_blocking(fd, False)
+        self._loop.watch(fd, READ, self._ready)
 
     @property
     def idle(self) -> bool:
@@ -101,13 +106,13 @@ class Connection:
         try:
             self._fill()
             while self._out and budget > 0:
-                count = self._sock.sendmsg([self._out[i] for i in range(min(len(self._out), MAX_IOVECS))])
+                count = os.writev(self._fd, [self._out[i] for i in range(min(len(self._out), MAX_IOVECS))])
                 budget -= count
                 self._sent(count)
                 self._fill()
         except BlockingIOError:
             self._blocked = True
-            self._loop.change(self._sock.fileno(), READ | WRITE)
+            self._loop.change(self._fd, READ | WRITE)
         except OSError:
             self.close()
         else:
@@ -118,8 +123,8 @@ class Connection:
         """Let go of the socket."""
         if self.open:
             self.open = False
-            self._loop.forget(self._sock.fileno())
-            self._sock.close()
+            self._loop.forget(self._fd)
+            os.close(self._fd)
             self._out.clear()
             self._sources.clear()
             self._on_close(self)
@@ -147,14 +152,14 @@ class Connection:
     def _ready(self, events: int) -> None:
         if events & WRITE:
             self._blocked = False
-            self._loop.change(self._sock.fileno(), READ)
+            self._loop.change(self._fd, READ)
             self.flush()
         if self.open and events & (READ | HANGUP):
             self._receive()
 
     def _receive(self) -> None:
         try:
-            count = self._sock.recv_into(self._room)
+            count = os.readv(self._fd, [self._room])
         except BlockingIOError:
             return
         except OSError:

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.server.supervisor import tree
-from aviato.server.supervisor.errors import Refused, file_error, os_file_error
+from aviato.server.supervisor.errors import NO_ROOM, Refused, file_error, os_file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,6 @@ ENTRIES_A_TURN = 64
 DEPTH = 32
 MOST_DEEP = 256
 """Directories at multiples of that depth wait for their turn with a descriptor each; who has more has too many."""
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

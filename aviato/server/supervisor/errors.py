@@ -23,6 +23,8 @@ FILE_REASONS = {
     errno.ENXIO: "not_a_regular_file",
     errno.EAGAIN: "timeout",
 }
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The kernel has nothing left to open a file by."""
 
 
 class Refused(Exception):

@@ -33,7 +33,7 @@ class Idleness:
         self._commands = commands
         self._called = called
         self._end = end
-        self._last_call = loop.now()
+        self._last_call = 0.0
         self._seconds = 0.0
 
     def limit(self, seconds: float) -> None:

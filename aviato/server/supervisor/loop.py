@@ -78,13 +78,13 @@ class Job:
 
 
 class Loop:
-    """Turns of epoll. Nothing that a handler raises ends it: it goes to `on_error`."""
+    """Turns of epoll, from `begin` on. Nothing that a handler raises ends it: it goes to `on_error`."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self.jobs: deque[Job] = deque()
         self.each_turn: list[Callable[[], None]] = []
         self._on_error = on_error
-        self._epoll = select.epoll()
+        self._epoll: select.epoll
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._blind: dict[int, int] = {}
         """Descriptors that epoll has no room for (code inside can use up its user's share): tried at intervals instead."""
@@ -93,6 +93,10 @@ class Loop:
         self._soon: list[Callable[[], None]] = []
 
     now = staticmethod(time.monotonic)
+
+    def begin(self) -> None:
+        """Get what it waits by."""
+        self._epoll = select.epoll()
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call the handler with the events of a descriptor; a hang-up always counts."""

@@ -25,8 +25,7 @@ class Processes:
 
     def __init__(self, proc: int) -> None:
         self._proc = proc
-        # Its last word is the number given out last in this namespace: unchanged, nothing was born.
-        self._load = os.open("loadavg", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        self._load: int | None = None
         self._newest = b""
         self._ran: dict[int, int] = {}
 
@@ -38,6 +37,9 @@ class Processes:
 
     def look(self) -> bool:
         """Find out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written."""
+        if self._load is None:
+            self._load = os.open("loadavg", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        # Its last word is the number given out last in this namespace: unchanged, nothing was born.
         newest = os.pread(self._load, 128, 0).rpartition(b" ")[2]
         born = newest != self._newest
         self._newest = newest

@@ -11,9 +11,7 @@ import errno
 import gc
 import json
 import os
-import signal
 import socket
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.supervisor import files, reading, tree, writing
@@ -24,9 +22,10 @@ from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.grouped import Grouped
 from aviato.server.supervisor.idleness import Idleness
+from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
 from aviato.server.supervisor.keeper import Keepers
 from aviato.server.supervisor.lineage import Lineage
-from aviato.server.supervisor.loop import READ, Loop
+from aviato.server.supervisor.loop import READ, Loop, Timer
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer
@@ -56,10 +55,12 @@ STOOD_STILL_SECONDS = 2.0
 """A timer that is so late tells that nothing ran here meanwhile."""
 NO_USE = frozenset({"configure", "ping"})
 """Requests of the server's own: they do not make a sandbox less idle."""
-SCHED_FLAG_RESET_ON_FORK = 1
-TURN_NANOSECONDS = 100_000
+PROC = 32
+"""The descriptor of /proc, beyond all that this process is given; so whoever needs it knows it ahead."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_listen = ctypes.CDLL(None, use_errno=True).listen
+_where = where
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Descent(NamedTuple):
@@ -75,38 +76,21 @@ class Descent(NamedTuple):
 
 
 class Supervisor:
-    """The sandbox's one authority."""
+    """The sandbox's one authority.
 
-    def __init__(
-        self,
-        connection: int | None,
-        listener: int,
-        note: int,
-        layer: int,
-        sockets: int,
-        children: int,
-        ports: int | None,
-        groups: list[int],
-        descent: Descent | None = None,
-        born_filter: bytes | None = None,
-    ) -> None:
+    It is made in the template, once for all sandboxes: a child of it writes to fewer pages then. So making it reads no clock
+    and touches no descriptor; those are numbers that mean something once the sandbox has its own there. For them see `run`.
+    """
+
+    def __init__(self, listener: int, note: int, layer: int, sockets: int, children: int) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
-        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._commands = Commands(self._loop, self._proc, os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-        self._watch = Watch(self._loop, self._proc, layer, sockets, self._commands, self._trouble)
+        self._commands = Commands(self._loop, PROC)
+        self._watch = Watch(self._loop, PROC, layer, sockets, self._commands, self._trouble)
         self._commands.on_started = self._watch.begin
-        if groups:
-            self._watch.keep_in_group(groups[0], groups[1] if born_filter is None else None)
-            if born_filter is None:
-                self._commands.place = Spawner(groups[2:])
-            else:
-                self._commands.start_program = Grouped(self._proc, groups[1], born_filter).start
-        if descent is not None:
-            lineage = Lineage(descent.exact)
-            tree.inhabit(lineage)
-            self._commands.keepers = Keepers(self._loop, descent.compiled, lineage)
+        self._first = self._new_connection()
+        """For the server that made the sandbox."""
         self._connection: Connection | None = None
         self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
         self._commands.on_main_exit = self._main_exited
@@ -115,16 +99,11 @@ class Supervisor:
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
-        self._orphan_due = self._loop.now()
-        self._last_heard = self._loop.now()
-        self._pid_namespace = os.stat("self/ns/pid", dir_fd=self._proc).st_ino
+        self._orphan_due = self._last_heard = 0.0
+        self._orphan_timer: Timer
+        self._pid_namespace = 0
         self._children = children
-        self._loop.watch(self._children, READ, self._child_died)
-        self._listener = socket.socket(fileno=listener)
-        self._listener.setblocking(False)
-        # Listening again writes this process into the socket: a server finds its supervisor by the credentials of its peer.
-        self._listener.listen(BACKLOG)
-        self._loop.watch(listener, READ, self._accept)
+        self._listener = listener
         self._loop.each_turn.append(self._flush)
         self._operations: dict[str, Callable[[Connection, int, dict[str, Any]], None]] = {
             "configure": self._configure,
@@ -145,49 +124,93 @@ class Supervisor:
             "read_tree": self._read_tree,
             "write_tree": self._write_tree,
         }
-        self._ports = None if ports is None else Ports(self._loop, ports, self._idleness.called)
-        if connection is not None:
-            self._adopt(socket.socket(fileno=connection))
-        self._watch_orphanhood()
+        self._ports: Ports | None = None
+        self._hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
 
-    def run(self) -> None:
+    def run(
+        self,
+        connection: int,
+        ports: int | None,
+        groups: tuple[int, ...],
+        descent: Descent | None,
+        born_filter: bytes | None,
+    ) -> None:
         """Never returns: the sandbox's end is the process's end."""
+        self._open_all()
+        if groups:
+            self._enter_groups(groups, born_filter)
+        if descent is not None:
+            lineage = Lineage(descent.exact)
+            tree.inhabit(lineage)
+            self._commands.keepers = Keepers(self._loop, descent.compiled, lineage)
+        if ports is not None:
+            self._ports = Ports(self._loop, ports, self._idleness.called)
+        self._adopt(self._first, connection)
+        self._watch_orphanhood()
         while True:
             try:
                 self._loop.turn()
             except Exception as error:
                 self._trouble(error)
 
+    def _open_all(self) -> None:
+        """All that making it left."""
+        self._loop.begin()
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.dup2(proc, PROC, inheritable=False)
+        os.close(proc)
+        self._pid_namespace = tree.namespace(PROC, "self/ns/pid")
+        self._commands.begin()
+        self._orphan_due = self._last_heard = self._loop.now()
+        self._idleness.called()
+        self._loop.watch(self._children, READ, self._child_died)
+        os.set_blocking(self._listener, False)
+        # Listening again writes this process into the socket: a server finds its supervisor by the credentials of its peer.
+        _listen(self._listener, BACKLOG)
+        self._watch_listener()
+
+    def _enter_groups(self, groups: tuple[int, ...], born_filter: bytes | None) -> None:
+        self._watch.keep_in_group(groups[0], groups[1] if born_filter is None else None)
+        if born_filter is None:
+            self._commands.place = Spawner(list(groups[2:]))
+        else:
+            self._commands.start_program = Grouped(PROC, groups[1], born_filter).start
+
     # -- the connection -------------------------------------------------------------------------------------------------
 
+    def _watch_listener(self) -> None:
+        self._loop.watch(self._listener, READ, self._accept)
+
     def _accept(self, events: int) -> None:
+        listener = socket.socket(fileno=self._listener)
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
         except BlockingIOError:
             return
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                self._loop.forget(self._listener.fileno())
-                retry = lambda: self._loop.watch(self._listener.fileno(), READ, self._accept)  # noqa: E731
-                self._loop.after(ACCEPT_RETRY_SECONDS, retry)
+                self._loop.forget(self._listener)
+                self._loop.after(ACCEPT_RETRY_SECONDS, self._watch_listener)
             return
-        self._adopt(sock)
+        finally:
+            listener.detach()
+        self._adopt(self._new_connection(), sock.detach())
 
-    def _adopt(self, sock: socket.socket) -> None:
+    def _new_connection(self) -> Connection:
+        return Connection(self._loop, self._on_frame, self._on_close)
+
+    def _adopt(self, connection: Connection, fd: int) -> None:
         if self._connection is not None:
             self._connection.close()
-        connection = Connection(self._loop, sock, self._on_frame, self._on_close)
+        connection.begin(fd)
         self._connection = connection
         self._last_heard = self._loop.now()
-        hello = {
-            "protocol": PROTOCOL,
+        now = {
             "pid_namespace": self._pid_namespace,
-            "boot_id": _BOOT_ID,
-            "features": FEATURES,
             "orphan_timeout_seconds": self._orphan_seconds,
             "execs": self._commands.summary(),
         }
-        connection.send_json(FrameType.HELLO, hello)
+        connection.send(FrameType.HELLO, self._hello + _compact(now).encode()[1:])
 
     def _on_close(self, connection: Connection) -> None:
         self._commands.unsubscribe(connection, None)
@@ -428,56 +451,12 @@ class Supervisor:
         self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk, done)
 
 
-def child_signals() -> int:
-    """A descriptor that is readable when a child has died; the signal itself is blocked here and reset in every child.
-
-    Whoever reads it is told of his own children: it serves a fork of this process as well.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    mask = (1 << (signal.SIGCHLD - 1)).to_bytes(8, "little")
-    fd: int = _libc.signalfd(-1, ctypes.c_char_p(mask.ljust(128, b"\0")), os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), "signalfd")
-    return fd
-
-
-def _where(error: BaseException) -> str:
-    # Not the traceback module: it would import more, and look for source files in the sandbox's root.
-    places = []
-    frame = error.__traceback__
-    while frame is not None:
-        places.append(f"{frame.tb_frame.f_code.co_name}:{frame.tb_lineno}")
-        frame = frame.tb_next
-    return f"{type(error).__name__}: {str(error)[:500]} in {' > '.join(places)[-500:]}"
-
-
-def _read_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
-
-
-_BOOT_ID = _read_line("/proc/sys/kernel/random/boot_id")
-
-
-def _take_short_turns() -> None:
-    """Ask for turns of the processor that are short and come soon.
-
-    Every session inside may count as much as all of this process's own for the scheduler (autogroups), so priority does not
-    help: with hundreds of them a turn comes after half a second. Kernels from 6.12 on put a short turn first; others refuse
-    or ignore it. Children start with the system's own.
-    """
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = struct.pack("<IIQiIQQQ", 48, os.SCHED_OTHER, SCHED_FLAG_RESET_ON_FORK, nice, 0, TURN_NANOSECONDS, 0, 0)
-        _libc.syscall(number, 0, attributes, 0)
+_USUAL = (4, 5, 6, 7, 8)
+_usual = Supervisor(*_USUAL)
 
 
 def run(
-    connection: int | None,
+    connection: int,
     listener: int,
     note: int,
     layer: int,
@@ -504,19 +483,15 @@ def run(
         born_filter: where groups are of version 2: what every command takes in addition, see `grouped`.
     """
     if descent is not None:
-        _be_deaf()
+        be_deaf()
     elif os.getpid() != 1:
         raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
     # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
     gc.enable()
-    _take_short_turns()
-    Supervisor(connection, listener, note, layer, sockets, children, ports, list(groups), descent, born_filter).run()
-
-
-def _be_deaf() -> None:
-    """Ignore every signal that can be ignored, as the kernel does it for process 1. The death of children is told otherwise."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
-        signal.signal(number, signal.SIG_IGN)
+    take_short_turns()
+    numbers = (listener, note, layer, sockets, children)
+    supervisor = _usual if numbers == _USUAL else Supervisor(*numbers)
+    supervisor.run(connection, ports, groups, descent, born_filter)
 
 
 __all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "run"]

@@ -10,6 +10,8 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
+from aviato.server.supervisor.errors import NO_ROOM
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -30,17 +32,14 @@ class Segments:
     """
 
     def __init__(self, proc: int, own: bool = True) -> None:
+        self._proc = proc
+        self._names = [SHARED, SEMAPHORES, MESSAGES] if own else []
         self._tables: dict[str, int] = {}
-        for name in (SHARED, SEMAPHORES, MESSAGES) if own else ():
-            try:
-                self._tables[name] = os.open(f"sysvipc/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-            except OSError:
-                pass  # A kernel without them.
 
     def used_bytes(self) -> Generator[float, None, int]:
         """A job that returns what they hold in memory."""
         total = 0
-        for name in self._tables:
+        for name in self._open():
             for fields in self._rows(name):
                 if fields is None:
                     yield True
@@ -52,7 +51,7 @@ class Segments:
 
     def remove(self) -> Iterator[float]:
         """A job that takes away all that no process is attached to."""
-        for name in self._tables:
+        for name in self._open():
             found = []
             for fields in self._rows(name):
                 if fields is None:
@@ -67,6 +66,22 @@ class Segments:
                 else:
                     _libc.msgctl(number, IPC_RMID, None)
                 yield True
+
+    def _open(self) -> list[str]:
+        """Most sandboxes are over before anybody looks, so that comes first then.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        while len(self._tables) < len(self._names):
+            name = self._names[len(self._tables)]
+            try:
+                self._tables[name] = os.open(f"sysvipc/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise
+                self._names.remove(name)  # A kernel without them.
+        return self._names
 
     def _rows(self, name: str) -> Iterator[list[bytes] | None]:
         """The lines of a table in fields, without its head; None between two pieces of it."""

@@ -37,7 +37,12 @@ def new_mark(proc: int) -> int:
     if _libc.unshare(CLONE_NEWUTS):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return os.stat("thread-self/ns/uts", dir_fd=proc).st_ino
+    return namespace(proc, "thread-self/ns/uts")
+
+
+def namespace(proc: int, path: str) -> int:
+    """The number of a namespace. As text: following the link would have the kernel make a file for it."""
+    return int(os.readlink(path, dir_fd=proc).partition("[")[2][:-1])
 
 
 class Population(Protocol):
