@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.local import native
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.host_tree import Skeleton
 from aviato.server.backends.local.skeletons import Skeletons
 from tests.attacks.mutate import FILTER, without
+from tests.real_backend import CARRIER, open_backend
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +39,16 @@ print(json.dumps({
     "setuid": code(libc.setuid(1)), "setns": code(libc.setns(os.open("/proc/self/ns/uts", os.O_RDONLY), 0)),
 }))
 """
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"])
+async def backend(request, anyio_backend):
+    """Both ways into a sandbox have to lead to the same one."""
+    if request.param == "compiled" and native.load() is None:
+        pytest.skip("no C compiler was there when aviato was installed")
+    async for opened in open_backend(CARRIER):
+        opened._native = request.param == "compiled"
+        yield opened
 
 
 async def test_no_capability_and_no_way_to_one(backend, boxes):

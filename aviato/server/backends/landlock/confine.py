@@ -13,14 +13,16 @@ from aviato.server.backends.local.confine import Confinement
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aviato.server.backends.local.kernel import Kernel
+
 NOTHING_CAPABLE = 0
 
 
 class Restriction(Confinement):
     """One child on its way to being confined where it is. What is not here is as in the local backend."""
 
-    def __init__(self, compiled: bytes) -> None:
-        super().__init__(lambda: None, compiled=compiled)
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
         self._ruleset = -1
 
     def _do_session(self) -> None:
@@ -51,9 +53,9 @@ class Restriction(Confinement):
 
     def _do_keep_layer(self, path: str) -> None:
         os.chmod(path, 0o700)
-        self.layer = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._kernel.keep("layer", self._kernel.open(path, os.O_PATH | os.O_DIRECTORY))
         # What could be asked of sockets would be all of the machine's.
-        self.sockets = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._kernel.keep("sockets", self._kernel.open("/dev/null", os.O_RDONLY))
 
     def _do_settle(self, umask: int) -> None:
         sys.prctl(sys.PR_SET_CHILD_SUBREAPER, 1)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, filters, groups, host_tree, plan, probe, rules, syscalls
+from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
@@ -75,6 +75,8 @@ class LocalBackend(Backend):
         self._allow_any_directory = allow_any_directory
         self._root = os.geteuid() == 0
         self._modern = facts.kernel() >= (5, 12)
+        self._native = native.wanted()
+        """Whether compiled code takes the steps of a plan."""
         self._template: TemplateControl | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
@@ -102,7 +104,7 @@ class LocalBackend(Backend):
 
     async def _look(self) -> None:
         compiling = asyncio.create_task(asyncio.to_thread(self._compile))
-        checks = [*await asyncio.to_thread(self._look_around), await compiling]
+        checks = [*await asyncio.to_thread(self._look_around), await compiling, probe.native_check(self._native)]
         self._checks = [*checks, *probe.other_backend(checks)]
 
     def _compile(self) -> Check:
@@ -323,18 +325,24 @@ class LocalBackend(Backend):
         if self._root and self._modern and options.interpreter is not None and host_tree.own_prefix(options.interpreter[0]):
             # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
             trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6))
+        steps = plan.make_plan(options)
+        compiled = self._supervisor_filter if self._unified(spec) else self._filter
+        calls = (
+            record.record(steps, frozenset(name for name, _, _ in trees), compiled) if self._native and self._modern else None
+        )
         return {
             "place": options.place,
             "owned": plan.owned_directories(options),
             "uid": uid,
             "gid": uid if self._root else os.getegid(),
-            "plan": plan.make_plan(options),
-            "trees": trees,
+            "plan": steps if calls is None else None,
+            "calls": calls,
+            "trees": [(record.register(name), name, path, attributes) for name, path, attributes in trees],
             "lower": (options.lower or options.skeleton) if self._root else None,
             "modern": self._modern,
             "descent": None,
             "ports": spec.exposes_ports or spec.egress_port is not None,
-            "filter": (self._supervisor_filter if self._unified(spec) else self._filter).hex(),
+            "filter": compiled.hex() if calls is None else "",
             "born_filter": self._born_filter.hex() if self._unified(spec) else "",
             "groups": groups.settings(
                 spec.sandbox_id,

@@ -1,23 +1,23 @@
-"""Executes the steps of a plan, in the child that becomes a sandbox's process 1. Standard library only."""
+"""What the steps of a plan ask of the kernel, on the way to being a sandbox's process 1. Standard library only."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import resource
-import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import mounted
 from aviato.server.backends.local import syscalls as sys
-from aviato.server.supervisor.buffers import open_diagnosis
+from aviato.server.backends.local.kernel import KERNEL_COUNTS_FORGIVEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from aviato.server.backends.local.kernel import Kernel
     from aviato.server.backends.local.plan import Step
+    from aviato.server.backends.local.record import Recorder
 
 ATTRIBUTES = {"rdonly": sys.MOUNT_ATTR_RDONLY, "nosuid": sys.MOUNT_ATTR_NOSUID, "nodev": sys.MOUNT_ATTR_NODEV}
 FLAGS = {"rdonly": sys.MS_RDONLY, "nosuid": sys.MS_NOSUID, "nodev": sys.MS_NODEV}
@@ -42,26 +42,19 @@ class StepError(Exception):
 
 
 class Confinement:
-    """One child on its way in."""
+    """One process on its way in.
 
-    def __init__(
-        self,
-        wait_for_maps: Callable[[], int | None],
-        *,
-        modern: bool = True,
-        content: int | None = None,
-        compiled: bytes = b"",
-    ) -> None:
-        self._wait_for_maps = wait_for_maps
+    Args:
+        kernel: does what the steps ask for, or notes it.
+        modern: whether the kernel has mount_setattr (5.12).
+        content: what the caller's read-only files hold, one behind the other.
+    """
+
+    def __init__(self, kernel: Kernel | Recorder, *, modern: bool = True, content: int | None = None) -> None:
+        self._kernel = kernel
         self._modern = modern
-        """Whether the kernel has mount_setattr (5.12)."""
-        self._taken: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._content = content
-        """What the caller's read-only files hold, one behind the other."""
-        self._compiled = compiled
-        """The filter."""
-        self._lower: int | None = None
-        self._old_root = -1
+        self._attributes: dict[str, tuple[str, ...]] = {}
 
     def execute(self, steps: Iterable[Step]) -> None:
         """Take the steps in order.
@@ -71,36 +64,42 @@ class Confinement:
         """
         for operation, arguments, reason in steps:
             try:
-                getattr(self, f"_do_{operation}")(*arguments)
+                self.take(operation, arguments)
             except OSError as error:
                 raise StepError(f"{operation} ({reason}): {error}") from error
+
+    def take(self, operation: str, arguments: Iterable[Any]) -> None:
+        """Take one step."""
+        getattr(self, f"_do_{operation}")(*arguments)
 
     # -- sources and identity -------------------------------------------------------------------------------------------
 
     def _do_place(self, path: str) -> None:
-        os.chdir(path)
+        self._kernel.change_directory(path)
 
     def _do_take(self, sources: list[tuple[str, str, tuple[str, ...]]]) -> None:
         for path, name, attributes in sources:
-            if name not in self._taken:
-                self._taken[name] = (self._copy(path, attributes), attributes)
+            if not self._kernel.has(name):
+                self._keep_copy(name, path, attributes)
+
+    def _keep_copy(self, name: str, path: str, attributes: tuple[str, ...]) -> None:
+        self._kernel.keep(name, self._copy(path, attributes))
+        self._attributes[name] = attributes
 
     def _do_identity(self) -> None:
-        self._lower = self._wait_for_maps()
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
+        self._kernel.wait_for_maps()
+        self._kernel.be(0, 0)
         # The change of uid took /proc/self away from us, which the second map needs.
-        sys.prctl(sys.PR_SET_DUMPABLE, 1)
+        self._kernel.control(sys.PR_SET_DUMPABLE, 1)
 
     def _do_private_mounts(self) -> None:
-        sys.mount("none", "/", None, sys.MS_REC | sys.MS_PRIVATE)
+        self._kernel.mount("none", "/", None, sys.MS_REC | sys.MS_PRIVATE)
 
     def _do_write_mounted(self, sizes: list[int]) -> None:
         if self._content is None:
             raise OSError(errno.EINVAL, "no content was sent")
-        attributes = ("rdonly", "nosuid", "nodev")
         for path in mounted.write(self._content, sizes):
-            self._taken[path] = (self._copy(path, attributes), attributes)
+            self._keep_copy(path, path, ("rdonly", "nosuid", "nodev"))
 
     # -- the root -------------------------------------------------------------------------------------------------------
 
@@ -108,99 +107,89 @@ class Confinement:
         self._attach(self._copy(path, attributes), path, attributes)
 
     def _do_put_lower(self, target: str) -> None:
-        if self._lower is None:
-            raise OSError(errno.EINVAL, "the template sent no lower layer")
-        sys.move_mount(self._lower, target)
+        self._kernel.attach(self._kernel.kept("lower"), target)
 
     def _do_overlay(self, lower: str, layers: str, target: str, attributes: tuple[str, ...]) -> None:
         if layers != ".":
             for name in ("upper", "work"):
-                os.mkdir(f"{layers}/{name}", 0o755)
+                self._kernel.make_directory(f"{layers}/{name}", 0o755)
         link = lower
         if ":" in lower or "," in lower or "\\" in lower or lower.startswith("/"):
-            # The option's own separators need no escape when the path is a descriptor's.
-            link = f"/proc/self/fd/{os.open(lower, os.O_PATH | os.O_CLOEXEC)}"
+            # The option's own separators need no escape when the path is a descriptor's, which tells nothing of the machine.
+            link = self._kernel.path_by_descriptor(lower)
         flags = sum(FLAGS[name] for name in attributes)
         options = f"lowerdir={link},upperdir={layers}/upper,workdir={layers}/work,userxattr"
-        try:
-            # Else its end would write all that anybody has written to that disk, and wait until it is there.
-            sys.mount("overlay", target, "overlay", flags, f"{options},volatile")
-        except OSError:
-            # Before Linux 5.10, and where the disk has had an error that nobody has been told of.
-            sys.mount("overlay", target, "overlay", flags, options)
+        # Volatile: else its end would write all that anybody has written to that disk, and wait until it is there. Not before
+        # Linux 5.10, and not where the disk has had an error that nobody has been told of.
+        self._kernel.mount("overlay", target, "overlay", flags, f"{options},volatile", options)
 
     def _do_keep_layer(self, path: str) -> None:
         # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.
-        self.layer = sys.open_tree(path, recursive=False)
+        self._kernel.keep("layer", self._kernel.copy_mount(path, recursive=False))
 
     def _do_pivot(self, new: str) -> None:
-        self._old_root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.chdir(new)
-        sys.pivot_root(".", ".")
+        self._kernel.keep("old root", self._kernel.open("/", os.O_RDONLY | os.O_DIRECTORY))
+        self._kernel.change_directory(new)
+        self._kernel.pivot_root(".", ".")
 
     def _do_leave_old_root(self) -> None:
-        os.fchdir(self._old_root)
-        sys.unmount(".")
-        os.chdir("/")
-        os.close(self._old_root)
+        old_root = self._kernel.kept("old root")
+        self._kernel.return_to(old_root)
+        self._kernel.unmount(".")
+        self._kernel.change_directory("/")
+        self._kernel.close(old_root)
 
     # -- filling it -----------------------------------------------------------------------------------------------------
 
     def _do_directories(self, directories: list[tuple[str, int]]) -> None:
         for path, mode in directories:
-            try:
-                os.mkdir(path, mode)
-            except FileExistsError:
-                continue
-            if mode & 0o1000:
-                os.chmod(path, mode)
+            self._kernel.make_directory(path, mode)
 
     def _do_links(self, links: list[tuple[str, str]]) -> None:
         for path, target in links:
-            os.symlink(target, path)
+            self._kernel.link(path, target)
 
     def _do_unlink(self, paths: list[str]) -> None:
         for path in paths:
-            os.unlink(path)
+            self._kernel.unlink(path)
 
     def _do_files(self, files: list[tuple[str, str]]) -> None:
         for path, content in files:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.write(fd, content.encode())
-            os.close(fd)
+            self._kernel.create(path, content)
 
     def _do_put(self, mounts: list[tuple[str, str, bool]]) -> None:
         for name, target, is_directory in mounts:
-            fd, attributes = self._taken[name]
-            _make_target(target, is_directory)
-            self._attach(fd, target, attributes)
+            self._make_target(target, is_directory)
+            self._put(name, target)
+
+    def _put(self, name: str, target: str) -> None:
+        self._attach(self._kernel.kept(name), target, self._attributes.get(name, ()))
 
     def _do_put_mounted(self, paths: list[str]) -> None:
         mounted.make_targets(paths, lambda path: self._attach(self._copy(path, ()), path, ()))
         for number, path in enumerate(paths):
-            fd, attributes = self._taken[f"{mounted.DIRECTORY}/{number}"]
-            self._attach(fd, path, attributes)
+            self._put(f"{mounted.DIRECTORY}/{number}", path)
 
     def _do_proc(self) -> None:
-        sys.mount("proc", "/proc", "proc", sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC)
+        self._kernel.mount("proc", "/proc", "proc", sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC)
 
     def _do_devices(self, names: list[str], terminals: int) -> None:
-        sys.mount("tmpfs", "/dev", "tmpfs", sys.MS_NOSUID, "mode=755,size=64k")
+        kernel = self._kernel
+        kernel.mount("tmpfs", "/dev", "tmpfs", sys.MS_NOSUID, "mode=755,size=64k")
         for name in names:
-            fd, attributes = self._taken[f"device {name}"]
-            _make_target(f"/dev/{name}", False)
-            self._attach(fd, f"/dev/{name}", attributes)
+            kernel.make_file(f"/dev/{name}")
+            self._put(f"device {name}", f"/dev/{name}")
         for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-            os.symlink(target, f"/dev/{name}")
-        os.mkdir("/dev/pts", 0o755)
-        os.mkdir("/dev/shm", 0o755)
+            kernel.link(f"/dev/{name}", target)
+        kernel.make_directory("/dev/pts", 0o755)
+        kernel.make_directory("/dev/shm", 0o755)
         own = f"newinstance,ptmxmode=0666,mode=620,max={terminals}"
-        sys.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, own)
-        os.symlink("pts/ptmx", "/dev/ptmx")
-        sys.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)
+        kernel.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, own)
+        kernel.link("/dev/ptmx", "pts/ptmx")
+        kernel.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)
 
     def _do_tmpfs(self, target: str, size: int, mode: int) -> None:
-        sys.mount("tmpfs", target, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, f"mode={mode:o},size={size}")
+        self._kernel.mount("tmpfs", target, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, f"mode={mode:o},size={size}")
 
     def _do_cover_read_only(self, paths: list[str]) -> None:
         for path in paths:
@@ -213,100 +202,75 @@ class Confinement:
     def _do_cover_directory(self, paths: list[str]) -> None:
         for path in paths:
             # /sys is ours and empty here.
-            sys.mount("tmpfs", path, "tmpfs", sys.MS_RDONLY | sys.MS_NOSUID | sys.MS_NODEV, "size=4k,nr_inodes=1")
+            flags = sys.MS_RDONLY | sys.MS_NOSUID | sys.MS_NODEV
+            self._kernel.mount("tmpfs", path, "tmpfs", flags, "size=4k,nr_inodes=1")
 
     # -- powers ---------------------------------------------------------------------------------------------------------
 
     def _do_no_more_namespaces(self) -> None:
-        _write("/proc/sys/user/max_user_namespaces", "1")
+        self._kernel.write("/proc/sys/user/max_user_namespaces", "1")
 
     def _do_kernel_counts(self, settings: list[tuple[str, str]]) -> None:
         for name, value in settings:
-            try:
-                _write(f"/proc/sys/{name}", value)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
-                    raise
+            self._kernel.write(f"/proc/sys/{name}", value, KERNEL_COUNTS_FORGIVEN)
 
     def _do_loopback(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+        self._kernel.set_interface(SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
 
     def _do_watch_sockets(self) -> None:
-        self.sockets = open_diagnosis()
+        self._kernel.keep("sockets", self._kernel.open_diagnosis())
 
     def _do_hostname(self, name: str) -> None:
-        sys.set_hostname(name)
+        self._kernel.name_host(name)
 
     def _do_last_user_namespace(self) -> None:
-        sys.unshare(sys.CLONE_NEWUSER)
-        _write("/proc/self/uid_map", "0 0 1")
-        _write("/proc/self/gid_map", "0 0 1")
+        self._kernel.unshare(sys.CLONE_NEWUSER)
+        self._kernel.write("/proc/self/uid_map", "0 0 1")
+        self._kernel.write("/proc/self/gid_map", "0 0 1")
 
     def _do_limits(self, limits: list[tuple[str, int]]) -> None:
         for name, value in limits:
-            number = getattr(resource, f"RLIMIT_{name.upper()}")
-            hard = resource.getrlimit(number)[1]
-            bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(number, (bounded, bounded))
+            self._kernel.limit(getattr(resource, f"RLIMIT_{name.upper()}"), value)
 
     def _do_capabilities(self, kept: list[int]) -> None:
-        sys.bound_capabilities(kept)
-        sys.prctl(sys.PR_SET_SECUREBITS, SECURE_BITS)
-        sys.prctl(sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
-        bits = sum(1 << number for number in kept)
-        sys.set_capabilities(bits, bits)
+        self._kernel.bound_capabilities(kept)
+        self._kernel.control(sys.PR_SET_SECUREBITS, SECURE_BITS)
+        self._kernel.control(sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
+        self._kernel.set_capabilities(sum(1 << number for number in kept))
 
     def _do_settle(self, umask: int) -> None:
-        sys.prctl(sys.PR_SET_NO_NEW_PRIVS, 1)
-        os.umask(umask)
-        sys.prctl(sys.PR_SET_DUMPABLE, 0)
+        self._kernel.control(sys.PR_SET_NO_NEW_PRIVS, 1)
+        self._kernel.set_umask(umask)
+        self._kernel.control(sys.PR_SET_DUMPABLE, 0)
 
     def _do_filter(self, families: list[str]) -> None:
-        sys.load_filter(self._compiled)
+        self._kernel.load_filter()
 
     # -- mounts, on new kernels and old ---------------------------------------------------------------------------------
 
     def _copy(self, path: str, attributes: tuple[str, ...]) -> int:
         """A mount to be attached later."""
         if not self._modern:
-            return os.open(path, os.O_PATH | os.O_CLOEXEC)
-        fd = sys.open_tree(path)
-        if attributes:
-            sys.mount_setattr(fd, sum(ATTRIBUTES[name] for name in attributes))
-        return fd
+            return self._kernel.open(path, os.O_PATH)
+        return self._kernel.copy_mount(path, sum(ATTRIBUTES[name] for name in attributes))
 
     def _attach(self, fd: int, target: str, attributes: tuple[str, ...]) -> None:
         if self._modern:
-            sys.move_mount(fd, target)
+            self._kernel.attach(fd, target)
         else:
             source = f"/proc/self/fd/{fd}"
             sys.mount(source, target, None, sys.MS_BIND | sys.MS_REC)
             if attributes:
                 _remount(target, sum(FLAGS[name] for name in attributes))
-        os.close(fd)
+        self._kernel.close(fd)
 
-
-def _make_target(path: str, is_directory: bool) -> None:
-    """Something to mount on."""
-    try:
-        if is_directory:
-            os.mkdir(path, 0o755)
-        else:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), 0o755)
-        _make_target(path, is_directory)
-
-
-def _write(path: str, content: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, content.encode())
-    finally:
-        os.close(fd)
+    def _make_target(self, path: str, is_directory: bool) -> None:
+        """Something to mount on."""
+        names = path.split("/")[1:]
+        for depth in range(1, len(names) + is_directory):
+            self._kernel.make_directory("/" + "/".join(names[:depth]), 0o755)
+        if not is_directory:
+            self._kernel.make_file(path)
 
 
 def _unescape(field: bytes) -> str:
@@ -332,8 +296,3 @@ def _remount(target: str, flags: int) -> None:
             except OSError as error:
                 if point == real or error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL):
                     raise
-
-
-def given(confinement: Confinement, name: str, fd: int, attributes: Any = ()) -> None:
-    """A mount that the template made, under the name that the plan will put it by."""
-    confinement._taken[name] = (fd, tuple(attributes))

@@ -46,7 +46,7 @@ class TemplateControl:
         """Ask for a sandbox.
 
         Args:
-            request: what it is to be.
+            request: what it is to be; `calls` are its plan's as `record.record` has noted them, None to have the plan executed.
             connection: the supervisor's end of the first one.
             content: what its read-only files hold, one behind the other.
 
@@ -70,7 +70,8 @@ class TemplateControl:
         self._number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self._number] = answer
-        message = json.dumps({**request, "n": self._number}).encode()
+        calls: bytes = request.pop("calls") or b""
+        message = json.dumps({**request, "n": self._number}).encode() + b"\0" + calls
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         while self.alive:
             try:

@@ -43,7 +43,7 @@ LARGEST_CAPABILITY = 63
 
 _NUMBERS = {
     "x86_64": {"clone": 56, "pivot_root": 155, "keyctl": 250, "seccomp": 317},
-    "aarch64": {"clone": 220, "pivot_root": 414, "keyctl": 219, "seccomp": 277},
+    "aarch64": {"clone": 220, "pivot_root": 41, "keyctl": 219, "seccomp": 277},
 }.get(platform.machine(), {"clone": -1, "pivot_root": -1, "keyctl": -1, "seccomp": -1})
 # From here on every architecture has the same numbers.
 _OPEN_TREE, _MOVE_MOUNT, _PIDFD_OPEN, _CLONE3, _MOUNT_SETATTR = 428, 429, 434, 435, 442
@@ -128,16 +128,25 @@ def pivot_root(new: str, old: str) -> None:
 
 def open_tree(path: str, *, directory: int = AT_FDCWD, recursive: bool = True) -> int:
     """A detached copy of a mount, as a descriptor."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
-    result: int = _open_tree(_OPEN_TREE, directory, os.fsencode(path), flags)
+    result: int = _open_tree(_OPEN_TREE, directory, os.fsencode(path), open_tree_flags(path, recursive))
     return _check(result, f"open_tree {path}")
+
+
+def open_tree_flags(path: str, recursive: bool) -> int:
+    """Those of `open_tree`."""
+    return OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
 
 
 def mount_setattr(fd: int, attributes: int, *, recursive: bool = True, user_namespace: int = 0) -> None:
     """Add attributes to a mount."""
-    what = struct.pack("QQQQ", attributes, 0, 0, user_namespace)
+    what = mount_attributes(attributes, user_namespace)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _check(_mount_setattr(_MOUNT_SETATTR, fd, b"", flags, what, len(what)), "mount_setattr")
+
+
+def mount_attributes(attributes: int, user_namespace: int = 0) -> bytes:
+    """What mount_setattr(2) is to set."""
+    return struct.pack("QQQQ", attributes, 0, 0, user_namespace)
 
 
 def move_mount(fd: int, target: str) -> None:
@@ -204,10 +213,15 @@ def prctl_name(name: bytes) -> None:
 
 def set_capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
     """capset(2) for this thread; bits are numbers of capabilities."""
-    head = struct.pack("Ii", CAPABILITY_VERSION_3, 0)
+    head, data = capability_sets(effective, permitted, inheritable)
+    _check(_libc.capset(ctypes.c_char_p(head), ctypes.c_char_p(data)), "capset")
+
+
+def capability_sets(effective: int, permitted: int, inheritable: int = 0) -> tuple[bytes, bytes]:
+    """The two arguments of capset(2)."""
     low = (effective & 0xFFFFFFFF, permitted & 0xFFFFFFFF, inheritable & 0xFFFFFFFF)
     data = struct.pack("6I", *low, effective >> 32, permitted >> 32, inheritable >> 32)
-    _check(_libc.capset(ctypes.c_char_p(head), ctypes.c_char_p(data)), "capset")
+    return struct.pack("Ii", CAPABILITY_VERSION_3, 0), data
 
 
 def set_hostname(name: str) -> None:

@@ -28,12 +28,8 @@ import signal
 import socket
 from typing import Any
 
-from aviato.server.backends.landlock.confine import Restriction
-from aviato.server.backends.local import syscalls
-from aviato.server.backends.local.confine import Confinement, StepError, given
-from aviato.server.backends.local.mounted import Unfit
+from aviato.server.backends.local import native, newborn, syscalls
 from aviato.server.supervisor import lineage, program
-from aviato.wire.frames import FrameType, encode
 
 LARGEST_MESSAGE = 1 << 18
 ALL_NAMESPACES = (
@@ -45,11 +41,8 @@ ALL_NAMESPACES = (
     | syscalls.CLONE_NEWNET
     | syscalls.CLONE_NEWCGROUP
 )
-CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, PORTS = 3, 4, 5, 6, 7, 8, 9
-NAME = b"aviato-supervisor"
-REPORT_SECONDS = 10
-_ERROR = {"code": "UNAVAILABLE", "reason": "start_failed", "is_infrastructure": True, "retryable": False}
-_UNFIT = {"code": "VALIDATION", "reason": "mounted_files", "is_infrastructure": False, "retryable": False}
+ABSENT = -1
+"""In place of a descriptor."""
 
 
 def make_place(place: str, owned: list[str], uid: int, gid: int) -> tuple[int, int]:
@@ -134,6 +127,7 @@ class Template:
         self._arguments = (start, end - start)
         self._supervisors: set[int] = set()
         """Of sandboxes without namespaces."""
+        self._bear_compiled = native.load()
         self._orphans = False
         """Whether there have been any: what a supervisor that is killed leaves behind comes to this process."""
 
@@ -181,7 +175,9 @@ class Template:
             fds.frombytes(payload)
         if not data:
             return False
-        request = json.loads(data)
+        head, _, calls = data.partition(b"\0")
+        request = json.loads(head)
+        request["calls"] = calls
         kept: list[int] = list(fds)
         try:
             pid, pidfd = self._create(request, kept)
@@ -219,19 +215,23 @@ class Template:
             kept.append(supervisors)
             # Nobody is let into a group that lies outside of what his namespace shows.
             namespaces &= ~syscalls.CLONE_NEWCGROUP
-        trees: dict[str, int] = {}
-        for name, path, attributes in request["trees"]:
+        trees: list[tuple[int, str, int]] = []
+        for number, name, path, attributes in request["trees"]:
             tree = syscalls.open_tree(path)
             kept.append(tree)
             syscalls.mount_setattr(tree, attributes)
-            trees[name] = tree
+            trees.append((number, name, tree))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            pid, pidfd = syscalls.clone(0 if request["descent"] else namespaces, supervisors)
-            if pid == 0:
-                ours.close()
-                content = kept[1] if request["content"] else None
-                self._be_a_sandbox(request, theirs, fds, trees, content)
+            if request["plan"] is None:
+                pid, pidfd = self._bear(request, namespaces, supervisors, theirs, fds, trees)
+            else:
+                pid, pidfd = syscalls.clone(0 if request["descent"] else namespaces, supervisors)
+                if pid == 0:
+                    ours.close()
+                    self._control.close()
+                    content = kept[1] if request["content"] else None
+                    newborn.execute(request, self._arguments, theirs, fds, self._children, trees, content)
             if request["descent"]:
                 self._supervisors.add(pid)
                 self._orphans = True
@@ -243,6 +243,46 @@ class Template:
                 os.close(pidfd)
                 raise
         return pid, pidfd
+
+    def _bear(
+        self,
+        request: dict[str, Any],
+        namespaces: int,
+        supervisors: int | None,
+        sync: socket.socket,
+        fds: list[int],
+        trees: list[tuple[int, str, int]],
+    ) -> tuple[int, int]:
+        """Have compiled code clone, and in the child make the calls of its plan."""
+        connection, listener, note, *others = fds
+        start, size = self._arguments
+        registers = (ctypes.c_int32 * native.REGISTERS)(connection, listener, note, ABSENT, ABSENT, self._children, *others)
+        registers[native.SYNC] = sync.fileno()
+        for number, _, tree in trees:
+            registers[number] = tree
+        calls = request["calls"]
+        birth = native.Birth(
+            namespaces,
+            ABSENT if supervisors is None else supervisors,
+            start,
+            size,
+            newborn.NAME,
+            calls,
+            len(calls),
+            registers,
+            native.OTHERS + len(others),
+            ABSENT,
+            0,
+            0,
+        )
+        if self._bear_compiled is None:
+            raise OSError(errno.ENOSYS, "the compiled part of a sandbox's birth is gone; start the server again")
+        pid = self._bear_compiled(birth)
+        if pid == 0:
+            newborn.go_on(request, birth, connection)
+        if pid < 0:
+            raise OSError(birth.error, f"clone: {os.strerror(birth.error)}")
+        return pid, birth.pidfd
 
     def _map(self, pid: int, request: dict[str, Any], sync: socket.socket) -> None:
         for name, content in (
@@ -267,81 +307,12 @@ class Template:
             os.close(namespace)
             os.close(tree)
 
-    def _be_a_sandbox(
-        self,
-        request: dict[str, Any],
-        sync: socket.socket,
-        fds: list[int],
-        trees: dict[str, int],
-        content: int | None,
-    ) -> None:
-        """In the child: confine, become the supervisor. Never returns."""
-        try:
-            self._control.close()
-            # Everyone inside can read the command line of process 1, and this one tells where the server is installed.
-            start, size = self._arguments
-            ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
-            syscalls.prctl_name(NAME)
-            compiled = bytes.fromhex(request["filter"])
-            descent = None
-            confinement: Confinement
-            if request["descent"]:
-                descent = program.Descent(bytes.fromhex(request["descent"]["filter"]), request["descent"]["exact"])
-                confinement = Restriction(compiled)
-            else:
-                confinement = Confinement(
-                    lambda: _wait_for_maps(sync), modern=request["modern"], content=content, compiled=compiled
-                )
-            for name, tree in trees.items():
-                given(confinement, name, tree)
-            confinement.execute(request["plan"])
-            fds[LAYER - CONNECTION : LAYER - CONNECTION] = [confinement.layer, confinement.sockets, self._children]
-            _arrange(fds)
-            ports = PORTS if request["ports"] else None
-            groups = tuple(range(PORTS + bool(request["ports"]), CONNECTION + len(fds)))
-            born = bytes.fromhex(request["born_filter"]) or None
-            program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, ports, groups, descent, born)
-        except Unfit as error:
-            _report(fds[0], f"mounted_files: {error}", _UNFIT)
-        except BaseException as error:
-            message = str(error) if isinstance(error, StepError) else program._where(error)
-            _report(fds[0], f"the sandbox could not be confined: {message}")
-        finally:
-            os._exit(1)
-
 
 def _leave_groups() -> None:
     try:
         os.setgroups([])
     except PermissionError:
         pass  # A root without this right has none to give its sandboxes other ids either.
-
-
-def _wait_for_maps(sync: socket.socket) -> int | None:
-    data, fds, _, _ = socket.recv_fds(sync, 1, 1, socket.MSG_CMSG_CLOEXEC)
-    sync.close()
-    if not data:
-        raise StepError("the template died while it made this sandbox")
-    return fds[0] if fds else None
-
-
-def _arrange(fds: list[int]) -> None:
-    """Bring the descriptors of a supervisor to their places, and close all others."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in fds]
-    os.closerange(3, 64)
-    for target, fd in enumerate(high, CONNECTION):
-        os.dup2(fd, target, inheritable=False)
-    os.closerange(CONNECTION + len(fds), 1 << 20)
-
-
-def _report(fd: int, message: str, kind: dict[str, Any] = _ERROR) -> None:
-    try:
-        os.write(fd, encode(FrameType.ERROR, json.dumps({**kind, "message": message}).encode()))
-        # The server speaks first. Gone before that, this process would be a broken pipe to it, and the report never read.
-        if select.select([fd], [], [], REPORT_SECONDS)[0]:
-            os.read(fd, 1 << 16)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

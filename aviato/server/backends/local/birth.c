@@ -1,0 +1,234 @@
+/* A sandbox's first moments: clone into new namespaces, and in the child the system calls of its plan, in their order.
+ *
+ * The child is a copy of the template, whose pages it shares until it writes to them: each page written costs as much as a
+ * dozen system calls. Python writes to hundreds before it has made the first call, this to its stack alone. What is to be
+ * called comes from outside, as `record.py` has noted it; nothing here decides anything.
+ *
+ * No Python: plain functions for ctypes, so that one library serves every version of the interpreter.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_open_tree
+#define SYS_open_tree 428
+#endif
+#ifndef SYS_move_mount
+#define SYS_move_mount 429
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+#ifndef CLONE_PIDFD
+#define CLONE_PIDFD 0x1000
+#endif
+
+/* What is no system call of these arguments. */
+enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4 };
+
+/* The operations, by name and in the order that numbers them; `native.py` reads the names. */
+#define OPERATIONS(o) \
+    o(chdir, SYS_chdir) o(fchdir, SYS_fchdir) o(openat, SYS_openat) o(dup3, SYS_dup3) o(close, SYS_close) o(write, SYS_write) \
+    o(mkdirat, SYS_mkdirat) o(fchmodat, SYS_fchmodat) o(symlinkat, SYS_symlinkat) o(unlinkat, SYS_unlinkat) \
+    o(mount, SYS_mount) o(umount2, SYS_umount2) o(open_tree, SYS_open_tree) o(mount_setattr, SYS_mount_setattr) \
+    o(move_mount, SYS_move_mount) o(pivot_root, SYS_pivot_root) o(setresgid, SYS_setresgid) o(setresuid, SYS_setresuid) \
+    o(prctl, SYS_prctl) o(unshare, SYS_unshare) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
+    o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) o(ioctl, SYS_ioctl) \
+    o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER)
+
+#define NAME(name, number) #name " "
+#define NUMBER(name, number) number,
+const char aviato_operations[] = OPERATIONS(NAME);
+static const long numbers[] = {OPERATIONS(NUMBER)};
+#define OPERATION_COUNT (sizeof numbers / sizeof numbers[0])
+
+enum { ARGUMENTS = 6, REGISTERS = 64, ERRORS = 4 };
+enum { VALUE, TEXT, REGISTER };
+enum { ANY_ERROR = 255 };
+enum { FIRST_DESCRIPTOR = 3, HIGH_DESCRIPTOR = REGISTERS };
+
+struct call {
+    uint32_t size; /* with its text, a multiple of eight */
+    uint8_t operation;
+    uint8_t result;          /* the register that gets what it returned */
+    uint8_t skip_done;       /* how many calls are left out after it, where it was done */
+    uint8_t skip_forgiven;   /* and where it failed by an error that is forgiven */
+    uint8_t forgiven[ERRORS];
+    uint8_t kinds[ARGUMENTS];
+    uint8_t unused[6];
+    int64_t arguments[ARGUMENTS]; /* by kind: itself, an offset in the text, the number of a register */
+    char text[];
+};
+
+struct birth {
+    uint64_t flags;     /* of clone(2) */
+    int64_t group;      /* directory of the control group that it is born in, or -1 */
+    char *title;        /* where the command line lies, and what it becomes */
+    uint64_t title_size;
+    const char *name;
+    const char *program; /* calls, one behind the other */
+    uint64_t size;
+    int32_t *registers; /* REGISTERS of them; those below `kept` become the descriptors from FIRST_DESCRIPTOR on */
+    uint64_t kept;
+    int32_t pidfd;      /* out, in the parent */
+    int32_t error;      /* out, in the child: why it is not confined, or 0 */
+    int64_t label;      /* out, in the child: offset in the program of the step that failed */
+};
+
+static int is_forgiven(const struct call *call, int error) {
+    for (int i = 0; i < ERRORS; i++)
+        if (call->forgiven[i] == ANY_ERROR || (call->forgiven[i] && call->forgiven[i] == error))
+            return 1;
+    return 0;
+}
+
+/* One byte and perhaps a descriptor, from the template; -1 means that none came. */
+static int receive(int sock, int *descriptor) {
+    char byte;
+    struct iovec part = {&byte, 1};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    ssize_t count;
+    do
+        count = recvmsg(sock, &message, MSG_CMSG_CLOEXEC);
+    while (count < 0 && errno == EINTR);
+    if (count == 0)
+        errno = EPIPE; /* the template died */
+    if (count <= 0)
+        return -1;
+    *descriptor = -1;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+            memcpy(descriptor, CMSG_DATA(head), sizeof(int));
+    return 0;
+}
+
+static long bound_capabilities(uint64_t kept) {
+    for (unsigned long number = 0; number < 64; number++)
+        if (!(kept >> number & 1) && syscall(SYS_prctl, PR_CAPBSET_DROP, number, 0, 0, 0) < 0)
+            return errno == EINVAL ? 0 : -1; /* the kernel has no more */
+    return 0;
+}
+
+static long load_filter(const char *instructions, uint64_t size) {
+    struct sock_fprog described = {.len = (unsigned short)(size / sizeof(struct sock_filter)), .filter = (void *)instructions};
+    /* Without the flag older kernels slow everything inside down, to protect it from others, of which it has none. */
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &described);
+}
+
+static long make(const struct call *call, int32_t *registers) {
+    long given[ARGUMENTS];
+    for (int i = 0; i < ARGUMENTS; i++) {
+        int64_t value = call->arguments[i];
+        given[i] = call->kinds[i] == TEXT ? (long)(call->text + value) : call->kinds[i] == REGISTER ? registers[value] : (long)value;
+    }
+    long number = numbers[call->operation];
+    switch (number) {
+    case LABEL:
+        return 0;
+    case RECEIVE:
+        return receive((int)given[0], &registers[given[1]]);
+    case BOUND_CAPABILITIES:
+        return bound_capabilities((uint64_t)given[0]);
+    case LOAD_FILTER:
+        return load_filter((const char *)given[0], (uint64_t)given[1]);
+    }
+    return syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
+
+/* Make the calls; returns 0, or the error of the first that failed and was not forgiven, with the step's label. */
+static int make_all(const char *program, uint64_t size, int32_t *registers, int64_t *label) {
+    unsigned skipped = 0;
+    for (uint64_t at = 0; at < size;) {
+        const struct call *call = (const struct call *)(program + at);
+        if (call->size < sizeof *call || call->size > size - at || call->operation >= OPERATION_COUNT)
+            return EINVAL;
+        if (numbers[call->operation] == LABEL)
+            *label = (int64_t)at;
+        at += call->size;
+        if (skipped) {
+            skipped--;
+            continue;
+        }
+        long result = make(call, registers);
+        if (result >= 0) {
+            if (call->result < REGISTERS)
+                registers[call->result] = (int32_t)result;
+            skipped = call->skip_done;
+        } else if (is_forgiven(call, errno)) {
+            skipped = call->skip_forgiven;
+        } else {
+            return errno;
+        }
+    }
+    return 0;
+}
+
+/* Bring the descriptors of a supervisor to their places, and close all others. */
+static int arrange(int32_t *registers, uint64_t kept) {
+    int high[REGISTERS];
+    for (uint64_t i = 0; i < kept; i++)
+        if ((high[i] = fcntl(registers[i], F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)) < 0)
+            return errno;
+    for (uint64_t i = 0; i < kept; i++)
+        if (dup3(high[i], FIRST_DESCRIPTOR + (int)i, O_CLOEXEC) < 0)
+            return errno;
+    if (syscall(SYS_close_range, FIRST_DESCRIPTOR + kept, ~0U, 0) < 0)
+        return errno;
+    return 0;
+}
+
+static int become(const struct birth *birth, int32_t *registers, int64_t *label) {
+    /* Everyone inside can read the command line of process 1, and this one tells where the server is installed. */
+    memset(birth->title, 0, birth->title_size);
+    strncpy(birth->title, birth->name, birth->title_size - 1);
+    syscall(SYS_prctl, PR_SET_NAME, birth->name, 0, 0, 0);
+    int error = make_all(birth->program, birth->size, registers, label);
+    return error ? error : arrange(registers, birth->kept);
+}
+
+/* Returns the child's number in the parent, 0 in the child, and -1 where there is none. */
+long aviato_birth(struct birth *birth) {
+    long pid;
+    int pidfd = -1;
+    if (birth->group >= 0) {
+        uint64_t given[11] = {birth->flags | CLONE_PIDFD, (uint64_t)&pidfd, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, (uint64_t)birth->group};
+        pid = syscall(SYS_clone3, given, sizeof given);
+    } else {
+        pid = syscall(SYS_clone, birth->flags | CLONE_PIDFD | SIGCHLD, 0, &pidfd, 0, 0);
+    }
+    if (pid != 0) {
+        birth->pidfd = pidfd;
+        birth->error = pid < 0 ? errno : 0;
+        return pid;
+    }
+    int32_t registers[REGISTERS];
+    memcpy(registers, birth->registers, sizeof registers);
+    int64_t label = 0;
+    int error = birth->kept <= REGISTERS ? become(birth, registers, &label) : EINVAL;
+    if (error) {
+        birth->error = error;
+        birth->label = label;
+    }
+    return 0;
+}

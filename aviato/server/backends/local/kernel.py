@@ -1,0 +1,213 @@
+"""What `confine` asks of the kernel, done at once. Standard library only: the template loads it.
+
+`record.Recorder` has the same methods and notes the calls, for compiled code to make them in their order. So a method is what a
+list of system calls can be, and what depends on how one of them ended is a method of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+from typing import TYPE_CHECKING
+
+from aviato.server.backends.local import syscalls
+from aviato.server.supervisor.buffers import open_diagnosis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Kernel:
+    """The calling process's own.
+
+    Args:
+        wait_for_maps: returns once the template has mapped the ids of this process, with what it sent.
+        compiled: the filter of system calls.
+    """
+
+    def __init__(self, wait_for_maps: Callable[[], int | None], compiled: bytes) -> None:
+        self._wait_for_maps = wait_for_maps
+        self._compiled = compiled
+        self._kept: dict[str, int] = {}
+
+    # -- descriptors by name ----------------------------------------------------------------------------------------------
+
+    def keep(self, name: str, fd: int) -> None:
+        """Remember a descriptor."""
+        self._kept[name] = fd
+
+    def kept(self, name: str) -> int:
+        """A descriptor that is remembered."""
+        return self._kept[name]
+
+    def has(self, name: str) -> bool:
+        """Whether one is."""
+        return name in self._kept
+
+    # -- files --------------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, flags: int) -> int:
+        """A descriptor, closed on exec."""
+        return os.open(path, flags | os.O_CLOEXEC)
+
+    def path_by_descriptor(self, path: str) -> str:
+        """Another path to the same directory, by a descriptor that stays open until others take its place."""
+        return f"/proc/self/fd/{self.open(path, os.O_PATH)}"
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def change_directory(self, path: str) -> None:
+        """chdir(2)."""
+        os.chdir(path)
+
+    def return_to(self, fd: int) -> None:
+        """fchdir(2)."""
+        os.fchdir(fd)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        """Make one if there is nothing of that name; bits above the usual ones are set then."""
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            return
+        if mode & ~0o777:
+            os.chmod(path, mode)
+
+    def make_file(self, path: str) -> None:
+        """Make an empty one if there is nothing of that name."""
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
+        except FileExistsError:
+            pass
+
+    def link(self, path: str, target: str) -> None:
+        """symlink(2)."""
+        os.symlink(target, path)
+
+    def unlink(self, path: str) -> None:
+        """Take a name away."""
+        os.unlink(path)
+
+    def create(self, path: str, content: str) -> None:
+        """A new file with this content."""
+        self._write(path, os.O_CREAT | os.O_EXCL, content)
+
+    def write(self, path: str, content: str, forgiven: Iterable[int | None] = ()) -> None:
+        """Write into a file that is there.
+
+        Args:
+            path: its name.
+            content: all of it in one call.
+            forgiven: numbers of errors after which it is left as it is.
+        """
+        try:
+            self._write(path, 0, content)
+        except OSError as error:
+            if error.errno not in forgiven:
+                raise
+
+    def _write(self, path: str, flags: int, content: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
+        try:
+            os.write(fd, content.encode())
+        finally:
+            os.close(fd)
+
+    # -- mounts -------------------------------------------------------------------------------------------------------------
+
+    def mount(self, source: str | None, target: str, type: str | None, flags: int, *options: str) -> None:
+        """Mount, bind or remount, with the first options that the kernel takes."""
+        for chosen in options[:-1]:
+            try:
+                return syscalls.mount(source, target, type, flags, chosen)
+            except OSError:
+                continue
+        return syscalls.mount(source, target, type, flags, options[-1] if options else None)
+
+    def unmount(self, target: str) -> None:
+        """Take a mount away as soon as nobody uses it."""
+        syscalls.unmount(target)
+
+    def copy_mount(self, path: str, attributes: int = 0, *, recursive: bool = True) -> int:
+        """A detached copy of a mount, with attributes added."""
+        fd = syscalls.open_tree(path, recursive=recursive)
+        if attributes:
+            syscalls.mount_setattr(fd, attributes)
+        return fd
+
+    def attach(self, fd: int, target: str) -> None:
+        """Attach a detached mount."""
+        syscalls.move_mount(fd, target)
+
+    def pivot_root(self, new: str, old: str) -> None:
+        """Change the root of the mount namespace."""
+        syscalls.pivot_root(new, old)
+
+    # -- powers -------------------------------------------------------------------------------------------------------------
+
+    def wait_for_maps(self) -> None:
+        """Wait until the ids are mapped; what the template sends is kept as `lower`."""
+        sent = self._wait_for_maps()
+        if sent is not None:
+            self.keep("lower", sent)
+
+    def be(self, uid: int, gid: int) -> None:
+        """Have these ids and no others."""
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
+    def control(self, option: int, value: int) -> None:
+        """prctl(2)."""
+        syscalls.prctl(option, value)
+
+    def unshare(self, flags: int) -> None:
+        """Leave namespaces for new ones."""
+        syscalls.unshare(flags)
+
+    def name_host(self, name: str) -> None:
+        """Name the UTS namespace."""
+        syscalls.set_hostname(name)
+
+    def limit(self, number: int, value: int) -> None:
+        """Have at most this of a resource, for good, and no more than one has already."""
+        bounded = bounded_by(resource.getrlimit(number)[1], value)
+        resource.setrlimit(number, (bounded, bounded))
+
+    def bound_capabilities(self, kept: Iterable[int]) -> None:
+        """Take all others out of what this process may ever have."""
+        syscalls.bound_capabilities(tuple(kept))
+
+    def set_capabilities(self, bits: int) -> None:
+        """Have these, by number, and no others."""
+        syscalls.set_capabilities(bits, bits)
+
+    def set_umask(self, mask: int) -> None:
+        """umask(2)."""
+        os.umask(mask)
+
+    def set_interface(self, request: int, argument: bytes) -> None:
+        """ioctl(2) of a network interface."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            fcntl.ioctl(sock, request, argument)
+
+    def open_diagnosis(self) -> int:
+        """See `buffers.open_diagnosis`."""
+        return open_diagnosis()
+
+    def load_filter(self) -> None:
+        """Have the filter of system calls."""
+        syscalls.load_filter(self._compiled)
+
+
+def bounded_by(hard: int, value: int) -> int:
+    """A limit that a process with this hard one may set."""
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+KERNEL_COUNTS_FORGIVEN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Of settings that only newer kernels have, or let a sandbox change."""
