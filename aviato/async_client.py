@@ -214,7 +214,7 @@ class AsyncSandbox:
 
     async def exec(self, command: Sequence[str], **options: Any) -> ProcessResult:
         """Run a command and return its result; cancelling kills its process tree. Options as `spawn`."""
-        return await self.spawn(command, **options)
+        return await self._process(command, **options)._run()
 
     def spawn(
         self,
@@ -230,16 +230,23 @@ class AsyncSandbox:
         text: bool = True,
     ) -> AsyncProcess:
         """Begin a command. The arguments mean what those of `Sandbox.exec` mean; `text=False` makes its streams yield bytes."""
-        request, given = exec_request(
-            command,
-            default_timeout_seconds=self._exec_timeout_seconds,
-            cwd=cwd,
-            env=env,
-            user=None,
-            stdin=stdin,
-            timeout_seconds=timeout_seconds,
-            detach=detach,
-        )
+        arguments: Any = dict(locals())
+        del arguments["self"]
+        process = self._process(**arguments)
+        process._begin()
+        return process
+
+    def _process(
+        self,
+        command: Sequence[str],
+        *,
+        check: bool = False,
+        max_output_bytes: int | None = None,
+        text: bool = True,
+        **options: Any,
+    ) -> AsyncProcess:
+        """A command that has not begun; the arguments as those of `spawn`."""
+        request, given = exec_request(command, default_timeout_seconds=self._exec_timeout_seconds, user=None, **options)
         return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes), text=text)
 
     def attach(
@@ -254,7 +261,9 @@ class AsyncSandbox:
         """Read a command that was begun elsewhere, from these offsets to its end; as `Sandbox.attach`."""
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
         most = output_limit(max_output_bytes)
-        return AsyncProcess(self._handle, request, None, check=False, max_bytes=most, text=text, attach=offsets)
+        process = AsyncProcess(self._handle, request, None, check=False, max_bytes=most, text=text, attach=offsets)
+        process._begin()
+        return process
 
     def shell(
         self,
@@ -370,11 +379,16 @@ class AsyncProcess:
         self.exec_id: str = request["exec_id"]
         self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0))
         self._command: tuple[str, ...] = tuple(request["command"])
+        self._sandbox_id = handle.sandbox_id
         self._request = request
+        self._given = given
         self._check = check
         self._sent = 0
         self._execution: Execution = Execution(handle, request, self.stdout, self.stderr, attached=attach is not None)
-        self._task = asyncio.get_running_loop().create_task(self._run(handle.sandbox_id, given))
+
+    def _begin(self) -> None:
+        """Run it in a task of its own."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._finish)
 
     def __await__(self) -> Generator[Any, None, ProcessResult]:
@@ -413,7 +427,9 @@ class AsyncProcess:
         """Send a signal to its process group."""
         await self._execution.send_signal(signal)
 
-    async def _run(self, sandbox_id: str, given: bytes | None) -> ProcessResult:
+    async def _run(self) -> ProcessResult:
+        """Run it in the task that calls: for one that nobody reads along."""
+        given, self._given = self._given, None
         feeding = None if given is None else asyncio.get_running_loop().create_task(feed(self._execution, given))
         try:
             ended = await self._execution.run()
@@ -421,7 +437,7 @@ class AsyncProcess:
             if feeding is not None:
                 feeding.cancel()
         result = process_result(self.command, ended, self.stdout, self.stderr)
-        error = failure(result, self._request, sandbox_id=sandbox_id, check=self._check, cancelled=ended.cancelled)
+        error = failure(result, self._request, sandbox_id=self._sandbox_id, check=self._check, cancelled=ended.cancelled)
         if error is not None:
             raise error
         return result

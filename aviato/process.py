@@ -252,12 +252,12 @@ def exec_request(
     command: Sequence[str],
     *,
     default_timeout_seconds: float,
-    cwd: str | None,
-    env: Mapping[str, str] | None,
-    user: str | int | None,
-    stdin: bool | bytes | str,
-    timeout_seconds: float | None,
-    detach: bool,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    user: str | int | None = None,
+    stdin: bool | bytes | str = False,
+    timeout_seconds: float | None = None,
+    detach: bool = False,
 ) -> tuple[dict[str, Any], bytes | None]:
     """Check the arguments of an exec.
 

@@ -89,8 +89,7 @@ class SandboxCommands:
         config = self._state.config
         most = output_limit(arguments.pop("max_output_bytes", None))
         cases = arguments.pop("cases", None)
-        values = {"cwd": None, "env": None, "user": None, "stdin": False, "detach": False, **arguments}
-        request, given = exec_request(command, default_timeout_seconds=config.exec_timeout_seconds, **values)
+        request, given = exec_request(command, default_timeout_seconds=config.exec_timeout_seconds, **arguments)
         if cases is not None:
             request["cases"] = cases
         return Process(self._state_in_use(), request, given=given, max_bytes=most, only=True)

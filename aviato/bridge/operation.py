@@ -192,8 +192,9 @@ class OperationRef(Generic[T]):
             remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
             if remaining <= 0:
                 return False
-            done, _ = concurrent.futures.wait((self._future,), remaining)
-            if not done:
+            try:
+                self._future.exception(remaining)
+            except TimeoutError:  # of this wait: the work's own is returned
                 self.check_can_end()
         return True
 

@@ -211,7 +211,8 @@ class Execution(ExecCalls):
             response = await self._open("POST", self._path, body)
         decoder = FrameDecoder()
         try:
-            async for chunk in response.chunks():
+            # No generator: one that is left before its end takes a task and a wake-up of the loop to be closed.
+            while chunk := await response.next():
                 for frame in decoder.feed(chunk):
                     if self._take(frame):
                         return

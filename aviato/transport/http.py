@@ -16,13 +16,16 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from aviato.exceptions import SandboxUnavailableError
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.transport import auth, embedded, faults
 from aviato.transport.resolution import Endpoint, endpoint
+from aviato.transport.unix import UnixPool
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+
+    from aviato.transport.answers import Answer
 
 CONNECT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 1 << 18
@@ -60,22 +63,42 @@ class _Pool:
         self.server = server
         self.proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._unix: UnixPool | None = None
+        self._begun = False
+        self._name: str | None = None
         self._name_fd: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._keeper = self._until_the_loop_goes()
 
     async def session(self) -> aiohttp.ClientSession:
         """The session of this loop; the embedded server is found or started first, once for all who ask."""
+        await self._begin()
+        if self._session is None or self._session.closed:
+            endpoint = self.server.endpoint
+            self._session = _session(endpoint, self._name)
+            if endpoint.is_tcp and not endpoint.is_loopback:
+                self.proxy = _proxy(endpoint.origin)
+        return self._session
+
+    async def unix(self) -> UnixPool:
+        """The connections to a Unix socket; the embedded server is found or started first, as by `session`."""
+        await self._begin()
+        if self._unix is None:
+            assert self._name is not None
+            self._unix = UnixPool(self.server.endpoint.url, self._name, _IDLE_SECONDS)
+        return self._unix
+
+    async def _begin(self) -> None:
         endpoint = self.server.endpoint
         if endpoint.embedded and not self.server.up:
             await self._ensure_embedded()
-        if self._session is None or self._session.closed:
-            self._session, self._name_fd = _session(endpoint)
-            if endpoint.is_tcp and not endpoint.is_loopback:
-                self.proxy = _proxy(endpoint.origin)
+        if not self._begun:
+            self._begun = True
+            _raise_descriptor_limit()
+            if endpoint.socket_path is not None:
+                self._name, self._name_fd = embedded.reachable_name(endpoint.socket_path)
             # asyncio closes the generators that were begun on a loop before it closes the loop.
             await anext(self._keeper)
-        return self._session
 
     async def _until_the_loop_goes(self) -> AsyncGenerator[None, None]:
         loop = asyncio.get_running_loop()
@@ -83,6 +106,8 @@ class _Pool:
             yield
         finally:
             _pools.pop(loop, None)
+            if self._unix is not None:
+                self._unix.close()
             if self._session is not None:
                 await self._session.close()
             if self._name_fd is not None:
@@ -106,7 +131,7 @@ class Response:
 
     __slots__ = ("_raw", "_server", "_translate", "headers", "length")
 
-    def __init__(self, raw: aiohttp.ClientResponse, translate: faults.Translate, server: Server) -> None:
+    def __init__(self, raw: aiohttp.ClientResponse | Answer, translate: faults.Translate, server: Server) -> None:
         self._raw = raw
         self._translate = translate
         self._server = server
@@ -122,8 +147,8 @@ class Response:
             self._server.up = False
             raise
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives.
+    async def next(self) -> bytes:
+        """What has arrived of the body since the last call, once there is something; nothing at its end.
 
         Raises:
             SandboxUnavailableError: the connection was cut.
@@ -131,11 +156,15 @@ class Response:
         """
         try:
             with self._translate:
-                async for chunk in self._raw.content.iter_any():
-                    yield chunk
+                return await self._raw.content.readany()
         except SandboxUnavailableError:
             self._server.up = False
             raise
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives; raises as `next`."""
+        while chunk := await self.next():
+            yield chunk
 
     def close(self) -> None:
         """Give the connection back; a body that was not read to its end ends the connection."""
@@ -267,8 +296,11 @@ class HttpTransport:
         silence: float,
         head_seconds: float | None,
         key: str | None,
-    ) -> aiohttp.ClientResponse:
-        server, session = pool.server, await pool.session()
+    ) -> aiohttp.ClientResponse | Answer:
+        server = pool.server
+        if server.endpoint.socket_path is not None and (body is None or isinstance(body, bytes)):
+            return await self._send_unix(await pool.unix(), method, path, body, content_type, silence, head_seconds, key)
+        session = await pool.session()
         headers = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
         if key is not None:
             headers[KEY_HEADER] = key
@@ -292,6 +324,33 @@ class HttpTransport:
                 proxy=pool.proxy,
                 allow_redirects=False,
             )
+
+    @staticmethod
+    async def _send_unix(
+        pool: UnixPool,
+        method: str,
+        path: str,
+        body: bytes | None,
+        content_type: str,
+        silence: float,
+        head_seconds: float | None,
+        key: str | None,
+    ) -> Answer:
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
+        if key is not None:
+            head += f"{KEY_HEADER}: {key}\r\n"
+        if body is not None:
+            head += f"Content-Type: {content_type}\r\n"
+        if body is not None or method != "GET":
+            head += f"Content-Length: {len(body or b'')}\r\n"
+        request = b"%b\r\n%b" % (head.encode("ascii"), body or b"")
+        connection = await pool.connection(min(CONNECT_SECONDS, silence))
+        if head_seconds is None:
+            return await connection.ask(request, silence)
+        async with asyncio.timeout(head_seconds):
+            return await connection.ask(request, silence)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)
@@ -353,16 +412,14 @@ class _TCPConnector(_LastFirst, aiohttp.TCPConnector):
     pass
 
 
-def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
-    _raise_descriptor_limit()
+def _session(endpoint: Endpoint, name: str | None) -> aiohttp.ClientSession:
+    """Connections to an endpoint; a Unix socket's has this name."""
     connector: aiohttp.BaseConnector
-    name_fd: int | None = None
-    if endpoint.socket_path is not None:
-        name, name_fd = embedded.reachable_name(endpoint.socket_path)
+    if name is not None:
         connector = _UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
     else:
         connector = _TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=_IDLE_SECONDS)
-    session = aiohttp.ClientSession(
+    return aiohttp.ClientSession(
         connector=connector,
         headers={WIRE_HEADER: str(WIRE_VERSION)},
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -370,7 +427,6 @@ def _session(endpoint: Endpoint) -> tuple[aiohttp.ClientSession, int | None]:
         auto_decompress=False,
         read_bufsize=_READ_BUFFER_BYTES,
     )
-    return session, name_fd
 
 
 def _proxy(origin: str) -> str | None:

@@ -11,6 +11,7 @@ import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32 in lower case: its order is the order of the numbers."""
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 ID_PATTERN = r"[0-9a-hjkmnp-tv-z]{26}"
 SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
@@ -37,4 +38,4 @@ def _uuid7_base32() -> str:
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
     number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])

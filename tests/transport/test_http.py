@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ def test_a_loop_that_goes_takes_its_connections_along(tmp_path: Path, served_at:
     assert not [loop for loop in http._pools if loop.is_closed()]
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["a body that is whole", "one that is sent piece by piece"])
 def test_what_a_burst_left_behind_is_not_used_in_turn(
-    tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     monkeypatch.setattr(http, "_IDLE_SECONDS", 0.5)
 
@@ -110,23 +111,30 @@ def test_what_a_burst_left_behind_is_not_used_in_turn(
             async def fast(_: Any) -> Any:
                 return fake.json({"ok": True})
 
+            async def pieces() -> AsyncIterator[bytes]:
+                yield b"x"
+
+            async def ask() -> None:
+                response = await transport.open("PUT", "/v1/health", b"x" if whole else pieces())
+                await response.read()
+
             fake.others = [slow]
             transport = http.HttpTransport(fake.url, request_timeout_seconds=5)
-            burst = [asyncio.ensure_future(transport.request("GET", "/v1/health")) for _ in range(40)]
+            burst = [asyncio.ensure_future(ask()) for _ in range(40)]
             while arrived < 40:
                 await asyncio.sleep(0)
             here.set()
             await asyncio.gather(*burst)
-            session = await transport._pool().session()
+            session, unix = await transport._pool().session(), await transport._pool().unix()
             assert session.connector is not None
 
             def idle() -> int:
-                return sum(map(len, session.connector._conns.values()))  # type: ignore[union-attr]
+                return len(unix._idle) if whole else sum(map(len, session.connector._conns.values()))  # type: ignore[union-attr]
 
             assert idle() == 40
             fake.others = [fast]
             while idle() > 1:  # the timeout of the test is the limit: used in turn, none would ever be idle for so long
-                await transport.request("GET", "/v1/health")
+                await ask()
                 await asyncio.sleep(0.002)
 
     asyncio.run(asyncio.wait_for(main(), 10))

@@ -1,0 +1,181 @@
+"""Answers of HTTP/1.1 as they come over a Unix socket: their heads, and their bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from multidict import CIMultiDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONGEST_LINE_BYTES = 4 << 10
+"""Of those between the chunks of a body."""
+PAUSE_BYTES = 1 << 19
+"""So much may lie here for who does not read as fast as it comes."""
+
+
+class Source(Protocol):
+    """Where an answer comes from."""
+
+    def taken(self, answer: Answer) -> None:
+        """What had come of it was read."""
+
+    def abort(self) -> None:
+        """Send no more of it."""
+
+
+class Answer:
+    """An answer whose head is there. It reads like one of aiohttp's, as far as `http.Response` needs.
+
+    Args:
+        source: its connection.
+        status, headers, content_length: as the head says.
+
+    Attributes:
+        status: of HTTP.
+        headers: whatever their case.
+        content_length: None where the head does not say it.
+    """
+
+    def __init__(self, source: Source, status: int, headers: CIMultiDict[str], content_length: int | None) -> None:
+        self.status = status
+        self.headers = headers
+        self.content_length = content_length
+        self.content = self
+        self._source = source
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+        self._over = False
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def readany(self) -> bytes:
+        """What has arrived since the last call, once there is something; nothing at the end."""
+        while not self._pieces:
+            if self._error is not None:
+                raise self._error
+            if self._over:
+                return b""
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        pieces, self._pieces, self._held_bytes = self._pieces, [], 0
+        self._source.taken(self)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def read(self) -> bytes:
+        """All of it."""
+        pieces = []
+        while piece := await self.readany():
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def at_eof(self) -> bool:
+        """Whether all of it was taken."""
+        return self._over and not self._pieces
+
+    def close(self) -> None:
+        """Read no more of it; its connection is closed if there was more to come."""
+        if not self._over:
+            self.end(ConnectionAbortedError("closed here"))
+            self._source.abort()
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody reads as fast as it comes."""
+        return self._held_bytes > PAUSE_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """More of it has come."""
+        self._pieces.append(data)
+        self._held_bytes += len(data)
+        self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more will come."""
+        if not self._over:
+            self._over, self._error = True, error
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Chunks:
+    """Takes a chunked body apart."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        """Of the chunk that is coming, its line end included."""
+        self._line = b""
+        self._trailer = False
+
+    def feed(self, data: bytes) -> Iterator[bytes | None]:
+        """The pieces in it; None is the end of the body."""
+        position, end = 0, len(data)
+        while position < end:
+            if self._left:
+                if self._left > 2:
+                    piece = data[position : position + self._left - 2]
+                    self._left -= len(piece)
+                    position += len(piece)
+                    yield piece
+                else:
+                    step = min(self._left, end - position)
+                    if data[position : position + step] != b"\r\n"[2 - self._left :][:step]:
+                        raise ValueError("a chunk that does not end where it should")
+                    self._left -= step
+                    position += step
+                continue
+            stop = data.find(b"\n", position)
+            self._line += data[position : end if stop < 0 else stop + 1]
+            if len(self._line) > LONGEST_LINE_BYTES:
+                raise ValueError("a line of a chunk that is too long")
+            if stop < 0:
+                return
+            position = stop + 1
+            line, self._line = self._line, b""
+            if self._trailer:
+                if line == b"\r\n":
+                    yield None
+                    return
+            elif size := number(line.partition(b";")[0].strip(), 16):
+                self._left = size + 2
+            else:
+                self._trailer = True
+
+
+def parse_head(text: str) -> tuple[int, CIMultiDict[str], str]:
+    """Status, headers, and version of HTTP.
+
+    Raises:
+        ValueError: this is no head of an answer.
+    """
+    first, *lines = text.split("\r\n")
+    protocol, _, rest = first.partition(" ")
+    if protocol not in ("HTTP/1.1", "HTTP/1.0"):
+        raise ValueError(f"it begins with {first[:40]!r}")
+    status = number(rest[:3].encode("latin-1"), 10)
+    if not 200 <= status < 600:
+        raise ValueError(f"status {status}")
+    headers: CIMultiDict[str] = CIMultiDict()
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise ValueError(f"a header {line[:40]!r}")
+        headers.add(name, value.strip(" \t"))
+    return status, headers, protocol[5:]
+
+
+def number(text: bytes, base: int) -> int:
+    """A number that is nothing but digits: `int` would take signs and underscores too.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.isalnum() or len(text) > 16:
+        raise ValueError(f"{text[:20]!r} where a number should be")
+    return int(text, base)

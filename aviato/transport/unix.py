@@ -1,0 +1,273 @@
+"""HTTP over a Unix socket: connections that are used again. As much of HTTP/1.1 as an aviato server speaks.
+
+Each command is a request, and a general client spends more on it than all the rest of this side: what there is to say on a
+Unix socket needs no proxies, redirects, cookies, compression or TLS. Bodies that are sent piece by piece do not go here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.transport.answers import Answer, Chunks, number, parse_head
+from aviato.transport.faults import CONNECT
+
+LARGEST_HEAD_BYTES = 64 << 10
+_NO_BODY = (204, 304)
+
+
+class Connection(asyncio.Protocol):
+    """A connection with one request under way at most.
+
+    Args:
+        pool: gets it back once an answer has come whole.
+    """
+
+    def __init__(self, pool: UnixPool) -> None:
+        self.idle_since = 0.0
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._head = b""
+        self._coming: asyncio.Future[Answer] | None = None
+        self._answer: Answer | None = None
+        self._left: int | None = None
+        """Of a body whose length is known."""
+        self._chunks: Chunks | None = None
+        self._again = False
+        self._paused = False
+        self._silence = 0.0
+        self._heard = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def ask(self, request: bytes, silence_seconds: float) -> Answer:
+        """Send a request; returns with the head of its answer.
+
+        Args:
+            request: head and body.
+            silence_seconds: how long the server may say nothing, then and while the body comes.
+
+        Raises:
+            TimeoutError: it said nothing for longer.
+            ConnectionError: the connection ended.
+            SandboxUnavailableError: what came is not HTTP.
+        """
+        coming: asyncio.Future[Answer] = self._loop.create_future()
+        self._coming = coming
+        self._silence, self._heard = silence_seconds, self._loop.time()
+        if silence_seconds != float("inf") and (self._timer is None or self._timer.when() > self._heard + silence_seconds):
+            self._watch(silence_seconds)
+        if self._transport is None:
+            raise ConnectionResetError("the server closed it")
+        self._transport.write(request)
+        try:
+            return await coming
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be asked."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Close it, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def taken(self, answer: Answer) -> None:
+        """What had come of an answer was read."""
+        if self._paused and answer is self._answer and self._transport is not None:
+            self._paused, self._heard = False, self._loop.time()
+            self._transport.resume_reading()
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of the answer."""
+        self._heard = self._loop.time()
+        try:
+            if self._answer is None:
+                self._take_head(data)
+            else:
+                self._take_body(self._answer, data)
+        except ValueError as error:
+            self._fail(
+                SandboxUnavailableError(f"{self._pool.where}: not an answer that can be read ({error})", reason="protocol")
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self._transport = None
+        self._pool.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answer is not None and exc is None and self._left is None and self._chunks is None:
+            self._answer.end()  # This is how the end of such a body is told.
+        self._fail(ConnectionResetError("the server closed it" if exc is None else str(exc)))
+
+    # -- inside
+
+    def _take_head(self, data: bytes) -> None:
+        if self._coming is None or self._coming.done():
+            raise ValueError("it was not asked for")
+        self._head += data
+        head, end, body = self._head.partition(b"\r\n\r\n")
+        if not end:
+            if len(self._head) > LARGEST_HEAD_BYTES:
+                raise ValueError("its head is too large")
+            return
+        self._head = b""
+        status, headers, version = parse_head(head.decode("latin-1"))
+        self._left, self._chunks = None, None
+        if status in _NO_BODY:
+            self._left = 0
+        elif (coding := headers.get("Transfer-Encoding")) is not None:
+            if coding.strip().lower() != "chunked":
+                raise ValueError(f"Transfer-Encoding {coding!r}")
+            self._chunks = Chunks()
+        elif "Content-Length" in headers:
+            (length,) = set(headers.getall("Content-Length"))
+            self._left = number(length.encode("latin-1"), 10)
+        until_end = self._left is None and self._chunks is None
+        self._again = not until_end and (
+            "close" not in (said := headers.get("Connection", "").lower()) and (version == "1.1" or "keep-alive" in said)
+        )
+        answer = self._answer = Answer(self, status, headers, self._left)
+        self._coming.set_result(answer)
+        if body or self._left == 0:
+            self._take_body(answer, body)
+
+    def _take_body(self, answer: Answer, data: bytes) -> None:
+        if self._chunks is not None:
+            for piece in self._chunks.feed(data):
+                if piece is None:
+                    self._end(answer)
+                    return
+                answer.feed(piece)
+        elif self._left is None:
+            answer.feed(data)
+        else:
+            if len(data) > self._left:
+                data, self._again = data[: self._left], False  # Nobody has asked for the rest.
+            self._left -= len(data)
+            if data:
+                answer.feed(data)
+            if not self._left:
+                self._end(answer)
+                return
+        if answer.full and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _end(self, answer: Answer) -> None:
+        self._answer = self._coming = None
+        answer.end()
+        if self._again:
+            self._pool.give_back(self)
+        else:
+            self.abort()
+
+    def _fail(self, error: Exception) -> None:
+        coming, answer = self._coming, self._answer
+        self._coming = self._answer = None
+        if answer is not None:
+            answer.end(error)
+        elif coming is not None and not coming.done():
+            coming.set_exception(error)
+        self.abort()
+
+    def _watch(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """One timer serves many requests: to set and cancel one for each costs more than to look now and then."""
+        self._timer = None
+        if self._coming is None or self._silence == float("inf"):
+            return
+        if self._paused:
+            self._heard = self._loop.time()
+        left = self._heard + self._silence - self._loop.time()
+        if left > 0:
+            self._watch(left)
+        else:
+            self._fail(TimeoutError())
+
+
+class UnixPool:
+    """The connections of one loop to one socket.
+
+    Args:
+        where: the server, for messages.
+        name: of the socket, as `connect` takes it.
+        idle_seconds: how long one is kept that nobody uses.
+    """
+
+    def __init__(self, where: str, name: str, idle_seconds: float) -> None:
+        self.where = where
+        self._name = name
+        self._idle_seconds = idle_seconds
+        self._all: set[Connection] = set()
+        self._idle: list[Connection] = []
+        """Those used last are used first, so that the others can go."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def connection(self, seconds: float) -> Connection:
+        """One that nobody uses.
+
+        Raises:
+            SandboxUnavailableError: there is none within this time.
+            OSError: none can be made.
+        """
+        while self._idle:
+            found = self._idle.pop()
+            if found.usable:
+                return found
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                _, made = await loop.create_unix_connection(lambda: Connection(self), self._name)
+        except TimeoutError:
+            raise SandboxUnavailableError(f"{self.where}: no connection within {seconds:g} s", reason=CONNECT) from None
+        self._all.add(made)
+        return made
+
+    def give_back(self, connection: Connection) -> None:
+        """Its answer has come whole."""
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._timer is None:
+            self._timer = loop.call_later(self._idle_seconds, self._close_idle)
+
+    def forget(self, connection: Connection) -> None:
+        """It has ended."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close them all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self._all):
+            connection.abort()
+
+    def _close_idle(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        since = loop.time() - self._idle_seconds
+        for connection in [one for one in self._idle if one.idle_since <= since]:
+            self._idle.remove(connection)
+            connection.abort()
+        if self._idle:
+            self._timer = loop.call_later(self._idle[0].idle_since - since, self._close_idle)

@@ -1,0 +1,238 @@
+"""HTTP over a Unix socket: every way in which an answer can be cut into pieces, and every way in which it can be none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
+from aviato.transport import unix
+from aviato.transport.answers import PAUSE_BYTES, Chunks, parse_head
+from aviato.transport.http import HttpTransport
+
+HEAD = b"HTTP/1.1 200 OK\r\nAviato-Wire: 1\r\n"
+LENGTH = HEAD + b"content-length: 5\r\n\r\nhello"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\nTrailer: t\r\n\r\n"
+UNTIL_END = HEAD + b"\r\nhello"
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def answering(tmp_path: Path, serve: Serve) -> AsyncIterator[str]:
+    """A server that answers by bytes, and how often it was connected to, as the length of a list."""
+    path = str(tmp_path / "socket")
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(tracked, path)
+    try:
+        yield path
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def saying(*pieces: bytes, close: bool = False) -> Serve:
+    """Say these pieces to each request, one by one."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            if close:
+                writer.close()
+                return
+
+    return serve
+
+
+def run(tmp_path: Path, serve: Serve, ask: Callable[[HttpTransport], Coroutine[Any, Any, Any]], seconds: float = 5.0) -> Any:
+    async def main() -> Any:
+        async with answering(tmp_path, serve) as path:
+            return await ask(HttpTransport(f"unix://{path}", request_timeout_seconds=seconds))
+
+    return asyncio.run(main())
+
+
+async def once(transport: HttpTransport) -> bytes:
+    return await transport.request("GET", "/v1/health")
+
+
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED])
+def test_an_answer_is_the_same_however_its_bytes_fall(tmp_path: Path, answer: bytes) -> None:
+    async def ask(transport: HttpTransport) -> list[bytes]:
+        return [await once(transport) for _ in range(2)]
+
+    for cut in range(1, len(answer)):
+        assert run(tmp_path, saying(answer[:cut], answer[cut:]), ask) == [b"hello"] * 2
+    assert run(tmp_path, saying(*(answer[at : at + 1] for at in range(len(answer)))), ask) == [b"hello"] * 2
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+def test_chunks_at_every_cut(step: int) -> None:
+    body = CHUNKED.partition(b"\r\n\r\n")[2]
+    chunks, found = Chunks(), []
+    for at in range(0, len(body), step):
+        found += list(chunks.feed(body[at : at + step]))
+    assert found[-1] is None
+    assert b"".join(piece for piece in found if piece) == b"hello"
+
+
+def test_the_end_of_the_connection_can_be_the_end_of_a_body(tmp_path: Path) -> None:
+    assert run(tmp_path, saying(UNTIL_END, b" again", close=True), once) == b"hello again"
+
+
+def test_no_content(tmp_path: Path) -> None:
+    assert run(tmp_path, saying(b"HTTP/1.1 204 No Content\r\nAviato-Wire: 1\r\n\r\n"), once) == b""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 99 x\r\n\r\n",
+        HEAD + b"no header\r\n\r\n",
+        HEAD + b"Content-Length: +5\r\n\r\nhello",
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n",
+        b"x" * (unix.LARGEST_HEAD_BYTES + 1),
+    ],
+)
+def test_what_is_not_http(tmp_path: Path, answer: bytes) -> None:
+    with pytest.raises(SandboxUnavailableError, match="not an answer that can be read") as caught:
+        run(tmp_path, saying(answer), once)
+    assert caught.value.reason == "protocol"
+
+
+@pytest.mark.parametrize("answer", [b"", HEAD, LENGTH[:-1], CHUNKED[:-8]])
+def test_a_cut_is_a_lost_connection(tmp_path: Path, answer: bytes) -> None:
+    with pytest.raises(SandboxUnavailableError, match="connection lost") as caught:
+        run(tmp_path, saying(answer, close=True), once)
+    assert caught.value.reason == "connection_lost"
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("answer", [b"", HEAD, LENGTH[:-1]])
+def test_silence_is_told_by_what_was_heard_last(tmp_path: Path, answer: bytes) -> None:
+    with pytest.raises(SandboxRequestTimeoutError, match="no answer within"):
+        run(tmp_path, saying(answer), once, 0.2)
+
+
+def test_a_connection_is_used_again_unless_more_came_than_was_asked_for(tmp_path: Path) -> None:
+    made = []
+
+    def counted(serve: Serve) -> Serve:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            made.append(writer)
+            await serve(reader, writer)
+
+        return connected
+
+    async def thrice(transport: HttpTransport) -> None:
+        for _ in range(3):
+            assert await once(transport) == b"hello"
+
+    for answer, expected in ((LENGTH, 1), (LENGTH + b"HTTP/1.1 200 OK\r\n\r\n", 3), (LENGTH.replace(b"1.1", b"1.0"), 3)):
+        made.clear()
+        run(tmp_path, counted(saying(answer)), thrice)
+        assert len(made) == expected
+        closing = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    made.clear()
+    run(tmp_path, counted(saying(closing)), thrice)
+    assert len(made) == 3
+
+
+def test_a_slow_reader_holds_the_server_up(tmp_path: Path) -> None:
+    size, sent = 64 * PAUSE_BYTES, 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % size)
+        while sent < size:
+            writer.write(b"x" * (1 << 16))
+            sent += 1 << 16
+            await writer.drain()
+
+    async def ask(transport: HttpTransport) -> None:
+        response = await transport.open("GET", "/v1/large")
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.1)
+        assert sent < size // 4
+        got = 0
+        while piece := await response.next():
+            got += len(piece)
+        assert got == size
+        assert response.finished
+
+    run(tmp_path, serve, ask, 0.3)
+
+
+def test_a_request_that_is_given_up_takes_its_connection_along(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""
+        gone.set()
+
+    async def ask(transport: HttpTransport) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(once(transport), 0.05)
+        await asyncio.wait_for(gone.wait(), 5)
+
+    run(tmp_path, serve, ask)
+
+
+def test_idle_connections_are_closed_after_a_while(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with answering(tmp_path, saying(LENGTH)) as path:
+            pool = unix.UnixPool("here", path, idle_seconds=0.05)
+            connections = [await pool.connection(1) for _ in range(3)]
+            for connection in connections:
+                answer = await connection.ask(b"GET / HTTP/1.1\r\n\r\n", 5)
+                assert await answer.read() == b"hello"
+            assert await pool.connection(1) is connections[-1]
+            while any(one.usable for one in connections[:-1]):
+                await asyncio.sleep(0.01)
+            assert connections[-1].usable
+            pool.close()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_headers_are_found_whatever_their_case() -> None:
+    status, headers, version = parse_head("HTTP/1.1 409 Conflict\r\nRetry-After:  7 \r\nX: a\r\nX: b")
+    assert (status, version, headers["retry-after"], headers.getall("x")) == (409, "1.1", "7", ["a", "b"])
+
+
+def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:
+    async def ask(transport: HttpTransport) -> None:
+        for path in ("/v1/a b", "/v1/a\r\nX: y", "/v1/ä"):
+            with pytest.raises(ValueError, match="percent-encoded"):
+                await transport.request("GET", path)
+
+    run(tmp_path, saying(LENGTH), ask)
