@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHARE = 2
 """They may have one in so many of the descriptors."""
+LEAST = 32
 BATCH = 16
 """One in so many is cut off at once, so that a flood is not looked through for each that comes."""
 TENANT_SHARE = 0.75
@@ -55,7 +56,7 @@ class Crowd:
 
     def most(self) -> int:
         """How many may be connected."""
-        return max(32, open_files() // SHARE)
+        return max(LEAST, open_files() // SHARE)
 
     def begin(self, request: web.Request, caller: Caller) -> None:
         """A request is under way on its connection.
@@ -63,7 +64,7 @@ class Crowd:
         Raises:
             SandboxResourceExhaustedError: there are as many as there may be.
         """
-        if len(self._busy) >= TENANT_SHARE * self.most():
+        if len(self._busy) >= TENANT_SHARE * LEAST and len(self._busy) >= TENANT_SHARE * self.most():
             self._refuse(request, caller)
         self._busy[request.protocol] = caller.tenant
         self._of_tenant[caller.tenant] += 1

@@ -102,12 +102,13 @@ async def acknowledge(call: Call) -> web.Response:
     return done()
 
 
-_EXEC = "/v1/sandboxes/{sandbox_id}/execs/{exec_id}"
+EXECS = "/v1/sandboxes/{sandbox_id}/execs"
+_EXEC = f"{EXECS}/{{exec_id}}"
 
 ROUTES = (
     Route(
         method="POST",
-        path="/v1/sandboxes/{sandbox_id}/execs",
+        path=EXECS,
         handler=start,
         summary="Run a command, or join the one with the same id, and stream it",
         body=ExecRequest,
@@ -170,7 +171,7 @@ ROUTES = (
     ),
     Route(
         method="POST",
-        path="/v1/sandboxes/{sandbox_id}/execs/cancel",
+        path=f"{EXECS}/cancel",
         handler=cancel_all,
         summary="Kill all commands but the main one, and what they left behind; answers when they are dead",
         answers={204: None},

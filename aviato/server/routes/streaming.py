@@ -37,9 +37,9 @@ async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed) -> web.St
     """Send a command's frames: at once if it ends quickly, else as they come."""
     try:
         held = await _hold_back(feed, HOLD_BACK_SECONDS)
-        if feed.over and len(held) <= HOLD_BACK_BYTES:
-            return web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
-        return await _stream(request, feed, held)
+        if not feed.over or len(held) > HOLD_BACK_BYTES:
+            return await _stream(request, feed, held)
+        return await _send_whole(request, held)  # Here, so that the client need not wait for what is done at the end.
     finally:
         feed.close()
 
@@ -54,9 +54,7 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
         held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
         if feed.over and len(held) <= HOLD_BACK_BYTES:
-            response = web.Response(body=held, content_type=FRAMES_CONTENT_TYPE)
-            await response.prepare(request)
-            await response.write_eof()
+            response = await _send_whole(request, held)
         else:
             response = await _stream(request, feed, held)
         over = feed.over and not (request.transport is None or request.transport.is_closing())
@@ -66,6 +64,13 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
     finally:
         feed.close()
         left(over)
+    return response
+
+
+async def _send_whole(request: web.Request, frames: bytes) -> web.Response:
+    response = web.Response(body=frames, content_type=FRAMES_CONTENT_TYPE)
+    await response.prepare(request)
+    await response.write_eof()
     return response
 
 
