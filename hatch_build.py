@@ -1,4 +1,4 @@
-"""Compiles the part of a sandbox's birth that is C, where there is a compiler. Without one aviato does the same in Python."""
+"""Compiles the part of the template that is C, where there is a compiler. Without one aviato does the same in Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "aviato/server/backends/local/birth.c"
-LIBRARY = "aviato/server/backends/local/birth.so"
+SOURCES = ("birth.c", "template.c")
+DIRECTORY = "aviato/server/backends/local"
+LIBRARY = f"{DIRECTORY}/libaviato.so"
 
 
 class CustomBuildHook(BuildHookInterface):
@@ -36,7 +37,8 @@ class CustomBuildHook(BuildHookInterface):
             return False
         # A new file, put in place at once: servers may have the old one in use.
         new = library.with_name(f"{library.name}.{os.getpid()}")
-        command = [*compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(new), str(Path(self.root, SOURCE))]
+        sources = [str(Path(self.root, DIRECTORY, name)) for name in SOURCES]
+        command = [*compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(new), *sources]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             new.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import shutil
+import socket
 import sysconfig
 
 import pytest
@@ -128,16 +129,19 @@ def test_a_call_is_what_was_noted(arguments, forgiven, skip):
 # -- as they are made -------------------------------------------------------------------------------------------------------
 
 
-def bear(calls, look, *, registers=None, kept=1):
+def bear(calls, look, *, registers=None, unneeded=-1, kept=1, meanwhile=bool):
     """A child without namespaces of its own that makes the calls and then looks at itself: error, label and what it saw."""
     read_end, write_end = os.pipe()
     given = (ctypes.c_int32 * native.REGISTERS)(*[-1] * native.REGISTERS)
     for number in (native.CONNECTION, native.LISTENER, native.NOTE, native.CHILDREN):
         given[number] = write_end
+    for number, fd in (registers or {}).items():
+        given[number] = fd
     room = ctypes.create_string_buffer(8)
     program = b"".join(call.encode() for call in calls)
-    birth = native.Birth(0, -1, ctypes.addressof(room), 8, b"a-long-name", program, len(program), given, kept, -1, 0, 0)
-    pid = native.load()(birth)
+    at = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p)
+    birth = native.Birth(0, -1, ctypes.addressof(room), 8, b"a-long-name", unneeded, at, len(program), given, kept, -1, 0, 0)
+    pid = native.load().aviato_birth(birth)
     if pid == 0:
         try:
             seen = [birth.error, birth.label, room.value.decode(), None if birth.error else look()]
@@ -146,11 +150,12 @@ def bear(calls, look, *, registers=None, kept=1):
             os._exit(0)
     os.close(write_end)
     os.close(birth.pidfd)
+    meanwhile()
     said = os.read(read_end, 1 << 16)
     os.close(read_end)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     error, birth.label, title, saw = json.loads(said)
-    return error, native.label(program, birth) if error else title, saw
+    return error, native.label(birth) if error else title, saw
 
 
 def labelled(text, *calls):
@@ -228,6 +233,29 @@ def test_descriptors_are_remembered_and_arranged(tmp_path):
     assert seen[str(FIRST + native.SOCKETS)][0] == "/dev/null"
 
 
+@compiled
+@pytest.mark.parametrize("sent", [b"m", b""], ids=["it tells", "it dies"])
+def test_a_child_waits_for_its_template_or_its_death(sent, tmp_path):
+    """It holds no end of the socket by which it would keep itself waiting."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    recorder = Recorder()
+    recorder.wait_for_maps()
+    recorder.change_directory("/")
+    recorder.return_to(recorder.kept("lower"))
+
+    def meanwhile():
+        theirs.close()
+        with ours, tmp_path.joinpath("x").open("w"):
+            if sent:
+                directory = os.open(tmp_path, os.O_RDONLY)
+                socket.send_fds(ours, [sent], [directory])
+                os.close(directory)
+
+    waiting = {"registers": {native.SYNC: theirs.fileno()}, "unneeded": ours.fileno(), "meanwhile": meanwhile}
+    error, said, seen = bear(labelled("wait", *recorder.calls), os.getcwd, **waiting)
+    assert (error, said, seen) == ((0, "a-long-", str(tmp_path)) if sent else (errno.EPIPE, "wait", None))
+
+
 def descriptors():
     found = {}
     for fd in range(FIRST, 2048):
@@ -244,8 +272,8 @@ def test_no_child_without_its_namespaces():
     given = (ctypes.c_int32 * native.REGISTERS)()
     room = ctypes.create_string_buffer(8)
     # A new user namespace and a shared file system do not go together.
-    birth = native.Birth(0x10000000 | 0x200, -1, ctypes.addressof(room), 8, b"x", b"", 0, given, 0, -1, 0, 0)
-    assert native.load()(birth) == -1
+    birth = native.Birth(0x10000000 | 0x200, -1, ctypes.addressof(room), 8, b"x", -1, None, 0, given, 0, -1, 0, 0)
+    assert native.load().aviato_birth(birth) == -1
     assert birth.error == errno.EINVAL
 
 

@@ -17,28 +17,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#ifndef SYS_clone3
-#define SYS_clone3 435
-#endif
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef SYS_open_tree
-#define SYS_open_tree 428
-#endif
-#ifndef SYS_move_mount
-#define SYS_move_mount 429
-#endif
-#ifndef SYS_mount_setattr
-#define SYS_mount_setattr 442
-#endif
-#ifndef CLONE_PIDFD
-#define CLONE_PIDFD 0x1000
-#endif
+#include "birth.h"
+
 
 /* What is no system call of these arguments. */
 enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4 };
@@ -59,7 +42,7 @@ const char aviato_operations[] = OPERATIONS(NAME);
 static const long numbers[] = {OPERATIONS(NUMBER)};
 #define OPERATION_COUNT (sizeof numbers / sizeof numbers[0])
 
-enum { ARGUMENTS = 6, REGISTERS = 64, ERRORS = 4 };
+enum { ARGUMENTS = 6, ERRORS = 4 };
 enum { VALUE, TEXT, REGISTER };
 enum { ANY_ERROR = 255 };
 enum { FIRST_DESCRIPTOR = 3, HIGH_DESCRIPTOR = REGISTERS };
@@ -75,21 +58,6 @@ struct call {
     uint8_t unused[6];
     int64_t arguments[ARGUMENTS]; /* by kind: itself, an offset in the text, the number of a register */
     char text[];
-};
-
-struct birth {
-    uint64_t flags;     /* of clone(2) */
-    int64_t group;      /* directory of the control group that it is born in, or -1 */
-    char *title;        /* where the command line lies, and what it becomes */
-    uint64_t title_size;
-    const char *name;
-    const char *program; /* calls, one behind the other */
-    uint64_t size;
-    int32_t *registers; /* REGISTERS of them; those below `kept` become the descriptors from FIRST_DESCRIPTOR on */
-    uint64_t kept;
-    int32_t pidfd;      /* out, in the parent */
-    int32_t error;      /* out, in the child: why it is not confined, or 0 */
-    int64_t label;      /* out, in the child: offset in the program of the step that failed */
 };
 
 static int is_forgiven(const struct call *call, int error) {
@@ -207,7 +175,6 @@ static int become(const struct birth *birth, int32_t *registers, int64_t *label)
     return error ? error : arrange(registers, birth->kept);
 }
 
-/* Returns the child's number in the parent, 0 in the child, and -1 where there is none. */
 long aviato_birth(struct birth *birth) {
     long pid;
     int pidfd = -1;
@@ -224,6 +191,8 @@ long aviato_birth(struct birth *birth) {
     }
     int32_t registers[REGISTERS];
     memcpy(registers, birth->registers, sizeof registers);
+    if (birth->unneeded >= 0)
+        close((int)birth->unneeded);
     int64_t label = 0;
     int error = birth->kept <= REGISTERS ? become(birth, registers, &label) : EINVAL;
     if (error) {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import bare
+from aviato.server.backends.local import bare, native
 
 END_SECONDS = 5.0
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
@@ -70,8 +70,10 @@ class TemplateControl:
         self._number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self._number] = answer
-        calls: bytes = request.pop("calls") or b""
-        message = json.dumps({**request, "n": self._number}).encode() + b"\0" + calls
+        message = native.request(self._number, request)
+        if message is None:
+            calls: bytes = request["calls"] or b""
+            message = json.dumps({**request, "calls": None, "n": self._number}).encode() + b"\0" + calls
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         while self.alive:
             try:
@@ -106,7 +108,7 @@ class TemplateControl:
             if not data:
                 self._died()
                 return
-            self._answered(json.loads(data), fds)
+            self._answered(json.loads(data.decode(errors="replace")), fds)
 
     def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
         answer = self._asked.pop(message.get("n", 0), None)
@@ -114,9 +116,8 @@ class TemplateControl:
             for fd in fds:
                 os.close(fd)
         elif "error" in message:
-            answer.set_exception(
-                SandboxUnavailableError(f"a sandbox could not be made: {message['error']}", reason="start_failed")
-            )
+            why = f"{message['error']}: {os.strerror(message['errno'])}" if message["errno"] else message["error"]
+            answer.set_exception(SandboxUnavailableError(f"a sandbox could not be made: {why}", reason="start_failed"))
         else:
             answer.set_result((message["pid"], fds[0]))
 

@@ -1,4 +1,4 @@
-"""The compiled part of a sandbox's birth, where there is one: `birth.c`. Standard library only: the template loads it.
+"""The compiled part of a template, where there is one: `birth.c`, `template.c`. Standard library only: the template loads it.
 
 It is compiled when aviato is built, by whichever C compiler is there. Without one, and for what it does not fit, the same steps
 are taken by `kernel.Kernel`.
@@ -12,7 +12,7 @@ import os
 import struct
 from typing import Any
 
-LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "birth.so")
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libaviato.so")
 SWITCH = "AVIATO_COMPILED"
 """An environment variable of the server: `0` leaves the compiled part out."""
 
@@ -46,7 +46,8 @@ class Birth(ctypes.Structure):
         ("title", ctypes.c_void_p),
         ("title_size", ctypes.c_uint64),
         ("name", ctypes.c_char_p),
-        ("program", ctypes.c_char_p),
+        ("unneeded", ctypes.c_int64),
+        ("program", ctypes.c_void_p),
         ("size", ctypes.c_uint64),
         ("registers", ctypes.POINTER(ctypes.c_int32)),
         ("kept", ctypes.c_uint64),
@@ -56,27 +57,75 @@ class Birth(ctypes.Structure):
     )
 
 
-def label(calls: bytes, birth: Birth) -> str:
+ENDED, MESSAGE, CHILDREN_DIED, BORN = range(4)
+"""What a template's turn ends with: the server is gone, a message that it does not serve, the dead, being a child itself."""
+GIVEN = 4
+"""Descriptors that can come with a message."""
+MAGIC = b"AVB\1"
+REQUEST = struct.Struct("=4s7I")
+"""`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin."""
+TREE = struct.Struct("=II")
+HAS_PORTS, HAS_LOWER = 1, 2
+
+
+class Turn(ctypes.Structure):
+    """`struct template`."""
+
+    _fields_ = (
+        ("control", ctypes.c_int32),
+        ("children", ctypes.c_int32),
+        ("alone", ctypes.c_int32),
+        ("fds", ctypes.c_int32 * GIVEN),
+        ("fd_count", ctypes.c_int32),
+        ("buffer", ctypes.c_void_p),
+        ("room", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("namespaces", ctypes.c_uint64),
+        ("ports", ctypes.c_int32),
+        ("connection", ctypes.c_int32),
+        ("birth", Birth),
+    )
+
+
+def request(number: int, wanted: dict[str, Any]) -> bytes | None:
+    """The usual request as compiled code takes it; None for one that Python has to serve.
+
+    Args:
+        number: of the request.
+        wanted: see `TemplateControl.create`.
+    """
+    calls, trees, lower = wanted["calls"], wanted["trees"], wanted["lower"]
+    if calls is None or wanted["groups"] or wanted["content"] or wanted["born_filter"]:
+        return None
+    flags = (HAS_PORTS if wanted["ports"] else 0) | (HAS_LOWER if lower is not None else 0)
+    names = [wanted["place"], *wanted["owned"], *([lower] if lower is not None else []), *(path for _, _, path, _ in trees)]
+    text = b"".join(TREE.pack(register, attributes) for register, _, _, attributes in trees)
+    text += b"".join(os.fsencode(name) + b"\0" for name in names)
+    text += b"\0" * (-(REQUEST.size + len(text)) % 8)
+    counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))
+    return REQUEST.pack(MAGIC, number, wanted["uid"], wanted["gid"], flags, *counts) + text + bytes(calls)
+
+
+def label(birth: Birth) -> str:
     """What the call was for at which a child failed."""
-    begin = int(birth.label) + CALL.size
-    return calls[begin : calls.index(b"\0", begin)].decode()
+    return ctypes.string_at(birth.program + birth.label + CALL.size).decode()
 
 
 @functools.cache
 def load() -> Any | None:
-    """The function; None where there is none that fits."""
+    """The library; None where there is none that fits."""
     try:
         # Held: the interpreter's lock must not be given up, since the child has no other thread to get it back from.
         library = ctypes.PyDLL(LIBRARY)
         names = ctypes.c_char.in_dll(library, "aviato_operations")
         if ctypes.string_at(ctypes.addressof(names)).decode().split() != list(OPERATIONS):
             return None  # Compiled from another version of its source.
-        function = library.aviato_birth
+        library.aviato_birth.argtypes = (ctypes.POINTER(Birth),)
+        library.aviato_birth.restype = ctypes.c_long
+        library.aviato_template.argtypes = (ctypes.POINTER(Turn),)
     except (OSError, ValueError, AttributeError):
         return None
-    function.argtypes = (ctypes.POINTER(Birth),)
-    function.restype = ctypes.c_long
-    return function
+    return library
 
 
 def wanted() -> bool:

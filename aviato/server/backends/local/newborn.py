@@ -60,7 +60,7 @@ def execute(
         confinement.execute(request["plan"])
         connection, listener, note, *others = fds
         _arrange([connection, listener, note, kernel.kept("layer"), kernel.kept("sockets"), children, *others])
-        _supervise(request, len(others))
+        _supervise(request["ports"], len(others), _descent(request["descent"]), bytes.fromhex(request["born_filter"]))
     except Unfit as error:
         _report(fds[0], f"mounted_files: {error}", _UNFIT)
     except BaseException as error:
@@ -69,33 +69,34 @@ def execute(
         os._exit(1)
 
 
-def go_on(request: dict[str, Any], birth: native.Birth, connection: int) -> NoReturn:
+def go_on(birth: native.Birth, connection: int, ports: bool, born_filter: bytes = b"") -> NoReturn:
     """Be the supervisor, in a child that compiled code has confined.
 
     Args:
-        request: what the sandbox is to be.
         birth: what came of it.
         connection: where to say that nothing came of it.
+        ports: whether there is a descriptor for them.
+        born_filter: see `program.run`.
     """
     try:
         if birth.error:
-            raise StepError(f"{native.label(request['calls'], birth)}: {OSError(birth.error, os.strerror(birth.error))}")
+            raise StepError(f"{native.label(birth)}: {OSError(birth.error, os.strerror(birth.error))}")
         connection = CONNECTION
-        _supervise(request, birth.kept - native.OTHERS)
+        _supervise(ports, birth.kept - native.OTHERS, None, born_filter)
     except BaseException as error:
         _report(connection, _why(error))
     finally:
         os._exit(1)
 
 
-def _supervise(request: dict[str, Any], others: int) -> None:
-    descent = request["descent"]
-    if descent:
-        descent = program.Descent(bytes.fromhex(descent["filter"]), descent["exact"])
-    groups = tuple(range(PORTS + bool(request["ports"]), PORTS + others))
-    ports = PORTS if request["ports"] else None
-    born = bytes.fromhex(request["born_filter"]) or None
-    program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, ports, groups, descent or None, born)
+def _descent(asked: dict[str, Any] | None) -> program.Descent | None:
+    return program.Descent(bytes.fromhex(asked["filter"]), asked["exact"]) if asked else None
+
+
+def _supervise(ports: bool, others: int, descent: program.Descent | None, born_filter: bytes) -> None:
+    groups = tuple(range(PORTS + ports, PORTS + others))
+    number = PORTS if ports else None
+    program.run(CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, number, groups, descent, born_filter or None)
 
 
 def _why(error: BaseException) -> str:

@@ -23,13 +23,20 @@ import errno
 import fcntl
 import gc
 import json
+import mmap
 import select
 import signal
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import native, newborn, syscalls
 from aviato.server.supervisor import lineage, program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Message = tuple[bytes | None, list[int]]
+    """What the server asks for, with descriptors; nothing where children have died."""
 
 LARGEST_MESSAGE = 1 << 18
 ALL_NAMESPACES = (
@@ -127,24 +134,55 @@ class Template:
         self._arguments = (start, end - start)
         self._supervisors: set[int] = set()
         """Of sandboxes without namespaces."""
-        self._bear_compiled = native.load()
+        self._native = native.load()
         self._orphans = False
         """Whether there have been any: what a supervisor that is killed leaves behind comes to this process."""
 
     def run(self) -> None:
         """Serve until the server is gone."""
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._children, select.POLLIN)
         gc.collect()
         gc.freeze()
         gc.disable()
+        turns = self._turns() if self._native is None else self._compiled_turns(self._native)
+        for data, fds in turns:
+            if data is None:
+                self._reap()
+            else:
+                self._serve(data, fds)
+
+    def _turns(self) -> Iterator[Message]:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._children, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
                 if fd == self._children:
-                    self._reap()
-                elif not self._serve():
+                    yield None, []
+                    continue
+                space = socket.CMSG_SPACE(native.GIVEN * 4)
+                data, ancillary, _, _ = self._control.recvmsg(LARGEST_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+                fds = array.array("i")
+                for _, _, payload in ancillary:
+                    fds.frombytes(payload)
+                if not data:
                     return
+                yield data, list(fds)
+
+    def _compiled_turns(self, library: Any) -> Iterator[Message]:
+        """As `_turns`, but the usual requests are served on the way."""
+        room = mmap.mmap(-1, LARGEST_MESSAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start, size = self._arguments
+        turn = native.Turn(self._control.fileno(), self._children, 1, room=LARGEST_MESSAGE, namespaces=ALL_NAMESPACES)
+        turn.buffer = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        turn.birth.title, turn.birth.title_size, turn.birth.name = start, size, newborn.NAME
+        while True:
+            turn.alone = not self._orphans
+            what = library.aviato_template(turn)
+            if what == native.BORN:
+                newborn.go_on(turn.birth, turn.connection, bool(turn.ports))
+            if what == native.ENDED:
+                return
+            yield (None, []) if what == native.CHILDREN_DIED else (room[: turn.size], turn.fds[: turn.fd_count])
 
     def _reap(self) -> None:
         os.read(self._children, 4096)
@@ -168,27 +206,19 @@ class Template:
                 except ProcessLookupError:
                     pass
 
-    def _serve(self) -> bool:
-        data, ancillary, _, _ = self._control.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
-        fds = array.array("i")
-        for _, _, payload in ancillary:
-            fds.frombytes(payload)
-        if not data:
-            return False
+    def _serve(self, data: bytes, kept: list[int]) -> None:
         head, _, calls = data.partition(b"\0")
         request = json.loads(head)
         request["calls"] = calls
-        kept: list[int] = list(fds)
         try:
             pid, pidfd = self._create(request, kept)
             kept.append(pidfd)
             self._tell({"n": request["n"], "pid": pid}, [pidfd])
         except OSError as error:
-            self._tell({"n": request["n"], "errno": error.errno, "error": str(error)})
+            self._tell({"n": request["n"], "errno": 0, "error": str(error)})
         finally:
             for fd in kept:
                 os.close(fd)
-        return True
 
     def _tell(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -224,7 +254,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             if request["plan"] is None:
-                pid, pidfd = self._bear(request, namespaces, supervisors, theirs, fds, trees)
+                pid, pidfd = self._bear(request, namespaces, supervisors, (ours, theirs), fds, trees)
             else:
                 pid, pidfd = syscalls.clone(0 if request["descent"] else namespaces, supervisors)
                 if pid == 0:
@@ -249,7 +279,7 @@ class Template:
         request: dict[str, Any],
         namespaces: int,
         supervisors: int | None,
-        sync: socket.socket,
+        sync: tuple[socket.socket, socket.socket],
         fds: list[int],
         trees: list[tuple[int, str, int]],
     ) -> tuple[int, int]:
@@ -257,7 +287,7 @@ class Template:
         connection, listener, note, *others = fds
         start, size = self._arguments
         registers = (ctypes.c_int32 * native.REGISTERS)(connection, listener, note, ABSENT, ABSENT, self._children, *others)
-        registers[native.SYNC] = sync.fileno()
+        registers[native.SYNC] = sync[1].fileno()
         for number, _, tree in trees:
             registers[number] = tree
         calls = request["calls"]
@@ -267,7 +297,8 @@ class Template:
             start,
             size,
             newborn.NAME,
-            calls,
+            sync[0].fileno(),
+            ctypes.cast(ctypes.c_char_p(calls), ctypes.c_void_p),
             len(calls),
             registers,
             native.OTHERS + len(others),
@@ -275,11 +306,11 @@ class Template:
             0,
             0,
         )
-        if self._bear_compiled is None:
+        if self._native is None:
             raise OSError(errno.ENOSYS, "the compiled part of a sandbox's birth is gone; start the server again")
-        pid = self._bear_compiled(birth)
+        pid = self._native.aviato_birth(birth)
         if pid == 0:
-            newborn.go_on(request, birth, connection)
+            newborn.go_on(birth, connection, request["ports"], bytes.fromhex(request["born_filter"]))
         if pid < 0:
             raise OSError(birth.error, f"clone: {os.strerror(birth.error)}")
         return pid, birth.pidfd

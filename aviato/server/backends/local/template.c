@@ -1,0 +1,342 @@
+/* The template's turn: a request is read, a place is made, a sandbox is born in it, the server is answered.
+ *
+ * Each clone takes the template's pages away from it as well: what it writes to next is copied, as in its child. So the usual
+ * request is served without Python too. Whatever is unusual is handed to it, as it came. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "birth.h"
+
+#define MAGIC "AVB\1"
+
+enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
+enum { HAS_PORTS = 1, HAS_LOWER = 2 };
+enum { GIVEN = 4, KEPT = 24, MOST_TREES = 8 };
+
+struct request { /* the strings behind it: place, owned, lower if there is one, and the paths of the trees */
+    char magic[4];
+    uint32_t number;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t flags;
+    uint32_t owned;
+    uint32_t trees;
+    uint32_t program; /* where the calls begin */
+};
+
+struct tree {
+    uint32_t number; /* of the register */
+    uint32_t attributes;
+};
+
+struct template {
+    int32_t control;
+    int32_t children;
+    int32_t alone; /* nothing but supervisors in namespaces has been made: the dead need no second look */
+    int32_t fds[GIVEN]; /* out: what came with a message */
+    int32_t fd_count;
+    char *buffer;
+    uint64_t room;
+    uint64_t size; /* out: of the message in the buffer */
+    uint64_t namespaces;
+    int32_t ports; /* out, in the child */
+    int32_t connection; /* out, in the child: where to say that it is not confined */
+    struct birth birth;
+};
+
+struct making {
+    int kept[KEPT]; /* what is closed in the end */
+    int kept_count;
+    const char *what; /* that failed */
+    const char *where;
+};
+
+static int keep(struct making *making, int fd) {
+    if (fd >= 0 && making->kept_count < KEPT)
+        making->kept[making->kept_count++] = fd;
+    return fd;
+}
+
+static int failed(struct making *making, const char *what, const char *where) {
+    making->what = what;
+    making->where = where;
+    return -1;
+}
+
+static const char *after(const char *text, const char *end) {
+    const char *next = memchr(text, 0, (size_t)(end - text));
+    return next ? next + 1 : end;
+}
+
+static int write_file(const char *path, const char *content) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t written = write(fd, content, strlen(content));
+    int error = errno;
+    close(fd);
+    errno = error;
+    return written < 0 ? -1 : 0;
+}
+
+static int bound(const char *name, int kind) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strncpy(address.sun_path, name, sizeof address.sun_path - 1);
+    int fd = socket(AF_UNIX, kind | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name) + 1)) < 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+/* A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns. */
+static int make_place(struct making *making, const struct request *request, const char *place, const char *end, int32_t *registers) {
+    if (mkdir(place, 0711) < 0)
+        return failed(making, "mkdir", place);
+    /* A path of one letter is never too long for a socket. */
+    if (chdir(place) < 0)
+        return failed(making, "chdir", place);
+    const char *name = after(place, end);
+    for (uint32_t i = 0; i < request->owned; i++, name = after(name, end))
+        if (mkdir(name, 0755) < 0 || chown(name, request->uid, request->gid) < 0)
+            return failed(making, "mkdir and chown", name);
+    if ((registers[NOTE] = keep(making, open("note", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600))) < 0)
+        return failed(making, "open", "note");
+    if (flock(registers[NOTE], LOCK_EX | LOCK_NB) < 0)
+        return failed(making, "flock", "note");
+    if ((registers[LISTENER] = keep(making, bound("s", SOCK_STREAM))) < 0)
+        return failed(making, "bind", "s");
+    if (request->flags & HAS_PORTS && (registers[OTHERS] = keep(making, bound("p", SOCK_SEQPACKET))) < 0)
+        return failed(making, "bind", "p");
+    return 0;
+}
+
+static int copy_tree(const char *path, int recursive, uint64_t attributes, int user_namespace) {
+    int flags = recursive ? AT_RECURSIVE : 0;
+    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+    uint64_t what[4] = {attributes, 0, 0, (uint64_t)user_namespace};
+    if (fd >= 0 && syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, what, sizeof what) < 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static ssize_t send_with(int sock, const char *text, size_t size, int fd) {
+    struct iovec part = {(void *)text, size};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {.room = {0}};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof control.room;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(sock, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+/* Let a child have one unprivileged id, and what lies below its writable layer, its owner mapped to that id. */
+static int map_ids(struct making *making, const struct request *request, long pid, const char *lower, int sync) {
+    char path[64], map[64];
+    int tree = -1;
+    snprintf(path, sizeof path, "/proc/%ld/setgroups", pid);
+    if (write_file(path, "deny") < 0)
+        return failed(making, "deny", "setgroups");
+    snprintf(path, sizeof path, "/proc/%ld/uid_map", pid);
+    snprintf(map, sizeof map, "0 %u 1", request->uid);
+    if (write_file(path, map) < 0)
+        return failed(making, "write", "uid_map");
+    snprintf(path, sizeof path, "/proc/%ld/gid_map", pid);
+    snprintf(map, sizeof map, "0 %u 1", request->gid);
+    if (write_file(path, map) < 0)
+        return failed(making, "write", "gid_map");
+    if (lower) {
+        snprintf(path, sizeof path, "/proc/%ld/ns/user", pid);
+        int namespace = keep(making, open(path, O_RDONLY | O_CLOEXEC));
+        if (namespace < 0)
+            return failed(making, "open", "ns/user");
+        if ((tree = keep(making, copy_tree(lower, 0, MOUNT_ATTR_IDMAP, namespace))) < 0)
+            return failed(making, "map the ids of", lower);
+    }
+    return send_with(sync, "m", 1, tree) < 0 ? failed(making, "send", "the maps") : 0;
+}
+
+/* Returns the number of the child, 0 in it, or -1. */
+static long make_sandbox(struct template *template, struct making *making, const struct request *request, int *pidfd) {
+    const char *place = (const char *)(request + 1) + request->trees * sizeof(struct tree), *end = template->buffer + request->program;
+    const char *lower = NULL, *text = after(place, end);
+    int32_t registers[REGISTERS];
+    memset(registers, -1, sizeof registers);
+    registers[CONNECTION] = template->fds[0];
+    registers[CHILDREN] = template->children;
+    if (make_place(making, request, place, end, registers) < 0)
+        return -1;
+    for (uint32_t i = 0; i < request->owned; i++)
+        text = after(text, end);
+    if (request->flags & HAS_LOWER) {
+        lower = text;
+        text = after(text, end);
+    }
+    const struct tree *tree = (const struct tree *)(request + 1);
+    for (uint32_t i = 0; i < request->trees; i++, tree++, text = after(text, end)) {
+        int fd = keep(making, copy_tree(text, 1, tree->attributes, 0));
+        if (fd < 0 || tree->number >= REGISTERS)
+            return failed(making, "open_tree", text);
+        registers[tree->number] = fd;
+    }
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return failed(making, "socketpair", "");
+    keep(making, pair[0]);
+    keep(making, registers[SYNC] = pair[1]);
+    struct birth *birth = &template->birth;
+    birth->flags = template->namespaces;
+    birth->group = -1;
+    birth->unneeded = pair[0];
+    birth->program = template->buffer + request->program;
+    birth->size = template->size - request->program;
+    birth->registers = registers;
+    birth->kept = OTHERS + (request->flags & HAS_PORTS ? 1 : 0);
+    long pid = aviato_birth(birth);
+    if (pid < 0)
+        return failed(making, "clone", "");
+    if (pid == 0) {
+        template->ports = request->flags & HAS_PORTS;
+        template->connection = template->fds[0];
+        return 0;
+    }
+    *pidfd = keep(making, birth->pidfd);
+    if (map_ids(making, request, pid, lower, pair[0]) < 0) {
+        int error = errno;
+        kill((pid_t)pid, SIGKILL);
+        errno = error;
+        return -1;
+    }
+    return pid;
+}
+
+/* A name in JSON. */
+static const char *escaped(const char *text, char *room, size_t size) {
+    size_t length = 0;
+    for (; *text && length + 7 < size; text++) {
+        unsigned char one = (unsigned char)*text;
+        if (one == '"' || one == '\\' || one < ' ')
+            length += (size_t)snprintf(room + length, size - length, "\\u%04x", one);
+        else
+            room[length++] = (char)one;
+    }
+    room[length] = 0;
+    return room;
+}
+
+/* Returns 0 in the child. */
+static int serve(struct template *template, const struct request *request) {
+    struct making making = {.kept_count = 0, .what = "", .where = ""};
+    char answer[2048], where[1536];
+    int pidfd = -1;
+    for (int i = 0; i < template->fd_count; i++)
+        keep(&making, template->fds[i]);
+    errno = 0;
+    long pid = make_sandbox(template, &making, request, &pidfd);
+    int error = errno;
+    if (pid == 0)
+        return 0;
+    if (chdir("/") < 0 && pid > 0)
+        error = errno;
+    if (pid > 0)
+        snprintf(answer, sizeof answer, "{\"n\": %u, \"pid\": %ld}", request->number, pid);
+    else
+        snprintf(answer, sizeof answer, "{\"n\": %u, \"errno\": %d, \"error\": \"%s %s\"}", request->number, error, making.what,
+                 escaped(making.where, where, sizeof where));
+    send_with(template->control, answer, strlen(answer), pid > 0 ? pidfd : -1); /* gone: the next message is its end */
+    while (making.kept_count)
+        close(making.kept[--making.kept_count]);
+    return 1;
+}
+
+static ssize_t take_message(struct template *template) {
+    struct iovec part = {template->buffer, template->room};
+    union {
+        char room[CMSG_SPACE(GIVEN * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    ssize_t size;
+    do
+        size = recvmsg(template->control, &message, MSG_CMSG_CLOEXEC);
+    while (size < 0 && errno == EINTR);
+    template->fd_count = 0;
+    for (struct cmsghdr *head = size > 0 ? CMSG_FIRSTHDR(&message) : NULL; head; head = CMSG_NXTHDR(&message, head))
+        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+            template->fd_count = (int32_t)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+            memcpy(template->fds, CMSG_DATA(head), (size_t)template->fd_count * sizeof(int));
+        }
+    template->size = size > 0 ? (uint64_t)size : 0;
+    return size;
+}
+
+static int is_ours(const struct template *template) {
+    const struct request *request = (const struct request *)template->buffer;
+    return template->size >= sizeof *request && memcmp(request->magic, MAGIC, sizeof request->magic) == 0 && template->fd_count == 1 &&
+           request->trees <= MOST_TREES && request->program <= template->size && request->program % 8 == 0 &&
+           sizeof *request + (uint64_t)request->trees * sizeof(struct tree) <= request->program;
+}
+
+/* Serve until there is something for Python: returns what. */
+int aviato_template(struct template *template) {
+    struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
+    for (;;) {
+        if (poll(polled, 2, -1) < 0) {
+            if (errno == EINTR)
+                continue;
+            return ENDED;
+        }
+        if (polled[1].revents) {
+            char told[4096];
+            if (!template->alone)
+                return CHILDREN_DIED;
+            if (read(template->children, told, sizeof told) < 0 && errno != EAGAIN && errno != EINTR)
+                return ENDED;
+            while (waitpid(-1, NULL, WNOHANG) > 0)
+                ;
+        }
+        if (polled[0].revents) {
+            ssize_t size = take_message(template);
+            if (size <= 0)
+                return ENDED;
+            if (!is_ours(template))
+                return MESSAGE;
+            if (serve(template, (const struct request *)template->buffer) == 0)
+                return BORN;
+        }
+    }
+}
