@@ -93,7 +93,7 @@ async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
     held = b""
     while not feed.over and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
         try:
-            held += await feed.next(left)
+            held += await feed.next(left, HOLD_BACK_BYTES - len(held))
         except AviatoError as error:
             if not held or _cuts(error):
                 raise

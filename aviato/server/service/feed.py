@@ -74,16 +74,22 @@ class ExecFeed(Sending):
         else:
             box.on_run.append(self._attach)
 
-    async def next(self, timeout_seconds: float) -> bytes:
+    async def next(self, timeout_seconds: float, enough_bytes: int = 0) -> bytes:
         """Bytes that are ready to be sent; empty when nothing came in `timeout_seconds`.
+
+        Args:
+            timeout_seconds: how long to wait.
+            enough_bytes: of payload, that are worth waking up for before the end of the command or of that time.
 
         Raises:
             AviatoError: how the command came to no end; nothing more will come.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._next()
+                return await self._next(enough_bytes)
         except TimeoutError:
+            if self._subscription is not None and self._subscription.queued_bytes:
+                return self._encode(self._subscription.drain())
             if self._subscription is None and not self._accepted:
                 self._accepted = True
                 return encode(FrameType.ACCEPTED, self._acceptance())
@@ -135,6 +141,8 @@ class ExecFeed(Sending):
         if self._attach in self.box.on_run:
             self.box.on_run.remove(self._attach)
         if self._subscription is not None:
+            if self._subscription.queued_bytes:
+                self.state.started |= any(frame.type == FrameType.STARTED for frame in self._subscription.drain())
             self._subscription.close()
         self._on_close(self)
 
@@ -150,7 +158,7 @@ class ExecFeed(Sending):
                 self._failure = error
         self._changed.set()
 
-    async def _next(self) -> bytes:
+    async def _next(self, enough_bytes: int) -> bytes:
         if self._subscription is None and self._failure is None:
             await self._changed.wait()
         if self._failure is not None:
@@ -158,7 +166,7 @@ class ExecFeed(Sending):
         subscription = self._subscription
         assert subscription is not None
         try:
-            await subscription.wait()
+            await subscription.wait(enough_bytes)
             frames = subscription.drain()
         except SandboxGone as gone:
             await self._raise(gone)

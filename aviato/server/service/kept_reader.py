@@ -42,8 +42,8 @@ class KeptReader:
         """Payload that was read from disk and not taken yet."""
         return sum(len(frame.payload) for frame in self._frames)
 
-    async def wait(self) -> None:
-        """Wait until `drain()` has something to give, or nothing more will come."""
+    async def wait(self, enough_bytes: int = 0) -> None:
+        """Wait until `drain()` has something to give, however little, or nothing more will come."""
         while not self._frames and not self.over:
             self._woken.clear()
             await self._look()

@@ -48,7 +48,7 @@ class LeftFeed(Sending):
         self._polls = polls
         self._error = error
 
-    async def next(self, timeout_seconds: float) -> bytes:
+    async def next(self, timeout_seconds: float, enough_bytes: int = 0) -> bytes:
         """See `ExecFeed`."""
         if self._gone is not None and not await self._polls.wait(self._gone, timeout_seconds):
             return b""

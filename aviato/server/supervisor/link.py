@@ -93,6 +93,7 @@ class SupervisorLink(asyncio.Protocol):
         self._last_channel = 0
         self._subscriptions: dict[str, tuple[int, Subscription]] = {}
         self._active: set[str] = set()
+        self._acks = b""
         self._feeding: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
         self._rest: Rest | None = None
@@ -134,6 +135,7 @@ class SupervisorLink(asyncio.Protocol):
 
     def detach(self) -> None:
         """Close the connection; the sandbox lives on. Open subscriptions and calls end as `lost`."""
+        self._send_acks()
         self._detached = True
         if self._transport is not None:
             self._transport.abort()
@@ -196,7 +198,15 @@ class SupervisorLink(asyncio.Protocol):
         """Say what has been received: windows move on, and at `done` the result is forgotten. Fire and forget."""
         if done:
             self._active.discard(exec_id)
-        self._send(FrameType.ACK, _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}))
+        if not self._acks:
+            self._loop.call_soon(self._send_acks)
+        self._acks += encode(FrameType.ACK, _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}))
+
+    def _send_acks(self) -> None:
+        """All that one turn of the loop has confirmed: clients do so for many commands at once."""
+        acks, self._acks = self._acks, b""
+        if acks and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(acks)
 
     async def write_stdin(self, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
         """Write to a command's stdin at this offset of the stream; what it has already is skipped. Waits for room.
@@ -439,6 +449,8 @@ class SupervisorLink(asyncio.Protocol):
             self._send(FrameType.CLOSE, channel=channel)
 
     def _send(self, type: int, payload: bytes = b"", *, channel: int = 0, offset: int = 0) -> None:
+        if self._acks:
+            self._send_acks()  # What was confirmed before stays before.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(type, payload, channel=channel, offset=offset))
 

@@ -51,20 +51,17 @@ class Subscription:
         self.replaced = False
         """A newer subscription to the same command took over."""
         self._on_close = on_close
+        self.queued_bytes = 0
+        """Payload that has arrived and was not taken yet."""
         self._frames: deque[Frame] = deque()
         self._over = False
         self._gone: Ended | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def over(self) -> bool:
         """Whether no further frame will arrive (some may wait in `drain()`)."""
         return self._over
-
-    @property
-    def queued_bytes(self) -> int:
-        """Payload that has arrived and was not taken yet."""
-        return sum(len(frame.payload) for frame in self._frames)
 
     def drain(self) -> list[Frame]:
         """Every frame that has arrived and was not taken yet; never waits.
@@ -74,18 +71,19 @@ class Subscription:
         """
         frames = list(self._frames)
         self._frames.clear()
+        self.queued_bytes = 0
         if not frames and self._gone is not None:
             raise SandboxGone(self._gone)
         return frames
 
-    async def wait(self) -> None:
-        """Wait until `drain()` has something to give, or nothing more will come."""
-        if self._frames or self._over:
+    async def wait(self, enough_bytes: int = 0) -> None:
+        """Wait until `drain()` has something to give, and so much of it, or nothing more will come."""
+        if self._over or (self._frames and self.queued_bytes >= enough_bytes):
             return
-        waiter = asyncio.get_running_loop().create_future()
+        waiter = (enough_bytes, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            await waiter
+            await waiter[1]
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -96,7 +94,9 @@ class Subscription:
     async def __anext__(self) -> Frame:
         await self.wait()
         if self._frames:
-            return self._frames.popleft()
+            frame = self._frames.popleft()
+            self.queued_bytes -= len(frame.payload)
+            return frame
         if self._gone is not None:
             raise SandboxGone(self._gone)
         raise StopAsyncIteration
@@ -109,6 +109,7 @@ class Subscription:
 
     def _push(self, frame: Frame, last: bool) -> None:
         self._frames.append(frame)
+        self.queued_bytes += len(frame.payload)
         self._over = self._over or last
         self._wake()
 
@@ -120,6 +121,8 @@ class Subscription:
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
+        for enough_bytes, waiter in waiters:
+            if enough_bytes and not self._over and self.queued_bytes < enough_bytes:
+                self._waiters.append((enough_bytes, waiter))
+            elif not waiter.done():
                 waiter.set_result(None)
