@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from multidict import CIMultiDict
 
@@ -43,13 +43,17 @@ class Answer:
         self.status = status
         self.headers = headers
         self.content_length = content_length
-        self.content = self
         self._source = source
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._over = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def content(self) -> Self:
+        """Of itself; as an attribute it would be a cycle, which only the collector takes apart."""
+        return self
 
     async def readany(self) -> bytes:
         """What has arrived since the last call, once there is something; nothing at the end."""

@@ -551,5 +551,8 @@ async def in_time(path: str) -> AsyncIterator[None]:
         raise SandboxFileError(message, filepath=path, reason="timeout") from None
 
 
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _encode_json(value).encode()
