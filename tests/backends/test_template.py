@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import MountedFile
 from aviato.server.backends.local import native
 from tests.real_backend import CARRIER, open_backend
+
+SPARE = "aviato-spare"
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +34,37 @@ def descriptors(backend):
 
 
 def children(backend):
+    """By name, but for the one that is at hand for the next sandbox."""
     pid = backend._template._process.pid
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [name for name in map(name_of, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) if name != SPARE]
+
+
+def name_of(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+async def the_spare(backend):
+    """Its number, once it is there."""
+    pid = backend._template._process.pid
+    async with asyncio.timeout(10):
+        while True:
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                if name_of(child) == SPARE:
+                    return int(child)
+            await asyncio.sleep(0.01)
+
+
+async def settled(look, wanted):
+    async with asyncio.timeout(10):
+        while look() != wanted:
+            await asyncio.sleep(0.01)
 
 
 async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
-    async with boxes.make_box(backend):
-        pass
-    before = descriptors(backend)
+    before = await begun(backend, boxes)
     real = backend._places.path
     # A name that has to be escaped on its way to the server, whoever writes it.
     for path in ('/nowhere/"quoted\\ ü\n', str(backend._places.sandboxes)):
@@ -49,26 +76,35 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
             assert "exists" in str(caught.value) or "No such file or directory" in str(caught.value)
             assert path in str(caught.value) or repr(path)[1:-1] in str(caught.value)
     backend._places.path = real
-    assert descriptors(backend) == before
-    assert children(backend) == []
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
+    await settled(lambda: len(descriptors(backend)), before)
+    await settled(lambda: children(backend), [])
+
+
+async def begun(backend, boxes):
+    """How many descriptors a template has that has made a sandbox."""
+    async with boxes.make_box(backend):
+        pass
+    if backend._native:
+        await the_spare(backend)
+    return len(descriptors(backend))
 
 
 async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):
-    take = backend._uids.take
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has one id for all sandboxes")
+    before = await begun(backend, boxes)
+    take = backend._uids.take
     backend._uids.take = lambda: (2**32 - 1, 1)  # No id at all.
-    before = descriptors(backend)
     with pytest.raises(SandboxUnavailableError, match="could not be made"):
         async with boxes.make_box(backend):
             pass
     backend._uids.take = take
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
-    assert descriptors(backend) == before
-    assert children(backend) == []
+    await settled(lambda: len(descriptors(backend)), before)
+    await settled(lambda: children(backend), [])
 
 
 async def test_requests_of_both_kinds_take_turns(backend, boxes):
@@ -94,3 +130,76 @@ async def test_it_ends_with_its_server_and_its_sandboxes_live_on(backend, boxes)
         await backend._template.close()
         assert process.returncode == 0
         assert (await box.run("true")).returncode == 0
+
+
+# -- the child that is at hand -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def compiled(anyio_backend, boxes):
+    if native.load() is None:
+        pytest.skip("no C compiler was there when aviato was installed")
+    async for opened in open_backend(CARRIER):
+        await begun(opened, boxes)
+        yield opened
+
+
+async def test_the_next_sandbox_is_the_child_at_hand(compiled, boxes):
+    spare = await the_spare(compiled)
+    async with boxes.make_box(compiled) as box:
+        assert name_of(spare) == "aviato-supervis"
+        assert (await box.run("cat", "/proc/1/comm")).stdout == "aviato-supervis\n"
+        assert await the_spare(compiled) != spare
+
+
+async def test_one_that_was_killed_is_not_missed(compiled, boxes):
+    for _ in range(3):
+        os.kill(await the_spare(compiled), signal.SIGKILL)
+        async with boxes.make_box(compiled) as box:
+            assert (await box.run("true")).returncode == 0
+    before = len(descriptors(compiled))
+    spare = await the_spare(compiled)
+    os.kill(spare, signal.SIGKILL)
+    await settled(lambda: name_of(spare), None)  # Collected, though nobody asked for anything.
+    assert len(descriptors(compiled)) <= before
+
+
+async def test_one_that_stands_still_is_only_slow(compiled, boxes):
+    spare = await the_spare(compiled)
+    os.kill(spare, signal.SIGSTOP)
+    asked = asyncio.ensure_future(_make_and_use(compiled, boxes))
+    await settled(lambda: name_of(spare) == SPARE and len(os.listdir(compiled._places.sandboxes)) > 0, True)
+    os.kill(spare, signal.SIGCONT)
+    assert await asyncio.wait_for(asked, 10) == 0
+
+
+async def _make_and_use(backend, boxes):
+    async with boxes.make_box(backend) as box:
+        return (await box.run("true")).returncode
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, None], ids=["killed", "ended"])
+async def test_it_ends_with_its_template(compiled, how):
+    spare = await the_spare(compiled)
+    if how is None:
+        await compiled._template.close()
+    else:
+        compiled._template._process.send_signal(how)
+        while compiled._template.alive:  # Nobody else holds the template's end of its socket.
+            await asyncio.sleep(0.01)
+    await settled(lambda: name_of(spare), None)
+
+
+async def test_many_at_once_and_one_after_the_other(compiled, boxes):
+    assert await asyncio.gather(*(_make_and_use(compiled, boxes) for _ in range(12))) == [0] * 12
+    assert [await _make_and_use(compiled, boxes) for _ in range(5)] == [0] * 5
+    await settled(lambda: children(compiled), [])
+    await the_spare(compiled)
+
+
+async def test_it_holds_nothing_of_the_servers(compiled):
+    folder = Path(f"/proc/{await the_spare(compiled)}/fd")
+    held = {str(fd.readlink()).partition(":")[0] for fd in folder.iterdir()}
+    assert held <= {"/dev/null", "socket", "anon_inode"}
+    sockets = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith("socket")]
+    assert len(sockets) == 1  # By which it hears.

@@ -166,24 +166,35 @@ static int arrange(int32_t *registers, uint64_t kept) {
     return 0;
 }
 
-static int become(const struct birth *birth, int32_t *registers, int64_t *label) {
+void aviato_set_title(const struct birth *birth, const char *name) {
     /* Everyone inside can read the command line of process 1, and this one tells where the server is installed. */
     memset(birth->title, 0, birth->title_size);
-    strncpy(birth->title, birth->name, birth->title_size - 1);
-    syscall(SYS_prctl, PR_SET_NAME, birth->name, 0, 0, 0);
-    int error = make_all(birth->program, birth->size, registers, label);
-    return error ? error : arrange(registers, birth->kept);
+    strncpy(birth->title, name, birth->title_size - 1);
+    syscall(SYS_prctl, PR_SET_NAME, name, 0, 0, 0);
+}
+
+void aviato_become(struct birth *birth, int32_t *registers) {
+    int64_t label = 0;
+    aviato_set_title(birth, birth->name);
+    int error = birth->kept <= REGISTERS ? make_all(birth->program, birth->size, registers, &label) : EINVAL;
+    if (!error)
+        error = arrange(registers, birth->kept);
+    if (error) {
+        birth->error = error;
+        birth->label = label;
+    }
+}
+
+long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
+    if (group < 0)
+        return syscall(SYS_clone, flags | CLONE_PIDFD | SIGCHLD, 0, pidfd, 0, 0);
+    uint64_t given[11] = {flags | CLONE_PIDFD, (uint64_t)pidfd, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, (uint64_t)group};
+    return syscall(SYS_clone3, given, sizeof given);
 }
 
 long aviato_birth(struct birth *birth) {
-    long pid;
     int pidfd = -1;
-    if (birth->group >= 0) {
-        uint64_t given[11] = {birth->flags | CLONE_PIDFD, (uint64_t)&pidfd, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, (uint64_t)birth->group};
-        pid = syscall(SYS_clone3, given, sizeof given);
-    } else {
-        pid = syscall(SYS_clone, birth->flags | CLONE_PIDFD | SIGCHLD, 0, &pidfd, 0, 0);
-    }
+    long pid = aviato_clone(birth->flags, birth->group, &pidfd);
     if (pid != 0) {
         birth->pidfd = pidfd;
         birth->error = pid < 0 ? errno : 0;
@@ -193,11 +204,6 @@ long aviato_birth(struct birth *birth) {
     memcpy(registers, birth->registers, sizeof registers);
     if (birth->unneeded >= 0)
         close((int)birth->unneeded);
-    int64_t label = 0;
-    int error = birth->kept <= REGISTERS ? become(birth, registers, &label) : EINVAL;
-    if (error) {
-        birth->error = error;
-        birth->label = label;
-    }
+    aviato_become(birth, registers);
     return 0;
 }

@@ -58,7 +58,13 @@ struct birth {
     int64_t label;      /* out, in the child: offset in the program of the step that failed */
 };
 
-/* Returns the child's number in the parent, 0 in the child, and -1 where there is none. */
+/* Clone, and in the child become what was asked for. Returns the child's number in the parent, 0 in the child, and -1 where there
+ * is none. */
 long aviato_birth(struct birth *birth);
+
+/* The parts of it. */
+long aviato_clone(uint64_t flags, int64_t group, int *pidfd);
+void aviato_set_title(const struct birth *birth, const char *name);
+void aviato_become(struct birth *birth, int32_t *registers);
 
 #endif

@@ -83,6 +83,9 @@ class Turn(ctypes.Structure):
         ("namespaces", ctypes.c_uint64),
         ("ports", ctypes.c_int32),
         ("connection", ctypes.c_int32),
+        ("spare", ctypes.c_int32),
+        ("spare_pidfd", ctypes.c_int32),
+        ("spare_socket", ctypes.c_int32),
         ("birth", Birth),
     )
 

@@ -23,9 +23,13 @@
 
 #define MAGIC "AVB\1"
 
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+
 enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
 enum { HAS_PORTS = 1, HAS_LOWER = 2 };
-enum { GIVEN = 4, KEPT = 24, MOST_TREES = 8 };
+enum { GIVEN = 4, KEPT = 24, MOST_TREES = 8, MOST_ORDERED = 4 + MOST_TREES };
 
 struct request { /* the strings behind it: place, owned, lower if there is one, and the paths of the trees */
     char magic[4];
@@ -55,7 +59,19 @@ struct template {
     uint64_t namespaces;
     int32_t ports; /* out, in the child */
     int32_t connection; /* out, in the child: where to say that it is not confined */
+    int32_t spare; /* a child that waits to be told what to be, or 0 */
+    int32_t spare_pidfd;
+    int32_t spare_socket;
     struct birth birth;
+};
+
+/* What a child is told, with descriptors; the calls come behind it. */
+struct order {
+    uint32_t kept;
+    uint32_t ports;
+    uint32_t count;
+    uint32_t numbers[MOST_ORDERED]; /* the registers of the descriptors */
+    uint32_t unused;
 };
 
 struct making {
@@ -141,27 +157,112 @@ static int copy_tree(const char *path, int recursive, uint64_t attributes, int u
     return fd;
 }
 
-static ssize_t send_with(int sock, const char *text, size_t size, int fd) {
-    struct iovec part = {(void *)text, size};
+static ssize_t send_parts(int sock, struct iovec *parts, size_t count, const int *fds, size_t fd_count) {
     union {
-        char room[CMSG_SPACE(sizeof(int))];
+        char room[CMSG_SPACE(MOST_ORDERED * sizeof(int))];
         struct cmsghdr aligned;
     } control = {.room = {0}};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fd >= 0) {
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    if (fd_count) {
         message.msg_control = control.room;
-        message.msg_controllen = sizeof control.room;
+        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
         struct cmsghdr *head = CMSG_FIRSTHDR(&message);
         head->cmsg_level = SOL_SOCKET;
         head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(head), &fd, sizeof fd);
+        head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
     }
     ssize_t sent;
     do
         sent = sendmsg(sock, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent;
+}
+
+static ssize_t send_text(int sock, const char *text, int fd) {
+    struct iovec part = {(void *)text, strlen(text)};
+    return send_parts(sock, &part, 1, &fd, fd >= 0);
+}
+
+/* A message into the buffer; returns its size, and as many descriptors as came with it, of `most`. */
+static ssize_t take_message(int sock, struct template *template, int *fds, size_t most, size_t *fd_count) {
+    struct iovec part = {template->buffer, template->room};
+    union {
+        char room[CMSG_SPACE(MOST_ORDERED * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room};
+    message.msg_controllen = CMSG_SPACE(most * sizeof(int));
+    ssize_t size;
+    do
+        size = recvmsg(sock, &message, MSG_CMSG_CLOEXEC);
+    while (size < 0 && errno == EINTR);
+    *fd_count = 0;
+    for (struct cmsghdr *head = size > 0 ? CMSG_FIRSTHDR(&message) : NULL; head; head = CMSG_NXTHDR(&message, head))
+        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+            *fd_count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            *fd_count = *fd_count < most ? *fd_count : most;
+            memcpy(fds, CMSG_DATA(head), *fd_count * sizeof(int));
+        }
+    template->size = size > 0 ? (uint64_t)size : 0;
+    return size;
+}
+
+/* In a child: wait to be told what to be, and become it. */
+static void await_order(struct template *template, int sock) {
+    int fds[MOST_ORDERED];
+    size_t count;
+    int32_t registers[REGISTERS];
+    struct birth *birth = &template->birth;
+    aviato_set_title(birth, "aviato-spare");
+    struct order *order = (struct order *)template->buffer;
+    if (take_message(sock, template, fds, MOST_ORDERED, &count) < (ssize_t)sizeof *order || count != order->count)
+        _exit(0); /* the template is gone */
+    memset(registers, -1, sizeof registers);
+    for (size_t i = 0; i < count; i++)
+        registers[order->numbers[i] % REGISTERS] = fds[i];
+    registers[CHILDREN] = template->children;
+    registers[SYNC] = sock;
+    template->connection = registers[CONNECTION];
+    template->ports = (int32_t)order->ports;
+    birth->program = template->buffer + sizeof *order;
+    birth->size = template->size - sizeof *order;
+    birth->kept = order->kept;
+    aviato_become(birth, registers);
+}
+
+static void forget_spare(struct template *template) {
+    if (template->spare) {
+        close(template->spare_pidfd);
+        close(template->spare_socket);
+    }
+    template->spare = 0;
+}
+
+/* Have a child at hand; its clone is a tenth of a sandbox's way, and goes on while others work. Returns 0 in the child, or -1. */
+static long prepare_spare(struct template *template) {
+    int pair[2], pidfd = -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -1;
+    long pid = aviato_clone(template->namespaces, -1, &pidfd);
+    int error = errno;
+    if (pid == 0) {
+        /* Neither would show the end of the one that has it, as long as this had it, too. */
+        close(pair[0]);
+        close(template->control);
+        await_order(template, pair[1]);
+        return 0;
+    }
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        errno = error;
+        return -1;
+    }
+    template->spare = (int32_t)pid;
+    template->spare_pidfd = pidfd;
+    template->spare_socket = pair[0];
+    return pid;
 }
 
 /* Let a child have one unprivileged id, and what lies below its writable layer, its owner mapped to that id. */
@@ -187,7 +288,49 @@ static int map_ids(struct making *making, const struct request *request, long pi
         if ((tree = keep(making, copy_tree(lower, 0, MOUNT_ATTR_IDMAP, namespace))) < 0)
             return failed(making, "map the ids of", lower);
     }
-    return send_with(sync, "m", 1, tree) < 0 ? failed(making, "send", "the maps") : 0;
+    return send_text(sync, "m", tree) < 0 ? failed(making, "send", "the maps") : 0;
+}
+
+/* Tell a child what to be. Returns its number, 0 in it, or -1. */
+static long order_sandbox(struct template *template, struct making *making, const struct request *request, const int32_t *registers,
+                          const char *lower, int *pidfd) {
+    int fds[MOST_ORDERED];
+    struct order order = {.kept = OTHERS + (request->flags & HAS_PORTS ? 1 : 0), .ports = request->flags & HAS_PORTS, .count = 0};
+    for (uint32_t number = 0; number < REGISTERS && order.count < MOST_ORDERED; number++)
+        if (registers[number] >= 0) {
+            order.numbers[order.count] = number;
+            fds[order.count++] = registers[number];
+        }
+    struct iovec parts[] = {{&order, sizeof order}, {template->buffer + request->program, template->size - request->program}};
+    if (template->spare && (syscall(SYS_pidfd_send_signal, template->spare_pidfd, 0, NULL, 0) < 0 ||
+                            send_parts(template->spare_socket, parts, 2, fds, order.count) < 0))
+        forget_spare(template);
+    else if (template->spare)
+        order.count = 0; /* It has it. */
+    if (!template->spare) {
+        long pid = prepare_spare(template);
+        if (pid <= 0)
+            return pid < 0 ? failed(making, "clone", "") : 0;
+    }
+    if (order.count && send_parts(template->spare_socket, parts, 2, fds, order.count) < 0) {
+        int error = errno;
+        kill(template->spare, SIGKILL);
+        forget_spare(template);
+        errno = error;
+        return failed(making, "send", "the plan");
+    }
+    long pid = template->spare;
+    keep(making, template->spare_socket);
+    *pidfd = keep(making, template->spare_pidfd);
+    int sock = template->spare_socket;
+    template->spare = 0;
+    if (map_ids(making, request, pid, lower, sock) < 0) {
+        int error = errno;
+        kill((pid_t)pid, SIGKILL);
+        errno = error;
+        return -1;
+    }
+    return pid;
 }
 
 /* Returns the number of the child, 0 in it, or -1. */
@@ -197,7 +340,6 @@ static long make_sandbox(struct template *template, struct making *making, const
     int32_t registers[REGISTERS];
     memset(registers, -1, sizeof registers);
     registers[CONNECTION] = template->fds[0];
-    registers[CHILDREN] = template->children;
     if (make_place(making, request, place, end, registers) < 0)
         return -1;
     for (uint32_t i = 0; i < request->owned; i++)
@@ -213,35 +355,7 @@ static long make_sandbox(struct template *template, struct making *making, const
             return failed(making, "open_tree", text);
         registers[tree->number] = fd;
     }
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return failed(making, "socketpair", "");
-    keep(making, pair[0]);
-    keep(making, registers[SYNC] = pair[1]);
-    struct birth *birth = &template->birth;
-    birth->flags = template->namespaces;
-    birth->group = -1;
-    birth->unneeded = pair[0];
-    birth->program = template->buffer + request->program;
-    birth->size = template->size - request->program;
-    birth->registers = registers;
-    birth->kept = OTHERS + (request->flags & HAS_PORTS ? 1 : 0);
-    long pid = aviato_birth(birth);
-    if (pid < 0)
-        return failed(making, "clone", "");
-    if (pid == 0) {
-        template->ports = request->flags & HAS_PORTS;
-        template->connection = template->fds[0];
-        return 0;
-    }
-    *pidfd = keep(making, birth->pidfd);
-    if (map_ids(making, request, pid, lower, pair[0]) < 0) {
-        int error = errno;
-        kill((pid_t)pid, SIGKILL);
-        errno = error;
-        return -1;
-    }
-    return pid;
+    return order_sandbox(template, making, request, registers, lower, pidfd);
 }
 
 /* A name in JSON. */
@@ -277,31 +391,10 @@ static int serve(struct template *template, const struct request *request) {
     else
         snprintf(answer, sizeof answer, "{\"n\": %u, \"errno\": %d, \"error\": \"%s %s\"}", request->number, error, making.what,
                  escaped(making.where, where, sizeof where));
-    send_with(template->control, answer, strlen(answer), pid > 0 ? pidfd : -1); /* gone: the next message is its end */
+    send_text(template->control, answer, pid > 0 ? pidfd : -1); /* gone: the next message is its end */
     while (making.kept_count)
         close(making.kept[--making.kept_count]);
     return 1;
-}
-
-static ssize_t take_message(struct template *template) {
-    struct iovec part = {template->buffer, template->room};
-    union {
-        char room[CMSG_SPACE(GIVEN * sizeof(int))];
-        struct cmsghdr aligned;
-    } control;
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    ssize_t size;
-    do
-        size = recvmsg(template->control, &message, MSG_CMSG_CLOEXEC);
-    while (size < 0 && errno == EINTR);
-    template->fd_count = 0;
-    for (struct cmsghdr *head = size > 0 ? CMSG_FIRSTHDR(&message) : NULL; head; head = CMSG_NXTHDR(&message, head))
-        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
-            template->fd_count = (int32_t)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(template->fds, CMSG_DATA(head), (size_t)template->fd_count * sizeof(int));
-        }
-    template->size = size > 0 ? (uint64_t)size : 0;
-    return size;
 }
 
 static int is_ours(const struct template *template) {
@@ -311,32 +404,45 @@ static int is_ours(const struct template *template) {
            sizeof *request + (uint64_t)request->trees * sizeof(struct tree) <= request->program;
 }
 
+static void collect_the_dead(struct template *template) {
+    char told[4096];
+    if (read(template->children, told, sizeof told) < 0)
+        return;
+    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
+        if (pid == template->spare)
+            forget_spare(template);
+}
+
 /* Serve until there is something for Python: returns what. */
 int aviato_template(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
+    int served = 0;
     for (;;) {
-        if (poll(polled, 2, -1) < 0) {
-            if (errno == EINTR)
-                continue;
+        /* One that has just used its child up has the next one made when nobody waits. */
+        int ready = poll(polled, 2, served ? 0 : -1);
+        if (ready < 0 && errno != EINTR)
             return ENDED;
-        }
+        if (ready == 0 && !template->spare && prepare_spare(template) == 0)
+            return BORN;
+        served = ready > 0 && served;
+        if (ready <= 0)
+            continue;
         if (polled[1].revents) {
-            char told[4096];
             if (!template->alone)
                 return CHILDREN_DIED;
-            if (read(template->children, told, sizeof told) < 0 && errno != EAGAIN && errno != EINTR)
-                return ENDED;
-            while (waitpid(-1, NULL, WNOHANG) > 0)
-                ;
+            collect_the_dead(template);
         }
         if (polled[0].revents) {
-            ssize_t size = take_message(template);
+            size_t count;
+            ssize_t size = take_message(template->control, template, template->fds, GIVEN, &count);
+            template->fd_count = (int32_t)count;
             if (size <= 0)
                 return ENDED;
             if (!is_ours(template))
                 return MESSAGE;
             if (serve(template, (const struct request *)template->buffer) == 0)
                 return BORN;
+            served = 1;
         }
     }
 }
