@@ -71,13 +71,18 @@ def publish(report: Report, target: Path | None) -> Report:
     report.show(console)
     target = target or results()
     path = target if target.suffix == ".json" else target / f"{report.name}.json"
-    report.write(path)
     said = [str(path)]
-    if report.plots and plot.draw(f"aviato: {report.name}", report.plots, path.with_suffix(".png")):
-        said.append(str(path.with_suffix(".png")))
-    elif report.plots:
-        said.append("no plot, since matplotlib is not installed: pip install 'aviato[bench]'")
-    console.print("written to", ", ".join(said), highlight=False, soft_wrap=True)
+    try:
+        report.write(path)
+        if report.plots and plot.draw(f"aviato: {report.name}", report.plots, path.with_suffix(".png")):
+            said.append(str(path.with_suffix(".png")))
+        elif report.plots:
+            said.append("no plot, since matplotlib is not installed: pip install 'aviato[bench]'")
+    except OSError as error:  # what was measured is in the tables all the same
+        report.problems.append(f"the figures could not be written: {error}")
+        console.print("failed:", report.problems[-1], highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print("written to", ", ".join(said), highlight=False, soft_wrap=True)
     return report
 
 

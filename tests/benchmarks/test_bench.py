@@ -155,6 +155,12 @@ def test_one_part_that_breaks_does_not_lose_the_others(
     assert said.count("filedescriptor out of range") >= 2 and "1.90 (1.80–2.00)" in said and "Traceback" in wrong
 
 
+def test_figures_that_cannot_be_written_are_in_the_table_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    report = script.publish(Report("latency", values={"figure": 1.0}), tmp_path / "file" / "below")
+    assert report.values and "could not be written" in report.problems[0]
+
+
 def test_the_processor_time_of_floors_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import time\nwhile time.process_time() < 0.4: pass"
     monkeypatch.setattr(Measuring, "server_pid", lambda run: None)
