@@ -47,6 +47,7 @@ class Commands:
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
         self.start_program: spawn.Start = Births(proc).start
+        self.new_mark: Callable[[int], int] = tree.new_mark
         self.keepers: Keepers | None = None
         """Start the commands and tell of their ends, where there are no namespaces to mark them by."""
         self.attended = False
@@ -56,7 +57,7 @@ class Commands:
         self._loop = loop
         self._proc = proc
         self._null: int
-        self._badness: bytes
+        self._badness = _badness()
         self._terminals: int | None
         self._by_id: dict[str, Command] = {}
         self._by_pid: dict[int, Command] = {}
@@ -65,10 +66,11 @@ class Commands:
         self._drains: set[Drain] = set()
         self._last_end: float
 
-    def begin(self) -> None:
-        """Open what every command needs, before there is any."""
+    def begin(self, own_badness: bool) -> None:
+        """Open what every command needs, before there is any; `own_badness`: this process does not have its maker's."""
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self._badness = _badness(self._proc)
+        if own_badness:
+            self._badness = _badness()
         self._terminals = terminal.open_directory()
         self._last_end = self._loop.now()
 
@@ -322,7 +324,7 @@ class Commands:
             spawned = self._spawn(spec, self.keepers.start)
             return self.keepers.newest, spawned
         try:
-            mark = tree.new_mark(self._proc)
+            mark = self.new_mark(self._proc)
         except OSError as error:
             return -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
         return mark, self._spawn(spec, self.start_program)
@@ -350,10 +352,10 @@ class Commands:
             self.on_main_exit(command)
 
 
-def _badness(proc: int) -> bytes:
+def _badness() -> bytes:
     """What commands have where this process has what it has."""
     try:
-        fd = os.open("self/oom_score_adj", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        fd = os.open("/proc/self/oom_score_adj", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return str(BADNESS).encode()
     try:

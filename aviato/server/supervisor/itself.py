@@ -10,6 +10,8 @@ import struct
 SCHED_FLAG_RESET_ON_FORK = 1
 TURN_NANOSECONDS = 100_000
 
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -55,11 +57,10 @@ def take_short_turns() -> None:
     help: with hundreds of them a turn comes after half a second. Kernels from 6.12 on put a short turn first; others refuse
     or ignore it. Children start with the system's own.
     """
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    if _SCHED_SETATTR is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
         nice = os.getpriority(os.PRIO_PROCESS, 0)
         attributes = struct.pack("<IIQiIQQQ", 48, os.SCHED_OTHER, SCHED_FLAG_RESET_ON_FORK, nice, 0, TURN_NANOSECONDS, 0, 0)
-        _libc.syscall(number, 0, attributes, 0)
+        _libc.syscall(_SCHED_SETATTR, 0, attributes, 0)
 
 
 def be_deaf() -> None:

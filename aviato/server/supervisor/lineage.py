@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import NamedTuple
 
 from aviato.server.supervisor import tree
 
 ROUNDS = 200
 """So many times processes that are found one by one are stopped, until no new ones are found."""
+
+
+class Descent(NamedTuple):
+    """How a sandbox without namespaces knows its processes: by descent.
+
+    Attributes:
+        compiled: the filter that keeps commands from the supervisor and their keepers.
+        exact: see `Lineage`.
+    """
+
+    compiled: bytes
+    exact: bool
 
 
 class Lineage:

@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import files, reading, tree, writing
 from aviato.server.supervisor.again import Again, Part, Repeated
@@ -24,7 +24,7 @@ from aviato.server.supervisor.grouped import Grouped
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
 from aviato.server.supervisor.keeper import Keepers
-from aviato.server.supervisor.lineage import Lineage
+from aviato.server.supervisor.lineage import Descent, Lineage
 from aviato.server.supervisor.loop import READ, Loop, Timer
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
@@ -34,6 +34,8 @@ from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from aviato.server.supervisor.spawn import Start
 
 PROTOCOL = 1
 FEATURES = [
@@ -63,18 +65,6 @@ _where = where
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Descent(NamedTuple):
-    """How a sandbox without namespaces knows its processes: by descent.
-
-    Attributes:
-        compiled: the filter that keeps commands from the supervisor and their keepers.
-        exact: see `Lineage`.
-    """
-
-    compiled: bytes
-    exact: bool
-
-
 class Supervisor:
     """The sandbox's one authority.
 
@@ -82,12 +72,13 @@ class Supervisor:
     and touches no descriptor; those are numbers that mean something once the sandbox has its own there. For them see `run`.
     """
 
-    def __init__(self, listener: int, note: int, layer: int, sockets: int, children: int) -> None:
+    def __init__(self, listener: int, note: int, layer: int, sockets: int, children: int, proc: int = PROC) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
-        self._commands = Commands(self._loop, PROC)
-        self._watch = Watch(self._loop, PROC, layer, sockets, self._commands, self._trouble)
+        self._proc = proc
+        self._commands = Commands(self._loop, proc)
+        self._watch = Watch(self._loop, proc, layer, sockets, self._commands, self._trouble)
         self._commands.on_started = self._watch.begin
         self._first = self._new_connection()
         """For the server that made the sandbox."""
@@ -127,16 +118,16 @@ class Supervisor:
         self._ports: Ports | None = None
         self._hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
 
-    def run(
+    def begin(
         self,
         connection: int,
-        ports: int | None,
-        groups: tuple[int, ...],
-        descent: Descent | None,
-        born_filter: bytes | None,
+        ports: int | None = None,
+        groups: tuple[int, ...] = (),
+        descent: Descent | None = None,
+        born_filter: bytes | None = None,
     ) -> None:
-        """Never returns: the sandbox's end is the process's end."""
-        self._open_all()
+        """Open and watch all there is, and say HELLO."""
+        self._open_all(descent is not None)
         if groups:
             self._enter_groups(groups, born_filter)
         if descent is not None:
@@ -147,26 +138,25 @@ class Supervisor:
             self._ports = Ports(self._loop, ports, self._idleness.called)
         self._adopt(self._first, connection)
         self._watch_orphanhood()
-        while True:
-            try:
-                self._loop.turn()
-            except Exception as error:
-                self._trouble(error)
 
-    def _open_all(self) -> None:
-        """All that making it left."""
+    def turn(self) -> None:
+        """Wait for something to do, and do it."""
+        try:
+            self._loop.turn()
+        except Exception as error:
+            self._trouble(error)
+
+    def _open_all(self, alone: bool) -> None:
+        """All that making it left; `alone`: without namespaces."""
         self._loop.begin()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.dup2(proc, PROC, inheritable=False)
+        os.dup2(proc, self._proc, inheritable=False)
         os.close(proc)
-        self._pid_namespace = tree.namespace(PROC, "self/ns/pid")
-        self._commands.begin()
+        self._pid_namespace = tree.namespace(self._proc, "self/ns/pid")
+        self._commands.begin(own_badness=alone)
         self._orphan_due = self._last_heard = self._loop.now()
         self._idleness.called()
         self._loop.watch(self._children, READ, self._child_died)
-        os.set_blocking(self._listener, False)
-        # Listening again writes this process into the socket: a server finds its supervisor by the credentials of its peer.
-        _listen(self._listener, BACKLOG)
         self._watch_listener()
 
     def _enter_groups(self, groups: tuple[int, ...], born_filter: bytes | None) -> None:
@@ -174,7 +164,12 @@ class Supervisor:
         if born_filter is None:
             self._commands.place = Spawner(list(groups[2:]))
         else:
-            self._commands.start_program = Grouped(PROC, groups[1], born_filter).start
+            self._commands.start_program = Grouped(self._proc, groups[1], born_filter).start
+
+    def start_by(self, start: Start, new_mark: Callable[[int], int]) -> None:
+        """Have commands started and marked otherwise than a sandbox does, see `rehearsal`."""
+        self._commands.start_program = start
+        self._commands.new_mark = new_mark
 
     # -- the connection -------------------------------------------------------------------------------------------------
 
@@ -490,8 +485,14 @@ def run(
     gc.enable()
     take_short_turns()
     numbers = (listener, note, layer, sockets, children)
+    os.set_blocking(listener, False)
+    # Listening again writes this process into the socket: a server finds its supervisor by the credentials of its peer.
+    if _listen(listener, BACKLOG):
+        raise OSError(ctypes.get_errno(), "listen")
     supervisor = _usual if numbers == _USUAL else Supervisor(*numbers)
-    supervisor.run(connection, ports, groups, descent, born_filter)
+    supervisor.begin(connection, ports, groups, descent, born_filter)
+    while True:
+        supervisor.turn()
 
 
 __all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "run"]

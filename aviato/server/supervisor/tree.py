@@ -105,10 +105,11 @@ class OwnNamespace:
 _population: Population = OwnNamespace()
 
 
-def inhabit(population: Population) -> None:
-    """Tell, before anything runs, who this sandbox's processes are. A supervisor has one sandbox all its life."""
+def inhabit(population: Population) -> Population:
+    """Tell, before anything runs, who this sandbox's processes are; returns who it was before. A sandbox tells it once."""
     global _population
-    _population = population
+    before, _population = _population, population
+    return before
 
 
 def pids(proc: int) -> list[str]:

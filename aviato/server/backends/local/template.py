@@ -30,7 +30,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import native, newborn, syscalls
-from aviato.server.supervisor import lineage, program
+from aviato.server.supervisor import lineage, program, rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,6 +129,7 @@ class Template:
         # As process 1 a child is safe from signals of its inside only where no handler is set.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._children = program.child_signals()
+        rehearsal.rehearse(self._children)
         with open("/proc/self/stat", "rb") as file:
             start, end = (int(field) for field in file.read().rpartition(b")")[2].split()[45:47])
         self._arguments = (start, end - start)
