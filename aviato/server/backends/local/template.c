@@ -29,6 +29,7 @@
 
 enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
 enum { HAS_PORTS = 1, HAS_LOWER = 2 };
+enum { QUIET_MILLISECONDS = 10 };
 enum { GIVEN = 4, KEPT = 24, MOST_TREES = 8, MOST_ORDERED = 4 + MOST_TREES };
 
 struct request { /* the strings behind it: place, owned, lower if there is one, and the paths of the trees */
@@ -418,13 +419,13 @@ int aviato_template(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
     int served = 0;
     for (;;) {
-        /* One that has just used its child up has the next one made when nobody waits. */
-        int ready = poll(polled, 2, served ? 0 : -1);
+        /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
+        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : -1);
         if (ready < 0 && errno != EINTR)
             return ENDED;
         if (ready == 0 && !template->spare && prepare_spare(template) == 0)
             return BORN;
-        served = ready > 0 && served;
+        served = ready != 0 && served;
         if (ready <= 0)
             continue;
         if (polled[1].revents) {
