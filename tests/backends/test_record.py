@@ -183,18 +183,20 @@ def test_the_first_call_that_fails_is_named(tmp_path):
 def test_what_is_there_already_stays_as_it_is(tmp_path):
     (tmp_path / "file").write_text("kept")
     (tmp_path / "there").mkdir(0o700)
+    (tmp_path / "written").write_text("before")
     recorder = Recorder()
     for name in ("there", "new"):
         recorder.make_directory(str(tmp_path / name), 0o1777)
     for name in ("file", "made"):
         recorder.make_file(str(tmp_path / name))
     recorder.write(str(tmp_path / "missing"), "x", (errno.ENOENT,))
-    recorder.write(str(tmp_path / "made"), "ü")
+    recorder.write(str(tmp_path / "written"), "ü")
     recorder.create(str(tmp_path / "created"), "text")
-    recorder.link(str(tmp_path / "link"), "made")
+    recorder.link(str(tmp_path / "link"), "written")
     assert bear(labelled("files", *recorder.calls), bool)[0] == 0
     assert (tmp_path / "file").read_text() == "kept"
-    assert (tmp_path / "link").read_text() == "ü"
+    assert (tmp_path / "link").read_text() == "üfore"
+    assert (tmp_path / "made").read_text() == ""
     assert (tmp_path / "created").read_text() == "text"
     assert not (tmp_path / "missing").exists()
     assert oct((tmp_path / "there").stat().st_mode)[-4:] == "0700"

@@ -30,7 +30,7 @@
 enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
 enum { HAS_PORTS = 1, HAS_LOWER = 2 };
 enum { QUIET_MILLISECONDS = 10 };
-enum { GIVEN = 4, KEPT = 24, MOST_TREES = 8, MOST_ORDERED = 4 + MOST_TREES };
+enum { GIVEN = 4, KEPT = 32, MOST_TREES = 8, MOST_ORDERED = 4 + MOST_TREES };
 
 struct request { /* the strings behind it: place, owned, lower if there is one, and the paths of the trees */
     char magic[4];
@@ -303,35 +303,31 @@ static long order_sandbox(struct template *template, struct making *making, cons
             fds[order.count++] = registers[number];
         }
     struct iovec parts[] = {{&order, sizeof order}, {template->buffer + request->program, template->size - request->program}};
-    if (template->spare && (syscall(SYS_pidfd_send_signal, template->spare_pidfd, 0, NULL, 0) < 0 ||
-                            send_parts(template->spare_socket, parts, 2, fds, order.count) < 0))
-        forget_spare(template);
-    else if (template->spare)
-        order.count = 0; /* It has it. */
-    if (!template->spare) {
-        long pid = prepare_spare(template);
-        if (pid <= 0)
-            return pid < 0 ? failed(making, "clone", "") : 0;
-    }
-    if (order.count && send_parts(template->spare_socket, parts, 2, fds, order.count) < 0) {
+    for (;;) {
+        int was_at_hand = template->spare != 0;
+        if (!was_at_hand) {
+            long pid = prepare_spare(template);
+            if (pid <= 0)
+                return pid < 0 ? failed(making, "clone", "") : 0;
+        }
+        long pid = template->spare;
+        if (syscall(SYS_pidfd_send_signal, template->spare_pidfd, 0, NULL, 0) < 0 ||
+            send_parts(template->spare_socket, parts, 2, fds, order.count) < 0)
+            failed(making, "send", "the plan");
+        else if (map_ids(making, request, pid, lower, template->spare_socket) == 0) {
+            keep(making, template->spare_socket);
+            *pidfd = keep(making, template->spare_pidfd);
+            template->spare = 0;
+            return pid;
+        }
         int error = errno;
-        kill(template->spare, SIGKILL);
+        syscall(SYS_pidfd_send_signal, template->spare_pidfd, SIGKILL, NULL, 0);
         forget_spare(template);
         errno = error;
-        return failed(making, "send", "the plan");
+        if (!was_at_hand)
+            return -1;
+        /* Somebody may have killed it while it waited: that is no reason for this sandbox to fail. */
     }
-    long pid = template->spare;
-    keep(making, template->spare_socket);
-    *pidfd = keep(making, template->spare_pidfd);
-    int sock = template->spare_socket;
-    template->spare = 0;
-    if (map_ids(making, request, pid, lower, sock) < 0) {
-        int error = errno;
-        kill((pid_t)pid, SIGKILL);
-        errno = error;
-        return -1;
-    }
-    return pid;
 }
 
 /* Returns the number of the child, 0 in it, or -1. */
