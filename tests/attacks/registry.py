@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -14,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import aviato
-from aviato.server.backends.local import control, filters, plan, rules
+from aviato.server.backends.local import control, filters, native, plan, rules
 
 Steps = tuple[plan.Step, ...]
 PAIRS = Path(__file__).with_name("pairs")
@@ -183,6 +185,12 @@ class Area:
         self.attack(name, *walls, **options)(lambda arena: arena.program(source, **(box or {})))
 
 
+COMPILED = ("server/backends/local/birth.c", "server/backends/local/template.c")
+LIBRARY = "server/backends/local/libaviato.so"
+INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))
+"""Compiled code does what these say, by the notes of a server that is not patched: where they are, Python has to do it."""
+
+
 def load() -> None:
     """Fill `DEFENCES` and `ATTACKS`."""
     for path in sorted(PAIRS.glob("[a-z]*.py")):
@@ -207,6 +215,10 @@ def patched(patches: list[Patch] | tuple[Patch, ...]) -> Iterator[Path]:
             text = file.read_text()
             assert text.count(patch.old) == 1, f"{patch.path} has {text.count(patch.old)} of {patch.old!r}"
             file.write_text(text.replace(patch.old, patch.new))
+        sources = [str(package / path) for path in COMPILED]
+        if native.load() is not None and any(patch.path in COMPILED for patch in patches):
+            compiler = [*shlex.split(os.environ.get("CC", "cc")), "-O2", "-fPIC", "-shared"]
+            subprocess.run([*compiler, "-o", str(package / LIBRARY), *sources], check=True)
         yield directory
     finally:
         shutil.rmtree(directory)
@@ -255,6 +267,8 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         if not patches:
             yield
             return
+        if any(patch.path in INTERPRETED for patch in patches) and not any(patch.path in COMPILED for patch in patches):
+            swap(backend, "_native", False)
         copy = stack.enter_context(patched(patches))
         swap(control, "__file__", str(copy / "aviato/server/backends/local/control.py"))
         template = await control.TemplateControl.start()

@@ -66,7 +66,7 @@ CUT = area.defence(
 
 CROWDED = area.defence(
     "connections are fewer than descriptors",
-    patches=(Patch("server/crowd.py", "return max(32, open_files() // SHARE)", "return 1 << 30"),),
+    patches=(Patch("server/crowd.py", "return max(LEAST, open_files() // SHARE)", "return 1 << 30"),),
 )
 
 KEYS = """

@@ -14,7 +14,7 @@ from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch
 
 area = Area(__name__)
-TEMPLATE = "server/backends/local/template.py"
+TEMPLATE, NEWBORN, BIRTH = (f"server/backends/local/{name}" for name in ("template.py", "newborn.py", "birth.c"))
 CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
 
 MEMORY = """
@@ -52,7 +52,10 @@ area.program("look at process 1 in /proc", PRELUDE + LOOK, CLOSED)
 
 INHERITED = area.defence(
     "descriptors of process 1 are not inherited",
-    patches=(Patch(TEMPLATE, "os.dup2(fd, target, inheritable=False)", "os.dup2(fd, target, inheritable=True)"),),
+    patches=(
+        Patch(NEWBORN, "os.dup2(fd, target, inheritable=False)", "os.dup2(fd, target, inheritable=True)"),
+        Patch(BIRTH, "FIRST_DESCRIPTOR + (int)i, O_CLOEXEC)", "FIRST_DESCRIPTOR + (int)i, 0)"),
+    ),
 )
 FORGED = {
     "returncode": 0,

@@ -62,7 +62,7 @@ READ_ONLY_DEV = area.defence(
     patches=(
         Patch(
             CONFINE,
-            '        sys.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)\n',
+            '        kernel.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)\n',
             "",
         ),
     ),
@@ -181,7 +181,7 @@ NODEV = area.defence(
 )
 NO_NEW_PRIVILEGES = area.defence(
     "no new privileges",
-    patches=(Patch(CONFINE, "        sys.prctl(sys.PR_SET_NO_NEW_PRIVS, 1)\n        os.umask", "        os.umask"),),
+    patches=(Patch(CONFINE, "        self._kernel.control(sys.PR_SET_NO_NEW_PRIVS, 1)\n", ""),),
     steps=("filter",),  # which the kernel takes from nobody else
 )
 ONE_ID = area.defence(
@@ -226,8 +226,8 @@ READ_ONLY_FILES = area.defence(
     patches=(
         Patch(
             CONFINE,
-            '        attributes = ("rdonly", "nosuid", "nodev")\n        for path in mounted.write',
-            "        attributes = ()\n        for path in mounted.write",
+            'self._keep_copy(path, path, ("rdonly", "nosuid", "nodev"))',
+            "self._keep_copy(path, path, ())",
         ),
     ),
 )
