@@ -66,7 +66,8 @@ def kept(server: FaultyServer, process: Process) -> list[str]:
 
 
 def stopped(server: FaultyServer, sandbox: Sandbox) -> None:
-    Sandbox.delete(sandbox.sandbox_id, base_url=server.url).result()
+    # It tells what has arrived of the looks at it: else a server that dies now has them in the same file, and keeps that for them.
+    directly(server, sandbox).stop().result()
 
 
 def by_itself(server: FaultyServer, sandbox: Sandbox) -> None:
