@@ -70,6 +70,8 @@ def translate(error: BaseException, where: str, seconds: float) -> AviatoError |
         return SandboxUnavailableError(message, reason="descriptors")
     if isinstance(error, aiohttp.ClientConnectorError):
         return SandboxUnavailableError(f"{where}: {_os_text(error.os_error)}", reason=CONNECT)
+    if isinstance(error, ConnectionRefusedError):
+        return SandboxUnavailableError(f"{where}: {_os_text(error)}", reason=CONNECT)
     if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)):
         return SandboxUnavailableError(f"{where}: connection lost ({_text(error)})", reason=CONNECTION_LOST)
     if isinstance(error, aiohttp.ClientError):

@@ -83,9 +83,11 @@ class Gate:
             self._open = False
             self._listening.close()
             await _rounds()  # Connections that were accepted just now have their tasks then.
-            for writer in self._writers:
-                writer.transport.abort()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # Those of asyncio's own too, which still accept.
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                for writer in self._writers:
+                    writer.transport.abort()
+                await asyncio.wait(others, timeout=0.1)
             await _rounds()  # What was aborted is closed then.
 
         self._on_loop(stop)
