@@ -66,7 +66,7 @@ def kept(server: FaultyServer, process: Process) -> list[str]:
 
 
 def stopped(server: FaultyServer, sandbox: Sandbox) -> None:
-    # It tells what has arrived of the looks at it: else a server that dies now has them in the same file, and keeps that for them.
+    # It tells what has arrived of the looks at it; else a server that dies now keeps the file for them, and all that is in it.
     directly(server, sandbox).stop().result()
 
 
