@@ -230,7 +230,8 @@ async def test_a_program_that_ends_before_its_first_case_is_started_once(box, bo
 
 
 async def test_a_second_program_that_ends_before_its_case_is_the_last(box, boxes):
-    begin = f"[ -e starts ] && again=1; echo x >> starts; [ $again ] && exit 8; printf '{TOKEN}       5begin' >&3; exit 7"
+    first = f"read told <&4; printf '{TOKEN}       5begin' >&3; exit 7"
+    begin = f"[ -e starts ] && again=1; echo x >> starts; [ $again ] && exit 8; {first}"
     result, found = await run(box, raw(boxes, begin, cases=3))
     assert (result.returncode, reasons(found)) == (8, ["ended_early"])
     assert found[0]["message"] == "the process ended with code 7 before the last assertion"
