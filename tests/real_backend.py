@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.local import native
 from aviato.server.backends.registry import make_backend
 
 CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
@@ -41,6 +42,18 @@ def boxes():
 @pytest.fixture(scope="module")
 async def backend(anyio_backend):
     async for opened in open_backend(CARRIER):
+        yield opened
+
+
+WAYS = ["compiled", "interpreted"]
+
+
+async def open_by(way):
+    """The backend whose sandboxes are made by compiled code, or by Python alone."""
+    if way == "compiled" and native.load() is None:
+        pytest.skip("no C compiler was there when aviato was installed")
+    async for opened in open_backend(CARRIER):
+        opened._native = way == "compiled"
         yield opened
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
-from aviato.server.backends.local import native
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.host_tree import Skeleton
 from aviato.server.backends.local.skeletons import Skeletons
 from tests.attacks.mutate import FILTER, without
-from tests.real_backend import CARRIER, open_backend
+from tests.real_backend import WAYS, open_by
 
 pytestmark = pytest.mark.anyio
 
@@ -41,13 +40,10 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module", params=["compiled", "interpreted"])
+@pytest.fixture(scope="module", params=WAYS)
 async def backend(request, anyio_backend):
     """Both ways into a sandbox have to lead to the same one."""
-    if request.param == "compiled" and native.load() is None:
-        pytest.skip("no C compiler was there when aviato was installed")
-    async for opened in open_backend(CARRIER):
-        opened._native = request.param == "compiled"
+    async for opened in open_by(request.param):
         yield opened
 
 

@@ -11,20 +11,16 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import MountedFile
-from aviato.server.backends.local import native
-from tests.real_backend import CARRIER, open_backend
+from tests.real_backend import WAYS, open_by
 
 SPARE = "aviato-spare"
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["compiled", "interpreted"])
+@pytest.fixture(params=WAYS)
 async def backend(request, anyio_backend):
-    if request.param == "compiled" and native.load() is None:
-        pytest.skip("no C compiler was there when aviato was installed")
-    async for opened in open_backend(CARRIER):
-        opened._native = request.param == "compiled"
+    async for opened in open_by(request.param):
         yield opened
 
 
@@ -137,9 +133,7 @@ async def test_it_ends_with_its_server_and_its_sandboxes_live_on(backend, boxes)
 
 @pytest.fixture
 async def compiled(anyio_backend, boxes):
-    if native.load() is None:
-        pytest.skip("no C compiler was there when aviato was installed")
-    async for opened in open_backend(CARRIER):
+    async for opened in open_by("compiled"):
         await begun(opened, boxes)
         yield opened
 
