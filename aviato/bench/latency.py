@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,10 @@ def end_servers(directory: Path) -> None:
             signal.pidfd_send_signal(descriptor, signal.SIGINT)
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
-            deadline = time.monotonic() + END_SECONDS
-            APART.follow_server(int(pid), lambda poll=poll, end=deadline: bool(poll.poll(10)) or time.monotonic() > end)  # type: ignore[misc]
+            APART.follow_server(int(pid), partial(_has_ended, poll, time.monotonic() + END_SECONDS))
             os.close(descriptor)
+
+
+def _has_ended(poll: select.poll, deadline: float) -> bool:
+    """Whether it is over, or has had its time; waits a moment."""
+    return bool(poll.poll(10)) or time.monotonic() > deadline

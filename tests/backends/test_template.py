@@ -84,7 +84,12 @@ async def begun(backend, boxes):
         pass
     if backend._native:
         await the_spare(backend)
+    await settled(lambda: at_rest(backend), True)  # A child may have its name before its parent has closed what it gave to it.
     return len(descriptors(backend))
+
+
+def at_rest(backend):
+    return Path(f"/proc/{backend._template._process.pid}/stat").read_text().rpartition(") ")[2][0] == "S"
 
 
 async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):

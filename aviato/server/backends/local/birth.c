@@ -22,7 +22,6 @@
 
 #include "birth.h"
 
-
 /* What is no system call of these arguments. */
 enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4 };
 

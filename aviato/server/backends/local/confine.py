@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import mounted
 from aviato.server.backends.local import syscalls as sys
-from aviato.server.backends.local.kernel import KERNEL_COUNTS_FORGIVEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +34,8 @@ KEPT_FLAGS = {
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, each with its lock: uid 0 means nothing here.
 SECURE_BITS = 1 | 2 | 4 | 8
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+NOT_TO_BE_SET = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Of settings that only newer kernels have, or let a sandbox change."""
 
 
 class StepError(Exception):
@@ -212,7 +213,7 @@ class Confinement:
 
     def _do_kernel_counts(self, settings: list[tuple[str, str]]) -> None:
         for name, value in settings:
-            self._kernel.write(f"/proc/sys/{name}", value, KERNEL_COUNTS_FORGIVEN)
+            self._kernel.write(f"/proc/sys/{name}", value, NOT_TO_BE_SET)
 
     def _do_loopback(self) -> None:
         self._kernel.set_interface(SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))

@@ -6,7 +6,6 @@ list of system calls can be, and what depends on how one of them ended is a meth
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import resource
@@ -207,7 +206,3 @@ class Kernel:
 def bounded_by(hard: int, value: int) -> int:
     """A limit that a process with this hard one may set."""
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
-
-
-KERNEL_COUNTS_FORGIVEN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
-"""Of settings that only newer kernels have, or let a sandbox change."""

@@ -9,7 +9,7 @@ import resource
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import native, syscalls
 from aviato.server.backends.local.confine import Confinement
@@ -94,8 +94,8 @@ class Recorder:
     _opened: int = 0
     """Where the calls begin that have opened the last descriptor."""
 
-    def _note(self, operation: str, *arguments: _Argument, **how: object) -> None:
-        self.calls.append(Call(operation, arguments, **how))  # type: ignore[arg-type]
+    def _note(self, operation: str, *arguments: _Argument, **how: Any) -> None:
+        self.calls.append(Call(operation, arguments, **how))
 
     # -- descriptors by name ----------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Recorder:
         """Whether it was given."""
         return name in self.given
 
-    def _open(self, operation: str, *arguments: _Argument, **how: object) -> int:
+    def _open(self, operation: str, *arguments: _Argument, **how: Any) -> int:
         self._opened = len(self.calls)
         self._note(operation, *arguments, result=_SCRATCH, **how)
         return _SCRATCH
@@ -154,8 +154,8 @@ class Recorder:
     def make_file(self, path: str) -> None:
         """See `Kernel`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        how = {"forgiven": (errno.EEXIST,), "skip_forgiven": 1}
-        self.close(self._open("openat", syscalls.AT_FDCWD, path, flags, 0o444, **how))
+        fd = self._open("openat", syscalls.AT_FDCWD, path, flags, 0o444, forgiven=(errno.EEXIST,), skip_forgiven=1)
+        self.close(fd)
 
     def link(self, path: str, target: str) -> None:
         """See `Kernel`."""
