@@ -84,12 +84,17 @@ async def begun(backend, boxes):
         pass
     if backend._native:
         await the_spare(backend)
-    await settled(lambda: at_rest(backend), True)  # A child may have its name before its parent has closed what it gave to it.
+    await settled(
+        lambda: state_of(backend._template._process.pid), "S"
+    )  # A child may have its name before its parent has closed what it gave to it.
     return len(descriptors(backend))
 
 
-def at_rest(backend):
-    return Path(f"/proc/{backend._template._process.pid}/stat").read_text().rpartition(") ")[2][0] == "S"
+def state_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):
@@ -153,7 +158,11 @@ async def test_the_next_sandbox_is_the_child_at_hand(compiled, boxes):
 
 async def test_one_that_was_killed_is_not_missed(compiled, boxes):
     for _ in range(3):
-        os.kill(await the_spare(compiled), signal.SIGKILL)
+        killed = await the_spare(compiled)
+        os.kill(killed, signal.SIGKILL)
+        await settled(
+            lambda: name_of(killed) != SPARE or state_of(killed) in "ZX", True
+        )  # One that dies later dies as a process 1.
         async with boxes.make_box(compiled) as box:
             assert (await box.run("true")).returncode == 0
     before = len(descriptors(compiled))
