@@ -160,9 +160,8 @@ async def test_one_that_was_killed_is_not_missed(compiled, boxes):
     for _ in range(3):
         killed = await the_spare(compiled)
         os.kill(killed, signal.SIGKILL)
-        await settled(
-            lambda: name_of(killed) != SPARE or state_of(killed) in "ZX", True
-        )  # One that dies later dies as a process 1.
+        # One that dies later dies as a process 1.
+        await settled(lambda pid=killed: name_of(pid) != SPARE or state_of(pid) in "ZX", True)
         async with boxes.make_box(compiled) as box:
             assert (await box.run("true")).returncode == 0
     before = len(descriptors(compiled))
