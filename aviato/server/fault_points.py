@@ -90,7 +90,8 @@ _STORE = tuple(
     f"aviato.server.store.database:Store.{name}"
     for name in ("add_sandbox", "save_sandbox", "save_execs", "save_lease", "remove_lease")
 )
-_FORK = ("aviato.server.backends.local.control:TemplateControl.create",)
+_FORK = ("aviato.server.backends.local.control:TemplateControl.ask",)
+_FORKED = ("aviato.server.backends.local.control:TemplateControl._answered",)
 _HELLO = ("aviato.server.supervisor.link:SupervisorLink.connect",)
 _START = ("aviato.server.service.execs:Execs.start",)
 _ENCODE = ("aviato.server.service.feed:ExecFeed._encode",)
@@ -101,7 +102,7 @@ POINTS = {
     "store.after": Point(_STORE, after=True),
     "disk.before": Point(("aviato.server.service.ring:Ring._room",), error=_disk_error),
     "fork.before": Point(_FORK, error=_backend_error),
-    "fork.after": Point(_FORK, after=True),
+    "fork.after": Point(_FORKED, after=True),
     "hello.before": Point(_HELLO, error=_backend_error),
     "hello.after": Point(_HELLO, after=True),
     "accept.before": Point(_START),

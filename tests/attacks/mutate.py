@@ -27,13 +27,14 @@ FILTER = ("filter",)
 def without(backend: Any, *families: str, steps: tuple[str, ...] = ()) -> Iterator[None]:
     """Sandboxes made meanwhile lack these families of rules and these steps of the plan."""
     assert set(families) <= set(rules.families(rules.RULES))
-    compiled, make_plan = backend._filter, plan.make_plan
+    compiled, make_plan, remembered = backend._filter, plan.make_plan, backend._remembered
+    backend._remembered = None  # plans of before
     backend._filter = filters.compile_rules(tuple(rule for rule in rules.RULES if rule.family not in families))
     plan.make_plan = lambda options: tuple(step for step in make_plan(options) if step.operation not in steps)
     try:
         yield
     finally:
-        backend._filter, plan.make_plan = compiled, make_plan
+        backend._filter, plan.make_plan, backend._remembered = compiled, make_plan, remembered
 
 
 class Table:

@@ -256,6 +256,7 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         if families:
             swap(backend, "_filter", filters.compile_rules(tuple(one for one in rules.RULES if one.family not in families)))
         swap(plan, "make_plan", changed_plan)
+        swap(backend, "_remembered", None)  # plans of before
         swap(backend, "_request", changed(make_request, "request"))
         swap(backend, "_configuration", changed(configure, "configuration"))
         if facts := {name: value for defence in defences for name, value in defence.facts.items()}:

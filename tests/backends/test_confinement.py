@@ -243,6 +243,7 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
 
     real = plan.make_plan
 
+    monkeypatch.setattr(backend, "_remembered", None)  # plans of before
     monkeypatch.setattr(
         plan,
         "make_plan",

@@ -65,13 +65,14 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
     # A name that has to be escaped on its way to the server, whoever writes it.
     for path in ('/nowhere/"quoted\\ ü\n', str(backend._places.sandboxes)):
         backend._places.path = lambda _, path=path: path
+        backend._remembered = None  # requests with the paths of before
         for _ in range(3):
             with pytest.raises(SandboxUnavailableError) as caught:
                 async with boxes.make_box(backend):
                     pass
             assert "exists" in str(caught.value) or "No such file or directory" in str(caught.value)
             assert path in str(caught.value) or repr(path)[1:-1] in str(caught.value)
-    backend._places.path = real
+    backend._places.path, backend._remembered = real, None
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
     await settled(lambda: len(descriptors(backend)), before)
@@ -210,3 +211,13 @@ async def test_it_holds_nothing_of_the_servers(compiled):
     assert held <= {"/dev/null", "socket", "anon_inode"}
     sockets = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith("socket")]
     assert len(sockets) == 1  # By which it hears.
+
+
+async def test_a_server_without_room_for_the_answer_says_so(backend, boxes, monkeypatch):
+    """The kernel leaves a descriptor out where there is none left; the sandbox is found and taken away all the same."""
+    real = backend._template._answered
+    monkeypatch.setattr(backend._template, "_answered", lambda message, fds: (os.close(fds[0]), real(message, [])))
+    with pytest.raises(OSError, match="Too many open files"):
+        async with boxes.make_box(backend):
+            pass
+    assert await backend.place_ids() == []

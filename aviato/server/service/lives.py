@@ -159,17 +159,21 @@ class Lives:
         if box.request.command is not None:
             with suppress(SandboxGone):
                 await self._main.start(box, link)
-        now = time.time()
-        if box.record.status is SandboxStatus.PENDING:
+        is_new = box.record.status is SandboxStatus.PENDING
+        if is_new:
             seconds = time.monotonic() - box.accepted_at
-            self._save(box, box.move(SandboxStatus.RUNNING, started_at=now, startup_seconds=seconds))
+            box.move(SandboxStatus.RUNNING, started_at=time.time(), startup_seconds=seconds)
         lifetime = self.lifetime(box)
         box.expires_at = None if lifetime is None else time.monotonic() + lifetime
-        self.places.started(box)
         box.ready.set()
         for begin in box.on_run:
             begin()
         box.on_run.clear()
+        if is_new:
+            # While its first command starts. In the same turn: nobody is told of a result before a later server would know that
+            # something has run in it, and until then its supervisor remembers the command.
+            self._save(box, box.record)
+        self.places.started(box)
 
     def _save(self, box: LiveSandbox, record: SandboxRecord) -> None:
         """Put a change on record; of a sandbox for one command only if that lasts: its end overtakes most of them."""

@@ -18,6 +18,7 @@ from aviato.server.backends.local import facts, filters, groups, host_tree, nati
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
@@ -35,6 +36,8 @@ NICE = 10
 """Commands' niceness while no control group shares the processors out, so that the server answers."""
 DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
+_EXAMPLE = new_sandbox_id()
+"""In the place of an id; by its random part nothing else is taken for it."""
 
 
 @dataclass
@@ -85,6 +88,7 @@ class LocalBackend(Backend):
         self._checks: list[Check] = []
         self._filter = self._supervisor_filter = self._born_filter = b""
         self._skeletons = Skeletons(directory / "skeletons")
+        self._remembered: Remembered | None = None
         self._layered = False
         """Whether the writable layers of `host` sandboxes can lie on a skeleton."""
 
@@ -180,7 +184,10 @@ class LocalBackend(Backend):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
         in_memory = spec.image.root is not None and self._upper_in_memory
-        return limits_of(spec.requests, spec.limits, self._facts, layer_in_memory=in_memory)
+        return self._known().limits.get(
+            (tuple(spec.requests.items()), tuple(spec.limits.items()), in_memory),
+            lambda: limits_of(spec.requests, spec.limits, self._facts, layer_in_memory=in_memory),
+        )
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
@@ -199,25 +206,26 @@ class LocalBackend(Backend):
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
-        skeleton = self._skeleton(spec)
-        if skeleton is not None and self._skeletons.is_due(skeleton):
-            await asyncio.to_thread(self._skeletons.look, skeleton)
-        options = self._options(spec)
-        if skeleton is not None and options.skeleton is not None and not self._skeletons.has(options.skeleton):
-            await asyncio.to_thread(self._skeletons.make, options.skeleton, skeleton)
+        skeleton = await self._made_skeleton(spec)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
+        request = self._usual_request(spec, skeleton, held.uid) or self._request(spec, self._options(spec, skeleton), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
             with theirs, _content(spec) as content:
-                held.asked = asyncio.ensure_future(template.create(self._request(spec, options, held.uid), theirs, content))
-                _, held.pidfd = await asyncio.shield(held.asked)
+                held.asked = template.ask(request, theirs, content)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configuration(spec))
+            _, held.pidfd = await asyncio.shield(held.asked)
         except SandboxGone as gone:
+            assert held.asked is not None
+            await asyncio.shield(held.asked)  # What the template could not do says more.
             message = f"the supervisor of {spec.sandbox_id} ended while it started: {gone}"
             raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from gone
         except BaseException:
-            ours.close()
+            if held.link is None:
+                ours.close()
+            else:
+                held.link.detach()
             raise
         return held.link
 
@@ -275,7 +283,9 @@ class LocalBackend(Backend):
     def describe_plan(self, image: ResolvedImage) -> list[str]:
         """The steps that a sandbox of this image would take, for people."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        return plan.describe(plan.make_plan(self._options(spec)))
+        skeleton = self._skeleton(spec)
+        path = None if skeleton is None else self._skeletons.path(skeleton)
+        return plan.describe(plan.make_plan(self._options(spec, path)))
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
@@ -298,11 +308,30 @@ class LocalBackend(Backend):
 
     def _skeleton(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
         """What lies below its writable layer, if that is one of ours."""
-        layered = self._layered and spec.image.root is None
-        return host_tree.skeleton(self._facts, self._interpreter(spec)) if layered else None
+        if not self._layered or spec.image.root is not None:
+            return None
+        interpreter = self._interpreter(spec)
+        return self._known().skeletons.get(interpreter, lambda: host_tree.skeleton(self._facts, interpreter))
 
-    def _options(self, spec: SandboxSpec) -> plan.PlanOptions:
-        interpreter, skeleton = self._interpreter(spec), self._skeleton(spec)
+    async def _made_skeleton(self, spec: SandboxSpec) -> str | None:
+        """Where that lies, made if it is missing."""
+        skeleton = self._skeleton(spec)
+        if skeleton is None:
+            return None
+        if self._skeletons.is_due(skeleton):
+            await asyncio.to_thread(self._skeletons.look, skeleton)
+        path = self._skeletons.path(skeleton)
+        if not self._skeletons.has(path):
+            await asyncio.to_thread(self._skeletons.make, path, skeleton)
+        return path
+
+    def _known(self) -> Remembered:
+        if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
+            self._remembered = Remembered(self._facts, self._filter)
+        return self._remembered
+
+    def _options(self, spec: SandboxSpec, skeleton: str | None = None) -> plan.PlanOptions:
+        interpreter = self._interpreter(spec)
         limits = self.limits(spec)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
@@ -310,7 +339,7 @@ class LocalBackend(Backend):
             facts=self._facts,
             interpreter=interpreter,
             lower=spec.image.root,
-            skeleton=None if skeleton is None else self._skeletons.path(skeleton),
+            skeleton=skeleton,
             upper_in_memory=self._upper_in_memory,
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
@@ -319,6 +348,21 @@ class LocalBackend(Backend):
             disk_bytes=int(limits["disk"].value or 0),
             threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )
+
+    def _usual_request(self, spec: SandboxSpec, skeleton: str | None, uid: int) -> native.Usual | None:
+        """What is asked for it, where that is known from another one: the calls of both differ in an id alone."""
+        if not self._native or spec.mounted_files:
+            return None
+        ports = spec.exposes_ports or spec.egress_port is not None
+        key = (spec.image, skeleton, tuple(spec.requests.items()), tuple(spec.limits.items()), ports)
+        example = replace(spec, sandbox_id=_EXAMPLE)
+        usual = self._known().requests.get(
+            key, lambda: native.usual(self._request(example, self._options(example, skeleton), uid))
+        )
+        return None if usual is None else usual.renamed(_EXAMPLE, spec.sandbox_id, uid, self._gid(uid))
+
+    def _gid(self, uid: int) -> int:
+        return uid if self._root else os.getegid()
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
         trees = []
@@ -334,7 +378,7 @@ class LocalBackend(Backend):
             "place": options.place,
             "owned": plan.owned_directories(options),
             "uid": uid,
-            "gid": uid if self._root else os.getegid(),
+            "gid": self._gid(uid),
             "plan": steps if calls is None else None,
             "calls": calls,
             "trees": [(record.register(name), name, path, attributes) for name, path, attributes in trees],

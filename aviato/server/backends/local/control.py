@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -32,6 +33,7 @@ class TemplateControl:
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._number = 0
+        self._sending: set[asyncio.Task[None]] = set()
         self.alive = True
         self._loop.add_reader(sock, self._readable)
 
@@ -40,10 +42,10 @@ class TemplateControl:
         """Run a template from the interpreter below any virtual environment, with a clean environment."""
         return cls(*await asyncio.to_thread(_spawn))
 
-    async def create(
-        self, request: dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
-    ) -> tuple[int, int]:
-        """Ask for a sandbox.
+    def ask(
+        self, request: native.Usual | dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
+    ) -> asyncio.Future[tuple[int, int]]:
+        """Ask for a sandbox. Where the template has room the request has left when this returns, so that it begins meanwhile.
 
         Args:
             request: what it is to be; `calls` are its plan's as `record.record` has noted them, None to have the plan executed.
@@ -51,39 +53,52 @@ class TemplateControl:
             content: what its read-only files hold, one behind the other.
 
         Returns:
-            Its pid and a pidfd, which the caller owns.
+            What comes to its pid and a pidfd, which the caller owns, or to a `SandboxUnavailableError`: what the template
+            could not do, or an `OSError`: this process has no descriptor left.
 
         Raises:
-            SandboxUnavailableError: what the template could not do.
+            SandboxUnavailableError: there is no template.
         """
         if not self.alive:
             raise TemplateDied("the template process has ended", reason="start_failed")
-        # Copies: whoever asked may be cancelled, and closes its own, while this still waits to send them.
-        sent = [os.dup(item.fileno()) for item in (connection, content) if item is not None]
-        try:
-            return await self._ask({**request, "content": content is not None}, sent)
-        finally:
-            for fd in sent:
-                os.close(fd)
-
-    async def _ask(self, request: dict[str, Any], fds: list[int]) -> tuple[int, int]:
         self._number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self._number] = answer
-        message = native.request(self._number, request)
-        if message is None:
-            calls: bytes = request["calls"] or b""
-            message = json.dumps({**request, "calls": None, "n": self._number}).encode() + b"\0" + calls
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-        while self.alive:
-            try:
-                self._sock.sendmsg([message], ancillary)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.002)  # Many creates at once: the template takes them one after another.
-            except OSError:
-                self._died()
-        return await answer
+        usual = request if isinstance(request, native.Usual) else native.usual(request) if content is None else None
+        if usual is not None:
+            message = usual.message(self._number)
+        else:
+            assert isinstance(request, dict)
+            head = {**request, "calls": None, "content": content is not None, "n": self._number}
+            message = json.dumps(head).encode() + b"\0" + (request["calls"] or b"")
+        fds = [item.fileno() for item in (connection, content) if item is not None]
+        if not self._send(message, fds):
+            # Copies: whoever asked closes its own.
+            task = self._loop.create_task(self._send_later(message, [os.dup(fd) for fd in fds]))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        return answer
+
+    def _send(self, message: bytes, fds: list[int]) -> bool:
+        """Whether that is done with; no where there is no room for it now."""
+        try:
+            self._sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._died()
+        return True
+
+    async def _send_later(self, message: bytes, fds: list[int]) -> None:
+        """Many creates at once: the template takes them one after another."""
+        try:
+            while self.alive:
+                if self._send(message, fds):
+                    return
+                await asyncio.sleep(0.002)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     async def close(self) -> None:
         """Let it end; its sandboxes live on."""
@@ -118,6 +133,9 @@ class TemplateControl:
         elif "error" in message:
             why = f"{message['error']}: {os.strerror(message['errno'])}" if message["errno"] else message["error"]
             answer.set_exception(SandboxUnavailableError(f"a sandbox could not be made: {why}", reason="start_failed"))
+        elif not fds:
+            # The kernel leaves out descriptors for which this process has no room. Whoever takes the sandbox away finds it.
+            answer.set_exception(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         else:
             answer.set_result((message["pid"], fds[0]))
 

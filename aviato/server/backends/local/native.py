@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libaviato.so")
 SWITCH = "AVIATO_COMPILED"
@@ -90,15 +90,39 @@ class Turn(ctypes.Structure):
     )
 
 
-def request(number: int, wanted: dict[str, Any]) -> bytes | None:
-    """The usual request as compiled code takes it; None for one that Python has to serve.
+class Usual(NamedTuple):
+    """A usual request, as compiled code takes it.
+
+    Attributes:
+        uid, gid: host ids of the sandbox's user.
+        flags: `HAS_PORTS`, `HAS_LOWER`.
+        counts: how many owned directories and trees, and where the calls begin.
+        behind: what follows that: trees, names and calls.
+    """
+
+    uid: int
+    gid: int
+    flags: int
+    counts: tuple[int, int, int]
+    behind: bytes
+
+    def renamed(self, sandbox_id: str, other: str, uid: int, gid: int) -> Usual:
+        """The same for another sandbox. Ids have one length, so that nothing else moves."""
+        return Usual(uid, gid, self.flags, self.counts, self.behind.replace(sandbox_id.encode(), other.encode()))
+
+    def message(self, number: int) -> bytes:
+        """What is sent."""
+        return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts) + self.behind
+
+
+def usual(wanted: dict[str, Any]) -> Usual | None:
+    """A request for compiled code; None for one that Python has to serve.
 
     Args:
-        number: of the request.
-        wanted: see `TemplateControl.create`.
+        wanted: see `TemplateControl.ask`.
     """
     calls, trees, lower = wanted["calls"], wanted["trees"], wanted["lower"]
-    if calls is None or wanted["groups"] or wanted["content"] or wanted["born_filter"]:
+    if calls is None or wanted["groups"] or wanted["born_filter"]:
         return None
     flags = (HAS_PORTS if wanted["ports"] else 0) | (HAS_LOWER if lower is not None else 0)
     names = [wanted["place"], *wanted["owned"], *([lower] if lower is not None else []), *(path for _, _, path, _ in trees)]
@@ -106,7 +130,7 @@ def request(number: int, wanted: dict[str, Any]) -> bytes | None:
     text += b"".join(os.fsencode(name) + b"\0" for name in names)
     text += b"\0" * (-(REQUEST.size + len(text)) % 8)
     counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))
-    return REQUEST.pack(MAGIC, number, wanted["uid"], wanted["gid"], flags, *counts) + text + bytes(calls)
+    return Usual(wanted["uid"], wanted["gid"], flags, counts, text + bytes(calls))
 
 
 def label(birth: Birth) -> str:
