@@ -12,8 +12,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ("birth.c", "template.c")
 DIRECTORY = "aviato/server/backends/local"
+SOURCES = (f"{DIRECTORY}/birth.c", f"{DIRECTORY}/template.c", "aviato/server/supervisor/early.c")
 LIBRARY = f"{DIRECTORY}/libaviato.so"
 
 
@@ -37,7 +37,7 @@ class CustomBuildHook(BuildHookInterface):
             return False
         # A new file, put in place at once: servers may have the old one in use.
         new = library.with_name(f"{library.name}.{os.getpid()}")
-        sources = [str(Path(self.root, DIRECTORY, name)) for name in SOURCES]
+        sources = [str(Path(self.root, name)) for name in SOURCES]
         command = [*compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(new), *sources]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.connection import Connection
     from aviato.server.supervisor.loop import Loop, Timer
     from aviato.server.supervisor.spawn import Failure, Spawned
+    from aviato.server.supervisor.takeover import Taken
 
 LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
@@ -107,6 +108,19 @@ class Command:
         first = Screen if self.terminal else Output
         self.outputs = (first(self._loop, stdout, self._moved), Output(self._loop, stderr, self._moved))
         self.stdin = (Keyboard if self.terminal else Input)(self._loop, stdin)
+
+    def take_over(self, taken: Taken) -> None:
+        """Go on where compiled code has brought it; before, `started` where it runs."""
+        if taken.pid is None:
+            self._connect(None, None, None)
+            self.status = 0
+            self.result = taken.result
+        for output, stream in zip(self.outputs, (taken.stdout, taken.stderr), strict=True):
+            output.put(stream.data)
+        self.stdin.close()
+        self._started = taken.started
+        self._own_peak = taken.own_peak
+        self._peak = max(self._peak or 0, taken.peak or 0) or None
 
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import spawn, terminal, tree, usage
+from aviato.server.supervisor import spawn, takeover, terminal, tree, usage
 from aviato.server.supervisor.births import Births
 from aviato.server.supervisor.cases import CaseCommand
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.keeper import Keepers
     from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.streams import Drain
+    from aviato.server.supervisor.takeover import State
 
 REMEMBERED = 16384
 """Ids of finished and acknowledged commands that are still refused a second run, the newest of them."""
@@ -57,7 +58,8 @@ class Commands:
         self._loop = loop
         self._proc = proc
         self._null: int
-        self._badness = _badness()
+        self.badness = _badness()
+        """Of commands, for the kernel's choice of whom to kill."""
         self._terminals: int | None
         self._by_id: dict[str, Command] = {}
         self._by_pid: dict[int, Command] = {}
@@ -70,9 +72,29 @@ class Commands:
         """Open what every command needs, before there is any; `own_badness`: this process does not have its maker's."""
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         if own_badness:
-            self._badness = _badness()
+            self.badness = _badness()
         self._terminals = terminal.open_directory()
         self._last_end = self._loop.now()
+
+    def take_over(self, state: State, connection: Connection) -> None:
+        """Go on with the commands that compiled code has begun."""
+        self._null = takeover.NULL
+        self._terminals = takeover.TERMINALS if takeover.is_open(takeover.TERMINALS) else None
+        self._last_end = state.last_end
+        self._past.update(state.past)
+        self._by_mark.update({mark: exec_id for exec_id, mark in state.past.items()})
+        for taken in state.commands:
+            command = self._new(taken.spec, taken.mark)
+            self._by_id[command.exec_id] = command
+            self._by_mark[taken.mark] = command.exec_id
+            if taken.pid is None:
+                command.take_over(taken)
+                continue
+            self._run(command, taken.mark, spawn.Spawned(taken.pid, spawn.Ends(None, taken.stdout.fd, taken.stderr.fd)))
+            command.take_over(taken)
+            limit: float | None = taken.spec["timeout_seconds"]
+            command.limit(None if limit is None else taken.started + limit - self._loop.now(), self._too_late)
+            command.subscriber = Subscriber(command, connection, taken.channel, taken.stdout.sent, taken.stderr.sent)
 
     def __iter__(self) -> Iterator[Command]:
         return iter(list(self._by_id.values()))
@@ -313,7 +335,7 @@ class Commands:
         except OSError:
             return
         try:
-            os.write(fd, self._badness)
+            os.write(fd, self.badness)
         except OSError:
             pass
         finally:

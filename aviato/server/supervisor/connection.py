@@ -67,6 +67,14 @@ class Connection:
         os.set_blocking(fd, False)
         self._loop.watch(fd, READ, self._ready)
 
+    def take_over(self, fd: int, last_heard: float, unsent: bytes) -> None:
+        """As `begin`, of a socket over which this process has spoken before; `unsent` goes out first."""
+        self.begin(fd)
+        self.last_heard = last_heard
+        if unsent:
+            self._out.append(unsent)
+            self._out_bytes += len(unsent)
+
     @property
     def idle(self) -> bool:
         """Whether everything has been handed to the kernel."""
@@ -168,8 +176,12 @@ class Connection:
             self.close()
             return
         self.last_heard = self._loop.now()
+        self.take(self._room[:count])
+
+    def take(self, data: bytes | memoryview) -> None:
+        """What the other side has sent."""
         try:
-            frames = self._decoder.feed(self._room[:count])
+            frames = self._decoder.feed(data)
         except FrameError:
             self.close()
             return

@@ -39,12 +39,11 @@ class Idleness:
     def limit(self, seconds: float) -> None:
         """Begin to watch; once."""
         self._seconds = seconds
-        self._last_call = self._loop.now()
         self._look()
 
-    def called(self) -> None:
-        """A call uses the sandbox."""
-        self._last_call = self._loop.now()
+    def called(self, when: float | None = None) -> None:
+        """A call uses the sandbox, now or `when`."""
+        self._last_call = self._loop.now() if when is None else when
 
     def _look(self) -> None:
         now = self._loop.now()

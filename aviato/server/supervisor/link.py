@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.server.supervisor import prepared
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.supervisor.rest import Rest
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
@@ -124,7 +125,9 @@ class SupervisorLink(asyncio.Protocol):
             await link._loop.create_unix_connection(lambda: link, sock=sock)
             if configuration is not None:
                 link._orphan_seconds = configuration["orphan_timeout_seconds"]
-                link._send(FrameType.REQUEST, _json({"op": "configure", **configuration}))
+                form = prepared.configuration(configuration)
+                request = form + _json({"op": "configure", **configuration})
+                link._send(FrameType.REQUEST, request, stream=prepared.Form.CONFIGURATION if form else prepared.Form.JSON)
             await link._ready
         except BaseException:
             link.detach()
@@ -169,13 +172,15 @@ class SupervisorLink(asyncio.Protocol):
             if spec is not None and getattr(spec, name) is not None and name not in self.hello["features"]:
                 raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
-        payload = _json(request)
+        payload, kind = _json(request), prepared.Form.JSON
         if spec is not None:
             payload = b'%b,"spec":%b}' % (payload[:-1], spec.as_json())
         most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
+        if spec is not None and prepared.FEATURE in self.hello["features"] and (form := prepared.command(spec)):
+            kind, payload = prepared.Form.COMMAND, form + payload
         self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
@@ -187,7 +192,7 @@ class SupervisorLink(asyncio.Protocol):
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
             self._active.add(exec_id)
-        self._send(FrameType.REQUEST, payload, channel=channel)
+        self._send(FrameType.REQUEST, payload, stream=kind, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
             self._feeding.add(task)
@@ -200,7 +205,8 @@ class SupervisorLink(asyncio.Protocol):
             self._active.discard(exec_id)
         if not self._acks:
             self._loop.call_soon(self._send_acks)
-        self._acks += encode(FrameType.ACK, _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}))
+        said = _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done})
+        self._acks += encode(FrameType.ACK, said, stream=int(done))
 
     def _send_acks(self) -> None:
         """All that one turn of the loop has confirmed: clients do so for many commands at once."""
@@ -351,7 +357,7 @@ class SupervisorLink(asyncio.Protocol):
 
     async def ping(self) -> None:
         """Return once the supervisor has answered."""
-        await self._call({"op": "ping"})
+        await self._call({"op": "ping"}, form=prepared.Form.PING)
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
@@ -408,11 +414,13 @@ class SupervisorLink(asyncio.Protocol):
                 await self._writable.wait()
         return sent
 
-    async def _call(self, request: dict[str, Any], body: bytes | None = None) -> bytes:
+    async def _call(
+        self, request: dict[str, Any], body: bytes | None = None, form: prepared.Form = prepared.Form.JSON
+    ) -> bytes:
         self._check_alive()
         reply = ReplyChannel(self._loop)
         channel = self._open(reply)
-        self._send(FrameType.REQUEST, _json(request), channel=channel)
+        self._send(FrameType.REQUEST, _json(request), stream=form, channel=channel)
         if body is not None:
             self._send(FrameType.DATA, body, channel=channel)
         try:
@@ -448,11 +456,11 @@ class SupervisorLink(asyncio.Protocol):
             self._channels[channel] = ClosingChannel()
             self._send(FrameType.CLOSE, channel=channel)
 
-    def _send(self, type: int, payload: bytes = b"", *, channel: int = 0, offset: int = 0) -> None:
+    def _send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None:
         if self._acks:
             self._send_acks()  # What was confirmed before stays before.
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode(type, payload, channel=channel, offset=offset))
+            self._transport.write(encode(type, payload, stream=stream, channel=channel, offset=offset))
 
     # -- asyncio.Protocol -----------------------------------------------------------------------------------------------
 

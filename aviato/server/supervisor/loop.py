@@ -94,9 +94,9 @@ class Loop:
 
     now = staticmethod(time.monotonic)
 
-    def begin(self) -> None:
-        """Get what it waits by."""
-        self._epoll = select.epoll()
+    def begin(self, epoll: int | None = None) -> None:
+        """Get what it waits by; `epoll`: a descriptor that is there already."""
+        self._epoll = select.epoll() if epoll is None else select.epoll.fromfd(epoll)
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call the handler with the events of a descriptor; a hang-up always counts."""

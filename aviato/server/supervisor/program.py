@@ -14,7 +14,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import files, reading, tree, writing
+from aviato.server.supervisor import files, prepared, reading, spawn, takeover, tree, writing
 from aviato.server.supervisor.again import Again, Part, Repeated
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
@@ -49,6 +49,7 @@ FEATURES = [
     "cancel_all",
     "again",
     "cases",
+    prepared.FEATURE,
 ]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
@@ -57,8 +58,6 @@ STOOD_STILL_SECONDS = 2.0
 """A timer that is so late tells that nothing ran here meanwhile."""
 NO_USE = frozenset({"configure", "ping"})
 """Requests of the server's own: they do not make a sandbox less idle."""
-PROC = 32
-"""The descriptor of /proc, beyond all that this process is given; so whoever needs it knows it ahead."""
 
 _listen = ctypes.CDLL(None, use_errno=True).listen
 _where = where
@@ -72,23 +71,23 @@ class Supervisor:
     and touches no descriptor; those are numbers that mean something once the sandbox has its own there. For them see `run`.
     """
 
-    def __init__(self, listener: int, note: int, layer: int, sockets: int, children: int, proc: int = PROC) -> None:
+    def __init__(self, listener: int, note: int, layer: int, sockets: int, children: int, proc: int = takeover.PROC) -> None:
         self._loop = Loop(self._trouble)
         self._note = note
         self._troubles = 0
         self._proc = proc
-        self._commands = Commands(self._loop, proc)
-        self._watch = Watch(self._loop, proc, layer, sockets, self._commands, self._trouble)
-        self._commands.on_started = self._watch.begin
+        self.commands = Commands(self._loop, proc)
+        self._watch = Watch(self._loop, proc, layer, sockets, self.commands, self._trouble)
+        self.commands.on_started = self._watch.begin
         self._first = self._new_connection()
         """For the server that made the sandbox."""
         self._connection: Connection | None = None
-        self._ending = Ending(self._loop, self._commands, note, lambda: self._connection)
-        self._commands.on_main_exit = self._main_exited
-        self._commands.on_reaped = self._ending.go_on
+        self._ending = Ending(self._loop, self.commands, note, lambda: self._connection)
+        self.commands.on_main_exit = self._main_exited
+        self.commands.on_reaped = self._ending.go_on
         self._again = Again(self._loop)
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
-        self._idleness = Idleness(self._loop, self._commands, self._in_call, lambda: self._ending.begin("idle", 0))
+        self._idleness = Idleness(self._loop, self.commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
         self._orphan_due = self._last_heard = 0.0
         self._orphan_timer: Timer
@@ -98,7 +97,7 @@ class Supervisor:
         self._loop.each_turn.append(self._flush)
         self._operations: dict[str, Callable[[Connection, int, dict[str, Any]], None]] = {
             "configure": self._configure,
-            "exec": self._commands.subscribe,
+            "exec": self.commands.subscribe,
             "stdin": self._expect_input,
             "signal": self._signal,
             "resize": self._resize,
@@ -116,7 +115,7 @@ class Supervisor:
             "write_tree": self._write_tree,
         }
         self._ports: Ports | None = None
-        self._hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
+        self.hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
 
     def begin(
         self,
@@ -133,11 +132,34 @@ class Supervisor:
         if descent is not None:
             lineage = Lineage(descent.exact)
             tree.inhabit(lineage)
-            self._commands.keepers = Keepers(self._loop, descent.compiled, lineage)
+            self.commands.keepers = Keepers(self._loop, descent.compiled, lineage)
         if ports is not None:
             self._ports = Ports(self._loop, ports, self._idleness.called)
         self._adopt(self._first, connection)
         self._watch_orphanhood()
+
+    def take_over(self, connection: int, state: takeover.State) -> None:
+        """Go on from what compiled code has done with this connection, see `early.c`."""
+        now = self._loop.now()
+        self._loop.begin(takeover.EPOLL)
+        self._pid_namespace = state.pid_namespace
+        self._loop.watch(self._children, READ, self._child_died)
+        self._watch_listener()
+        self._first.take_over(connection, state.last_heard, state.unsent)
+        self._connection = self._first
+        self._last_heard = state.last_heard
+        self._orphan_due = state.due
+        self._idleness.called(now if state.received else state.last_call)
+        if state.configuration is not None:
+            self._settle(state.configuration)
+        if tree.signal_all(0):
+            self._watch.begin(0.0)  # Nobody has looked since they began.
+        self.commands.take_over(state, self._first)
+        self._loop.soon(self._reap)
+        self._watch_orphanhood()
+        if state.configuration is not None:
+            self._limit_life(state.configuration, state.configured)
+        self._first.take(state.received)
 
     def turn(self) -> None:
         """Wait for something to do, and do it."""
@@ -153,7 +175,7 @@ class Supervisor:
         os.dup2(proc, self._proc, inheritable=False)
         os.close(proc)
         self._pid_namespace = tree.namespace(self._proc, "self/ns/pid")
-        self._commands.begin(own_badness=alone)
+        self.commands.begin(own_badness=alone)
         self._orphan_due = self._last_heard = self._loop.now()
         self._idleness.called()
         self._loop.watch(self._children, READ, self._child_died)
@@ -162,14 +184,14 @@ class Supervisor:
     def _enter_groups(self, groups: tuple[int, ...], born_filter: bytes | None) -> None:
         self._watch.keep_in_group(groups[0], groups[1] if born_filter is None else None)
         if born_filter is None:
-            self._commands.place = Spawner(list(groups[2:]))
+            self.commands.place = Spawner(list(groups[2:]))
         else:
-            self._commands.start_program = Grouped(self._proc, groups[1], born_filter).start
+            self.commands.start_program = Grouped(self._proc, groups[1], born_filter).start
 
     def start_by(self, start: Start, new_mark: Callable[[int], int]) -> None:
         """Have commands started and marked otherwise than a sandbox does, see `rehearsal`."""
-        self._commands.start_program = start
-        self._commands.new_mark = new_mark
+        self.commands.start_program = start
+        self.commands.new_mark = new_mark
 
     # -- the connection -------------------------------------------------------------------------------------------------
 
@@ -203,12 +225,12 @@ class Supervisor:
         now = {
             "pid_namespace": self._pid_namespace,
             "orphan_timeout_seconds": self._orphan_seconds,
-            "execs": self._commands.summary(),
+            "execs": self.commands.summary(),
         }
-        connection.send(FrameType.HELLO, self._hello + _compact(now).encode()[1:])
+        connection.send(FrameType.HELLO, self.hello + _compact(now).encode()[1:])
 
     def _on_close(self, connection: Connection) -> None:
-        self._commands.unsubscribe(connection, None)
+        self.commands.unsubscribe(connection, None)
         for channel in list(self._open):
             self._close_channel(channel)
         if self._connection is connection:
@@ -240,15 +262,15 @@ class Supervisor:
     def _dispatch(self, connection: Connection, frame: Frame) -> None:
         channel = frame.channel
         if frame.type == FrameType.REQUEST:
-            request = json.loads(frame.payload)
+            request = json.loads(prepared.as_json(frame))
             if request["op"] not in NO_USE:
                 self._idleness.called()
             self._operations[request["op"]](connection, channel, request)
         elif frame.type == FrameType.ACK:
-            self._commands.acknowledge(**json.loads(frame.payload))
+            self.commands.acknowledge(**json.loads(frame.payload))
         elif frame.type == FrameType.CLOSE:
             self._close_channel(channel)
-            self._commands.unsubscribe(connection, channel)
+            self.commands.unsubscribe(connection, channel)
             connection.send(FrameType.CLOSE, channel=channel)
         else:
             self._continue(connection, frame)
@@ -291,15 +313,22 @@ class Supervisor:
     # -- the sandbox ----------------------------------------------------------------------------------------------------
 
     def _configure(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._commands.environment = request["environment"]
-        self._commands.working_dir = request["working_dir"]
-        self._commands.nice = request["nice"]
-        self._watch.limit(request.get("limits", {}))
-        self._orphan_seconds = request["orphan_timeout_seconds"]
+        self._settle(request)
         self._orphan_timer.cancel()
         self._watch_orphanhood()
+        self._limit_life(request, self._loop.now())
+
+    def _settle(self, request: dict[str, Any]) -> None:
+        self.commands.environment = request["environment"]
+        self.commands.working_dir = request["working_dir"]
+        self.commands.nice = request["nice"]
+        self._watch.limit(request.get("limits", {}))
+        self._orphan_seconds = request["orphan_timeout_seconds"]
+
+    def _limit_life(self, request: dict[str, Any], began: float) -> None:
         if request["max_lifetime_seconds"] is not None:
-            self._loop.after(request["max_lifetime_seconds"], lambda: self._ending.begin("lifetime", 0))
+            left = began + request["max_lifetime_seconds"] - self._loop.now()
+            self._loop.after(left, lambda: self._ending.begin("lifetime", 0))
         if request["idle_timeout_seconds"] is not None:
             self._idleness.limit(request["idle_timeout_seconds"])
 
@@ -331,7 +360,7 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
-        if self._commands.reap():
+        if self.commands.reap():
             self._loop.soon(self._reap)
 
     def _trouble(self, error: Exception) -> None:
@@ -342,7 +371,7 @@ class Supervisor:
     # -- commands -------------------------------------------------------------------------------------------------------
 
     def _expect_input(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._commands.find(request["exec_id"])
+        self.commands.find(request["exec_id"])
         self._open[channel] = request
 
     def _input(self, connection: Connection, channel: int, request: dict[str, Any], data: bytes) -> None:
@@ -352,32 +381,32 @@ class Supervisor:
             else:
                 self._reply(connection, channel)
 
-        self._commands.find(request["exec_id"]).stdin.write(request["offset"], data, request["eof"], answer)
+        self.commands.find(request["exec_id"]).stdin.write(request["offset"], data, request["eof"], answer)
 
     def _signal(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         key = request.get("key")
-        command = self._commands.find(request["exec_id"])
+        command = self.commands.find(request["exec_id"])
         if not self._again.is_done(key):
             command.signal(request["signal"])
             self._again.done(key)
         self._reply(connection, channel)
 
     def _resize(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._commands.find(request["exec_id"]).resize(request["width"], request["height"])
+        self.commands.find(request["exec_id"]).resize(request["width"], request["height"])
         self._reply(connection, channel)
 
     def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._commands.cancelled(request["exec_id"])
-        self._work(connection, channel, self._commands.kill(request["exec_id"]), reply=True)
+        self.commands.cancelled(request["exec_id"])
+        self._work(connection, channel, self.commands.kill(request["exec_id"]), reply=True)
 
     def _cancel_all(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._work(connection, channel, self._commands.kill_but_main(), reply=True)
+        self._work(connection, channel, self.commands.kill_but_main(), reply=True)
 
     # -- files ----------------------------------------------------------------------------------------------------------
 
     def _path(self, request: dict[str, Any]) -> str:
         path: str = request["path"]
-        return os.path.join(self._commands.working_dir, path)
+        return os.path.join(self.commands.working_dir, path)
 
     def _work(self, connection: Connection, channel: int, steps: Iterator[float], reply: bool) -> None:
         def guarded() -> Iterator[float]:
@@ -479,10 +508,9 @@ def run(
     """
     if descent is not None:
         be_deaf()
-    elif os.getpid() != 1:
-        raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
-    # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
-    gc.enable()
+    else:
+        _be_first()
+    gc.enable()  # See `take_over`.
     take_short_turns()
     numbers = (listener, note, layer, sockets, children)
     os.set_blocking(listener, False)
@@ -495,4 +523,25 @@ def run(
         supervisor.turn()
 
 
-__all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "run"]
+def early() -> takeover.Early:
+    """What compiled code needs, to begin as `run` does in the usual sandbox."""
+    texts = (_usual.hello, _usual.commands.badness)
+    return takeover.Early(*(field for text in texts for field in (text, len(text))), spawn.DEFAULT_PATH.encode())
+
+
+def take_over(connection: int, state: takeover.State) -> None:
+    """Be the supervisor from where compiled code has come to. Never returns."""
+    _be_first()
+    # The template collects nothing, to keep its pages shared. Here every command leaves cycles behind.
+    gc.enable()
+    _usual.take_over(connection, state)
+    while True:
+        _usual.turn()
+
+
+def _be_first() -> None:
+    if os.getpid() != 1:
+        raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
+
+
+__all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "early", "run", "take_over"]

@@ -36,7 +36,7 @@ class Ends(NamedTuple):
     """The supervisor's ends of a command's pipes, or of its terminal, which is stdin and stdout in one."""
 
     stdin: int | None
-    stdout: int
+    stdout: int | None
     stderr: int | None
 
 

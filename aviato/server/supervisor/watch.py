@@ -89,18 +89,18 @@ class Watch:
         self.disk.limit(limits.get("disk"), limits.get("inodes"))
         self._commands.attended = self._watches
 
-    def begin(self) -> None:
-        """A command has started."""
+    def begin(self, pause_seconds: float = SAMPLE_SECONDS) -> None:
+        """A command has started; the first look comes after a pause."""
         if self._watches and (self._job is None or self._job.done):
-            self._job = self._loop.start(self._looks())
+            self._job = self._loop.start(self._looks(pause_seconds))
 
     @property
     def _watches(self) -> bool:
         return self._group is not None or self._memory is not None or self._most is not None or self.disk.limited
 
-    def _looks(self) -> Iterator[float]:
+    def _looks(self, pause_seconds: float) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
-        yield SAMPLE_SECONDS  # Most commands are over by then; who means harm could as well wait for a look to be over.
+        yield pause_seconds  # Most commands are over by then; who means harm could as well wait for a look to be over.
         while True:
             pause = SAMPLE_SECONDS
             try:

@@ -12,6 +12,8 @@ import os
 import struct
 from typing import Any, NamedTuple
 
+from aviato.server.supervisor import takeover
+
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libaviato.so")
 SWITCH = "AVIATO_COMPILED"
 """An environment variable of the server: `0` leaves the compiled part out."""
@@ -87,6 +89,7 @@ class Turn(ctypes.Structure):
         ("spare_pidfd", ctypes.c_int32),
         ("spare_socket", ctypes.c_int32),
         ("birth", Birth),
+        ("early", takeover.Early),
     )
 
 

@@ -15,7 +15,7 @@ from aviato.server.backends.local import native, syscalls
 from aviato.server.backends.local.confine import Confinement, StepError
 from aviato.server.backends.local.kernel import Kernel
 from aviato.server.backends.local.mounted import Unfit
-from aviato.server.supervisor import program
+from aviato.server.supervisor import program, takeover
 from aviato.wire.frames import FrameType, encode
 
 CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, PORTS = 3, 4, 5, 6, 7, 8, 9
@@ -69,7 +69,9 @@ def execute(
         os._exit(1)
 
 
-def go_on(birth: native.Birth, connection: int, ports: bool, born_filter: bytes = b"") -> NoReturn:
+def go_on(
+    birth: native.Birth, connection: int, ports: bool, born_filter: bytes = b"", early: takeover.Early | None = None
+) -> NoReturn:
     """Be the supervisor, in a child that compiled code has confined.
 
     Args:
@@ -77,11 +79,14 @@ def go_on(birth: native.Birth, connection: int, ports: bool, born_filter: bytes 
         connection: where to say that nothing came of it.
         ports: whether there is a descriptor for them.
         born_filter: see `program.run`.
+        early: what compiled code did after that, if it did.
     """
     try:
         if birth.error:
             raise StepError(f"{native.label(birth)}: {OSError(birth.error, os.strerror(birth.error))}")
         connection = CONNECTION
+        if early is not None and early.state_size:
+            program.take_over(connection, takeover.read(early))
         _supervise(ports, birth.kept - native.OTHERS, None, born_filter)
     except BaseException as error:
         _report(connection, _why(error))

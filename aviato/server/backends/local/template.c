@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../supervisor/early.h"
 #include "birth.h"
 
 #define MAGIC "AVB\1"
@@ -64,6 +65,7 @@ struct template {
     int32_t spare_pidfd;
     int32_t spare_socket;
     struct birth birth;
+    struct aviato_early early;
 };
 
 /* What a child is told, with descriptors; the calls come behind it. */
@@ -410,6 +412,13 @@ static void collect_the_dead(struct template *template) {
             forget_spare(template);
 }
 
+/* Being a sandbox's process 1: what of it goes without Python. */
+static int born(struct template *template) {
+    if (!template->birth.error && !template->ports && template->early.hello)
+        template->early.state_size = aviato_early(&template->early);
+    return BORN;
+}
+
 /* Serve until there is something for Python: returns what. */
 int aviato_template(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
@@ -420,7 +429,7 @@ int aviato_template(struct template *template) {
         if (ready < 0 && errno != EINTR)
             return ENDED;
         if (ready == 0 && !template->spare && prepare_spare(template) == 0)
-            return BORN;
+            return born(template);
         served = ready != 0 && served;
         if (ready <= 0)
             continue;
@@ -438,7 +447,7 @@ int aviato_template(struct template *template) {
             if (!is_ours(template))
                 return MESSAGE;
             if (serve(template, (const struct request *)template->buffer) == 0)
-                return BORN;
+                return born(template);
             served = 1;
         }
     }

@@ -176,11 +176,13 @@ class Template:
         turn = native.Turn(self._control.fileno(), self._children, 1, room=LARGEST_MESSAGE, namespaces=ALL_NAMESPACES)
         turn.buffer = ctypes.addressof(ctypes.c_char.from_buffer(room))
         turn.birth.title, turn.birth.title_size, turn.birth.name = start, size, newborn.NAME
+        early = program.early()  # Held, since it points to what is held by it alone.
+        turn.early = early
         while True:
             turn.alone = not self._orphans
             what = library.aviato_template(turn)
             if what == native.BORN:
-                newborn.go_on(turn.birth, turn.connection, bool(turn.ports))
+                newborn.go_on(turn.birth, turn.connection, bool(turn.ports), early=turn.early)
             if what == native.ENDED:
                 return
             yield (None, []) if what == native.CHILDREN_DIED else (room[: turn.size], turn.fds[: turn.fd_count])

@@ -1,0 +1,23 @@
+/* What process 1 before Python is given, and gives back. As in `takeover.py`. */
+#ifndef AVIATO_EARLY_H
+#define AVIATO_EARLY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Descriptors beyond all that a supervisor is given. */
+enum { AVIATO_PROC = 32, AVIATO_NULL, AVIATO_TERMINALS, AVIATO_EPOLL };
+
+struct aviato_early {
+    const char *hello; /* the begin of HELLO's payload, or NULL: Python is wanted from the start */
+    uint64_t hello_size;
+    const char *badness; /* of commands, for the kernel's choice of whom to kill */
+    uint64_t badness_size;
+    const char *path; /* where programs are looked for if no environment says it */
+    const char *state; /* out: JSON */
+    uint64_t state_size;
+};
+
+size_t aviato_early(struct aviato_early *early);
+
+#endif

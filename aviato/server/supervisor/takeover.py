@@ -1,0 +1,133 @@
+"""Where Python goes on in a process 1 that has begun without it (`early.c`). Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import struct
+from typing import Any, NamedTuple
+
+PROC, NULL, TERMINALS, EPOLL = range(32, 36)
+"""Descriptors that are open then, beyond all that a supervisor is given; so whoever needs them knows them ahead."""
+
+_PAST = struct.Struct("=Q32s")
+
+
+class Early(ctypes.Structure):
+    """`struct aviato_early`: what it is given, and where it says what it has done."""
+
+    _fields_ = (
+        ("hello", ctypes.c_char_p),
+        ("hello_size", ctypes.c_uint64),
+        ("badness", ctypes.c_char_p),
+        ("badness_size", ctypes.c_uint64),
+        ("path", ctypes.c_char_p),
+        ("state", ctypes.c_void_p),
+        ("state_size", ctypes.c_uint64),
+    )
+
+
+class Stream(NamedTuple):
+    """An output of a command: its pipe if that is open, all that has come out of it, and how much of that was sent."""
+
+    fd: int | None
+    data: bytes
+    sent: int
+
+
+class Taken(NamedTuple):
+    """A command that has begun; see `command.Command` for its times and sizes. `pid` is None where it has its result."""
+
+    spec: dict[str, Any]
+    mark: int
+    pid: int | None
+    channel: int
+    started: float
+    own_peak: int
+    peak: int | None
+    stdout: Stream
+    stderr: Stream
+    result: dict[str, Any] | None
+
+
+class State(NamedTuple):
+    """All that there is to know.
+
+    Attributes:
+        pid_namespace: number of it.
+        last_heard, last_call, last_end: when the server, a call and the end of a command were seen last.
+        due: when something was to be done, if nothing came.
+        configured: when, if it was.
+        configuration: the request.
+        received: what came over the connection, beginning with a frame that was not dealt with.
+        unsent: what has to go out before anything else.
+        past: marks of commands that are confirmed, by their ids.
+        commands: the others.
+    """
+
+    pid_namespace: int
+    last_heard: float
+    last_call: float
+    last_end: float
+    due: float
+    configured: float
+    configuration: dict[str, Any] | None
+    received: bytes
+    unsent: bytes
+    past: dict[str, int]
+    commands: list[Taken]
+
+
+def read(early: Early) -> State:
+    """What compiled code has left."""
+    said = json.loads(ctypes.string_at(early.state, early.state_size))
+    configuration = _bytes(said["configuration"])
+    return State(
+        pid_namespace=said["pid_namespace"],
+        last_heard=said["last_heard"],
+        last_call=said["last_call"],
+        last_end=said["last_end"],
+        due=said["due"],
+        configured=said["configured"],
+        configuration=json.loads(configuration) if configuration else None,
+        received=_bytes(said["received"]),
+        unsent=_bytes(said["unsent"]),
+        past={name.rstrip(b"\0").decode(): mark for mark, name in _PAST.iter_unpack(_bytes(said["past"]))},
+        commands=[_taken(command) for command in said["commands"]],
+    )
+
+
+def is_open(fd: int) -> bool:
+    """Whether there is such a descriptor."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+def _taken(said: dict[str, Any]) -> Taken:
+    result = _bytes(said["result"])
+    stdout, stderr = map(_stream, said["streams"])
+    return Taken(
+        spec=json.loads(_bytes(said["spec"]))["spec"],
+        mark=said["mark"],
+        pid=said["pid"] or None,
+        channel=said["channel"],
+        started=said["started"],
+        own_peak=said["own_peak"],
+        peak=said["peak"] if said["peak"] >= 0 else None,
+        stdout=stdout,
+        stderr=stderr,
+        result=json.loads(result) if result else None,
+    )
+
+
+def _stream(said: dict[str, Any]) -> Stream:
+    return Stream(said["fd"] if said["fd"] >= 0 else None, _bytes(said["bytes"]), said["sent"])
+
+
+def _bytes(where: list[int]) -> bytes:
+    address, size = where
+    return ctypes.string_at(address, size) if size else b""
