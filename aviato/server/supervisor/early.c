@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -31,13 +33,15 @@
 
 enum { CONNECTION = 3, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN };
 enum { BACKLOG = 16 };
-enum { FRAME_DATA = 3, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7, FRAME_HELLO = 32, FRAME_REQUEST = 33, FRAME_REPLY = 34, FRAME_ACK = 36 };
+enum { FRAME_DATA = 3, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7, FRAME_HELLO = 32, FRAME_REQUEST = 33, FRAME_REPLY = 34, FRAME_ACK = 36, FRAME_ENDED = 39 };
 enum { FRAME_ACCEPTED = 1, FRAME_STARTED = 2 };
 /* What the head of a frame says of its payload, in the place of a stream. */
-enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND = 2, PLAIN_PING = 3, ACKNOWLEDGED = 1 };
+enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND = 2, PLAIN_PING = 3, PLAIN_STOP = 4, ACKNOWLEDGED = 1 };
 enum { STDOUT = 1, STDERR = 2 };
 enum { HEAD_BYTES = 16, IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
 enum { RESULT_BYTES = 512, STATUS_BYTES = 4096 };
+/* What may lie in the writable layer without anybody having to count it again and again. */
+enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 4096 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_WORDS = 4096, ID_BYTES = 32, RESERVED_DESCRIPTORS = 32, MOST_DEAD = 256 };
 enum { SLACK_BYTES = 256 << 10, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000, CLOCK_SCHEDULED = 2 };
 
@@ -55,7 +59,8 @@ struct configuration { /* behind it: the working directory, and the environment 
     uint32_t environment;
     int32_t nice;
     uint32_t unused;
-    double orphan_seconds, lifetime_seconds, idle_seconds; /* negative: none */
+    double orphan_seconds, lifetime_seconds, idle_seconds; /* negative: none, as of what follows */
+    double disk_bytes, inodes;
 };
 
 struct request { /* behind it: the id, the working directory, the words of the command, and its environment */
@@ -107,7 +112,7 @@ static uint32_t past_count;
 static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1];
 static struct configuration *configuration;
 static size_t configuration_size;
-static double configured, last_heard, last_call, last_end;
+static double configured, last_heard, last_call, last_end, look_due = -1;
 static uint64_t pid_namespace;
 static const struct aviato_early *given;
 
@@ -375,6 +380,56 @@ static void sample(struct command *command) {
     command->pause *= SAMPLE_FACTOR;
 }
 
+struct count {
+    double bytes, entries;
+};
+
+static int count_in(int directory, struct count *count, int level) {
+    char listed[LISTED_BYTES];
+    for (;;) {
+        long size = syscall(SYS_getdents64, directory, listed, sizeof listed);
+        if (size <= 0)
+            return size == 0;
+        for (long at = 0; at < size;) {
+            const struct entry {
+                uint64_t inode;
+                int64_t offset;
+                uint16_t size;
+                uint8_t type;
+                char name[];
+            } *entry = (const struct entry *)(listed + at);
+            struct stat found;
+            at += entry->size;
+            if (strcmp(entry->name, ".") == 0 || strcmp(entry->name, "..") == 0)
+                continue;
+            if (fstatat(directory, entry->name, &found, AT_SYMLINK_NOFOLLOW) < 0 || ++count->entries > FEW_ENTRIES)
+                return 0;
+            count->bytes += (double)found.st_blocks * 512;
+            if (!S_ISDIR(found.st_mode))
+                continue;
+            int inner = level ? openat(directory, entry->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+            int done = inner >= 0 && count_in(inner, count, level - 1);
+            if (inner >= 0)
+                close(inner);
+            if (!done)
+                return 0;
+        }
+    }
+}
+
+/* Whether what commands have left on disk is so little that its limits are far. */
+static int is_little(void) {
+    struct count count = {0, 0};
+    if (!configuration || (configuration->disk_bytes < 0 && configuration->inodes < 0))
+        return configuration != NULL;
+    int layer = openat(LAYER, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int done = layer >= 0 && count_in(layer, &count, FEW_LEVELS);
+    if (layer >= 0)
+        close(layer);
+    return done && count.bytes <= FEW_BYTES && (configuration->disk_bytes < 0 || 2 * count.bytes < configuration->disk_bytes) &&
+           (configuration->inodes < 0 || 2 * count.entries < configuration->inodes);
+}
+
 /* -- a command --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the id is one that only Python can say something about. */
@@ -450,6 +505,8 @@ static int begin_command(const struct frame *frame) {
     command->timeout_seconds = request->timeout_seconds;
     command->spec_size = spec_size;
     memcpy(command->spec, (char *)request + request->size, spec_size);
+    if (look_due < 0)
+        look_due = command->started + WATCH_SECONDS;
     command_count++;
     if (configuration->nice)
         setpriority(PRIO_PROCESS, (id_t)command->pid, configuration->nice);
@@ -565,6 +622,22 @@ static int configure(const struct frame *frame) {
     return 1;
 }
 
+/* End where nobody is inside and everything has been said; else return. */
+static void stop(void) {
+    static const char why[] = "{\"reason\": \"stopped\", \"returncode\": null}\n";
+    enum { WHY_BYTES = sizeof why - 1 };
+    char text[HEAD_BYTES + WHY_BYTES];
+    if (command_count || kill(-1, 0) == 0)
+        return;
+    if (write(NOTE, why, WHY_BYTES) < 0) {
+        /* Then only the connection tells it. */
+    }
+    memcpy(text + put_head(text, FRAME_ENDED, 0, 0, WHY_BYTES - 1, 0), why, WHY_BYTES);
+    struct iovec part = {text, HEAD_BYTES + WHY_BYTES - 1};
+    if (send_all(&part, 1))
+        _exit(0);
+}
+
 /* Returns whether it was dealt with: if not, it is left where it is. */
 static int deal_with(const struct frame *frame) {
     switch (frame->type) {
@@ -577,6 +650,8 @@ static int deal_with(const struct frame *frame) {
             return configure(frame);
         if (frame->stream == PLAIN_PING)
             return reply(frame->channel);
+        if (frame->stream == PLAIN_STOP)
+            stop();
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
         last_call = commands[command_count - 1].started;
@@ -683,13 +758,16 @@ static double last_moment(void) {
 static int turn(void) {
     struct command *command = running();
     struct pollfd polled[5] = {{CONNECTION, POLLIN, 0}, {CHILDREN, POLLIN, 0}, {LISTENER, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
-    double due = last_moment(), left;
+    double due = last_moment();
+    if (look_due >= 0)
+        due = earlier(due, look_due);
     if (command) {
         polled[3].fd = command->streams[0].fd;
         polled[4].fd = command->streams[1].fd;
-        left = (command->next_sample >= 0 ? earlier(due, command->next_sample) : due) - now();
-    } else
-        left = due - now();
+        if (command->next_sample >= 0)
+            due = earlier(due, command->next_sample);
+    }
+    double left = due - now();
     left = left < 0 ? 0 : left > 3600 ? 3600 : left;
     int ready = poll(polled, 5, (int)(left * 1000) + (left > 0));
     if (ready < 0 && errno != EINTR)
@@ -709,6 +787,11 @@ static int turn(void) {
         return 0;
     if (command && !running() && kill(-1, 0) == 0)
         return 0; /* it has left somebody behind, who has to be watched */
+    if (look_due >= 0 && now() >= look_due) {
+        if (!is_little())
+            return 0;
+        look_due = running() ? running()->started + WATCH_SECONDS : -1;
+    }
     return ready > 0 || now() < last_moment();
 }
 
@@ -795,6 +878,9 @@ static int open_all(void) {
 /* Be the supervisor as long as that is simple. Returns the size of what Python is told, 0 where this did not begin. */
 size_t aviato_early(struct aviato_early *early) {
     given = early;
+    /* Whoever could take from this process what a later start of Python needs must not come first. */
+    if (prctl(PR_GET_SECCOMP) != SECCOMP_MODE_FILTER)
+        return 0;
     early->state = state;
     if (open_all() < 0)
         return 0;

@@ -271,7 +271,8 @@ class SupervisorLink(asyncio.Protocol):
     async def stop(self, grace_seconds: float) -> Ended:
         """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
         if self.ended() is None and self._transport is not None and not self._detached:
-            self._send(FrameType.REQUEST, _json({"op": "stop", "grace_seconds": grace_seconds}))
+            request = _json({"op": "stop", "grace_seconds": grace_seconds})
+            self._send(FrameType.REQUEST, request, stream=prepared.Form.STOP)
         return await self.wait_ended()
 
     def has(self, exec_id: str) -> bool:

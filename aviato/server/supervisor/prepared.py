@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 FEATURE = "prepared"
 """Of a supervisor that takes them."""
 NONE = -1.0
-"""In the place of a time that is not limited."""
+"""In the place of what is not limited."""
 LONGEST_ID = 31
 MOST_BYTES = 64 << 10
 """What is longer costs more to send twice than it saves."""
 
 _SIZE = struct.Struct("=I")
-_CONFIGURATION = struct.Struct("=IIiIddd")
+_CONFIGURATION = struct.Struct("=IIiI5d")
 _COMMAND = struct.Struct("=IIIId")
 
 
@@ -36,7 +36,8 @@ class Form(IntEnum):
     CONFIGURATION = 1
     COMMAND = 2
     PING = 3
-    """JSON, too."""
+    """JSON, as the next."""
+    STOP = 4
 
 
 def configuration(values: Mapping[str, Any]) -> bytes:
@@ -47,8 +48,10 @@ def configuration(values: Mapping[str, Any]) -> bytes:
     except ValueError:
         return b""
     times = (values[name] for name in ("orphan_timeout_seconds", "max_lifetime_seconds", "idle_timeout_seconds"))
+    limits = (values["limits"].get(name) for name in ("disk", "inodes"))
+    numbers = (_number(value) for value in (*times, *limits))
     size = _CONFIGURATION.size + len(text)
-    return _CONFIGURATION.pack(size, len(environment), values["nice"], 0, *map(_time, times)) + text
+    return _CONFIGURATION.pack(size, len(environment), values["nice"], 0, *numbers) + text
 
 
 def command(spec: ExecSpec) -> bytes:
@@ -66,7 +69,7 @@ def command(spec: ExecSpec) -> bytes:
         return b""
     size = _COMMAND.size + len(text)
     has_directory = bool(spec.working_dir)
-    return _COMMAND.pack(size, len(words), len(environment), has_directory, _time(spec.timeout_seconds)) + text
+    return _COMMAND.pack(size, len(words), len(environment), has_directory, _number(spec.timeout_seconds)) + text
 
 
 def as_json(frame: Frame) -> bytes:
@@ -76,8 +79,8 @@ def as_json(frame: Frame) -> bytes:
     return frame.payload[_SIZE.unpack_from(frame.payload)[0] :]
 
 
-def _time(seconds: float | None) -> float:
-    return NONE if seconds is None else max(0.0, seconds)
+def _number(value: float | None) -> float:
+    return NONE if value is None else max(0.0, value)
 
 
 def _encoded(text: str) -> bytes:

@@ -152,8 +152,8 @@ class Supervisor:
         self._idleness.called(now if state.received else state.last_call)
         if state.configuration is not None:
             self._settle(state.configuration)
-        if tree.signal_all(0):
-            self._watch.begin(0.0)  # Nobody has looked since they began.
+        if state.past or state.commands:
+            self._watch.begin(0.0)  # Nobody has looked since the first of them.
         self.commands.take_over(state, self._first)
         self._loop.soon(self._reap)
         self._watch_orphanhood()
