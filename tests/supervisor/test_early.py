@@ -1,0 +1,413 @@
+"""Process 1 before Python, and where Python takes over: nobody outside may be able to tell which of them it was.
+
+Each test runs twice, with sandboxes that begin in compiled code and with those that Python has from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aviato.server.backends.base import MountedFile
+from aviato.server.supervisor import prepared
+from aviato.wire.frames import FrameType
+from aviato.wire.ids import new_exec_id
+from tests.real_backend import WAYS, open_by
+
+pytestmark = pytest.mark.anyio
+
+POLL = {"x86_64": {"7", "271"}, "aarch64": {"73"}}.get(os.uname().machine, set())
+"""Numbers of the system calls by which compiled code waits."""
+
+
+@pytest.fixture(params=WAYS, scope="module")
+async def backend(request, anyio_backend):
+    async for opened in open_by(request.param):
+        yield opened
+
+
+def is_early(box):
+    """Whether it is compiled code that waits in its process 1; None where that cannot be seen."""
+    held = box.backend._held[box.id]
+    pid = next(
+        int(line.split()[1])
+        for line in Path(f"/proc/self/fdinfo/{held.pidfd}").read_text().splitlines()
+        if line.startswith("Pid:")
+    )
+    try:
+        return Path(f"/proc/{pid}/syscall").read_text().split()[0] in POLL
+    except PermissionError:
+        return None
+
+
+async def rests(box, early):
+    """Wait until it is at rest in the one or in the other; where sandboxes have Python from the start there is no choice."""
+    wanted = early and box.backend._native and POLL
+    async with asyncio.timeout(5):
+        while is_early(box) not in (bool(wanted), None):
+            await asyncio.sleep(0.01)
+
+
+async def test_plain_commands_are_run(box):
+    for number in range(200):
+        result = await box.run("sh", "-c", f"echo out {number}; echo err >&2; exit {number % 7}")
+        assert (result.stdout, result.stderr, result.returncode) == (f"out {number}\n", "err\n", number % 7)
+        assert [frame.type for frame in result.frames if frame.type != FrameType.DATA] == [
+            FrameType.ACCEPTED,
+            FrameType.STARTED,
+            FrameType.EXIT,
+        ]
+
+
+async def acknowledged(box, *command, **options):
+    """As `run`, with nothing confirmed before the end."""
+    exec_id, subscription = box.start(*command, **options)
+    return await asyncio.wait_for(box.finish(exec_id, subscription, acknowledge=False), 30)
+
+
+async def test_what_is_plain_needs_no_python(box):
+    for _ in range(140):
+        await acknowledged(box, "sh", "-c", "echo a; echo b >&2; echo c > file", cwd="/tmp", env={"A": "b"}, timeout=10)
+    await asyncio.sleep(0.25)  # Twice the time after which what they have left on disk is looked at.
+    await box.link.ping()
+    await rests(box, early=True)
+    assert (await box.link.stop(1)).reason == "stopped"
+
+
+UNUSUAL = {
+    "input": lambda box: box.run("cat", stdin=b"in\n"),
+    "a terminal": lambda box: box.run("sh", "-c", "tty", terminal=(80, 24)),
+    "much output": lambda box: box.run("head", "-c", "300000", "/dev/zero"),
+    "a long one": lambda box: box.run("sh", "-c", "echo a; sleep 0.3; echo b"),
+    "too late": lambda box: box.run("sh", "-c", "echo a; exec sleep 60", timeout=0.05),
+    "someone left behind": lambda box: box.run("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo a"),
+    "a pipe left open": lambda box: box.run("sh", "-c", "sleep 60 & echo a"),
+    "not there": lambda box: box.run("nothing-of-that-name"),
+    "a directory": lambda box: box.run("/etc"),
+    "no directory": lambda box: box.run("true", cwd="/nowhere"),
+    "not executable": lambda box: box.run("/etc/passwd"),
+    "an empty word": lambda box: box.run(""),
+    "a null byte": lambda box: box.run("echo", "a\0b"),
+    "no environment": lambda box: box.run("true", env={"": "x"}),
+    "a long word": lambda box: box.run("sh", "-c", "echo ${#1}", "sh", "x" * 100_000),
+    "half a character": lambda box: box.run("printf", "%s", "\udcff"),
+    "a surrogate": lambda box: box.run("printf", "%s", "\ud800"),
+    "many variables": lambda box: box.run("sh", "-c", "env | grep -c ^V", env={f"V{i}": "" for i in range(3000)}),
+    "killed": lambda box: box.run("sh", "-c", "kill -9 $$"),
+    "of a signal": lambda box: box.run("sh", "-c", "kill -USR1 $$"),
+    "its own tracer": lambda box: box.run(
+        "python3", "-I", "-c", "import ctypes, os, signal\nctypes.CDLL(None).ptrace(0)\nos.kill(os.getpid(), signal.SIGSTOP)"
+    ),
+}
+VARIES = ("duration_seconds", "cpu_seconds", "max_rss_bytes")
+
+
+def told(result):
+    """All that does not vary."""
+    end = result.exit and {key: value for key, value in result.exit.items() if key not in VARIES}
+    return end, result.error, result.stdout, result.stderr
+
+
+results: dict[str, dict[str, object]] = {}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+async def test_all_others_are_as_in_python(make_box, backend, name):
+    """And the plain ones after them."""
+    async with make_box(environment={"OF": "the sandbox"}) as box:
+        await box.run("true")
+        unusual = await UNUSUAL[name](box)
+        after = await box.run("sh", "-c", "echo $OF")
+        assert after.stdout == "the sandbox\n"
+        said = json.dumps([told(unusual), told(after)], sort_keys=True, default=str)
+        results.setdefault(name, {})["compiled" if backend._native else "interpreted"] = said
+    if len(results[name]) == len(WAYS):
+        assert results[name]["compiled"] == results[name]["interpreted"]
+
+
+async def test_output_goes_on_where_python_takes_over(box):
+    result = await box.run("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; echo -$i >&2; sleep 0.04; done")
+    assert result.stdout == "".join(f"{i}\n" for i in range(1, 9))
+    assert result.stderr == "".join(f"-{i}\n" for i in range(1, 9))
+    assert result.exit["duration_seconds"] > 0.3
+    await rests(box, early=False)
+
+
+async def test_times_count_from_the_begin(box):
+    begin = time.monotonic()
+    result = await box.run("sleep", "60", timeout=0.3)
+    assert result.exit["timed_out"] and result.returncode == 137
+    assert 0.29 < result.exit["duration_seconds"] < time.monotonic() - begin < 2
+
+
+async def test_what_comes_in_the_middle_of_a_command(box):
+    exec_id, subscription = box.start("sh", "-c", "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.01; done")
+    await asyncio.wait_for(subscription.wait(20), 5)
+    other = await box.run("echo", "beside")
+    await box.link.signal(exec_id, 10)
+    result = await box.finish(exec_id, subscription)
+    assert (other.stdout, result.stdout, result.returncode) == ("beside\n", "ready\ncaught\n", 3)
+
+
+async def test_many_at_once(box):
+    all_of_them = await asyncio.gather(*(box.run("sh", "-c", f"echo {i}; sleep 0.0{i % 10}") for i in range(40)))
+    assert [result.stdout for result in all_of_them] == [f"{i}\n" for i in range(40)]
+
+
+async def test_a_cancelled_one_is_killed_whole(box):
+    exec_id, subscription = box.start("sh", "-c", "setsid sleep 60 & sleep 60")
+    await asyncio.wait_for(subscription.wait(), 5)
+    await box.link.cancel(exec_id)
+    result = await box.finish(exec_id, subscription)
+    assert (result.exit["cancelled"], result.returncode) == (True, 137)
+
+
+async def test_an_id_runs_once(box):
+    exec_id = new_exec_id()
+    first, subscription = box.start("sh", "-c", "echo x | tee -a /tmp/once", exec_id=exec_id)
+    result = await box.finish(first, subscription, acknowledge=False, done=False)
+    again = await box.finish(
+        *box.start("sh", "-c", "echo x | tee -a /tmp/once", exec_id=exec_id), acknowledge=False, done=False
+    )
+    other = await box.finish(*box.start("true", exec_id=exec_id), acknowledge=False, done=False)
+    assert (result.stdout, again.stdout) == ("x\n", "x\n")
+    assert again.exit == result.exit
+    assert other.error["reason"] == "request_id_conflict"
+    box.link.acknowledge(exec_id, 2, 0, True)
+    over = await box.finish(*box.start("sh", "-c", "echo x | tee -a /tmp/once", exec_id=exec_id), acknowledge=False, done=False)
+    assert over.error["code"] == "EXEC_NOT_FOUND"
+    assert (await box.run("cat", "/tmp/once")).stdout == "x\n"
+
+
+async def test_a_later_server_finds_all_of_it(box, backend, boxes):
+    exec_ids = []
+    for number in range(3):
+        exec_id, subscription = box.start("echo", str(number))
+        await box.finish(exec_id, subscription, acknowledge=False, done=False)
+        exec_ids.append(exec_id)
+    box.link.acknowledge(exec_ids[1], 2, 0, True)
+    running, subscription = box.start("sh", "-c", "echo begun; sleep 0.3; echo over")
+    await asyncio.wait_for(subscription.wait(6), 5)
+    await box.link.ping()
+    box.link.detach()
+    link = await backend.reconnect(box.id)
+    later = boxes.Box(backend, link, box.id)
+    assert set(link.hello["execs"]) == {exec_ids[0], exec_ids[2], running}
+    assert link.hello["execs"][exec_ids[0]]["state"] == "ended"
+    last = await later.finish(exec_ids[2], link.subscribe(None, exec_ids[2]))
+    assert (last.stdout, last.returncode) == ("2\n", 0)
+    result = await later.finish(running, link.subscribe(None, running))
+    assert (result.stdout, result.returncode) == ("begun\nover\n", 0)
+
+
+async def test_a_server_that_goes_while_nothing_runs(box, backend, boxes):
+    assert (await box.run("true")).returncode == 0
+    box.link.detach()
+    link = await backend.reconnect(box.id)
+    later = boxes.Box(backend, link, box.id)
+    assert (await later.run("echo", "still here")).stdout == "still here\n"
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(("limit", "reason"), [("idle_timeout_seconds", "idle"), ("max_lifetime_seconds", "lifetime")])
+async def test_its_time_is_over(make_box, limit, reason, used):
+    async with make_box(**{limit: 0.5}) as box:
+        begin = time.monotonic()
+        if used:
+            await box.run("true")
+        assert (await asyncio.wait_for(box.link.wait_ended(), 5)).reason == reason
+        assert 0.3 < time.monotonic() - begin < 2
+
+
+async def test_use_puts_the_end_off(make_box):
+    async with make_box(idle_timeout_seconds=0.6) as box:
+        begin = time.monotonic()
+        while time.monotonic() - begin < 1.5:
+            await box.run("true")
+            await asyncio.sleep(0.1)
+        assert (await asyncio.wait_for(box.link.wait_ended(), 5)).reason == "idle"
+        assert time.monotonic() - begin > 2
+
+
+async def test_an_orphan_ends(make_box, backend):
+    async with make_box(orphan_timeout_seconds=0.4) as box:
+        await box.run("true")
+        box.link.detach()
+        async with asyncio.timeout(5):
+            while backend.how_ended(box.id) != "orphaned":
+                await asyncio.sleep(0.02)
+
+
+async def test_short_commands_cannot_fill_the_disk(make_box):
+    """Each is over before anybody looks; what they leave together is not."""
+    async with make_box(limits={"disk": 8 << 20}) as box:
+        for number in range(60):
+            result = await box.run("sh", "-c", f"head -c 2000000 /dev/zero > {number}; sleep 0.02")
+            if result.returncode == 137:
+                break
+        assert "limit of 8 MiB of disk" in result.stderr
+        assert number < 30
+
+
+async def test_those_who_stay_are_watched(make_box):
+    async with make_box(limits={"processes": 20}) as box:
+        result = await box.run("sh", "-c", "for i in 1 2 3 4 5; do sleep 60 >/dev/null 2>&1 & done; echo started")
+        assert result.stdout == "started\n"
+        await rests(box, early=False)
+        assert (await box.run("sh", "-c", "ps ax | grep -c '[s]leep 60'")).stdout == "5\n"
+        await box.link.cancel_all()
+        assert (await box.run("sh", "-c", "ps ax | grep -c '[s]leep 60'")).stdout == "0\n"
+
+
+async def test_its_memory_is_told(box):
+    result = await box.run("python3", "-I", "-c", "x = b'x' * 50_000_000")
+    assert 50_000_000 < result.exit["max_rss_bytes"] < 80_000_000
+    assert 0 < result.exit["cpu_seconds"] < 5
+
+
+async def test_environment_and_directory(make_box):
+    async with make_box(environment={"BOTH": "sandbox", "OF": "sandbox", "EMPTY": ""}, working_dir="deep") as box:
+        await box.link.make_directory("/workspace/deep")
+        result = await box.run("sh", "-c", "pwd; echo $BOTH $OF ${EMPTY-unset} $MINE", env={"BOTH": "command", "MINE": "a=b"})
+        assert result.stdout == "/workspace/deep\ncommand sandbox a=b\n"
+        assert (await box.run("pwd", cwd="/tmp")).stdout == "/tmp\n"
+        await box.sh("mkdir bin; printf '#!/bin/sh\\necho mine' > bin/tool; chmod +x bin/tool")
+        assert (await box.run("tool", env={"PATH": "/nowhere:bin"})).stdout == "mine\n"
+        assert (await box.run("bin/tool")).stdout == "mine\n"
+        assert (await box.run("tool", cwd="bin", env={"PATH": ""})).stdout == "mine\n"
+
+
+async def test_control_groups_and_files_of_the_caller_go_through_python(make_box):
+    async with make_box(mounted_files=(MountedFile(path="/data/f", content=b"mine"),)) as box:
+        assert (await box.run("cat", "/data/f")).stdout == "mine"
+        await rests(box, early=False)
+
+
+SPEC = {"command": ["true"], "environment": {}, "working_dir": None, "stdin": False, "timeout_seconds": 1.0, "main": False}
+
+
+def a_request(form: bytes, exec_id: str) -> bytes:
+    spec = {"exec_id": exec_id, **SPEC}
+    return form + json.dumps({"op": "exec", "exec_id": exec_id, "stdout": 0, "stderr": 0, "spec": spec}).encode()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.binary(max_size=200),
+    numbers=st.tuples(*[st.integers(0, 40) | st.integers(0, 2**32 - 1)] * 4),
+    seconds=st.floats(),
+    right_size=st.booleans(),
+)
+async def test_it_survives_any_request(make_box, text, numbers, seconds, right_size):
+    """Only its server can send such, which does not; a mistake there must not be the end of a sandbox."""
+    async with make_box() as box:
+        await box.run("true")
+        size = 24 + len(text) if right_size else numbers[0]
+        form = struct.pack("=IIIId", size, *numbers[1:], seconds) + text
+        box.link._send(FrameType.REQUEST, a_request(form, new_exec_id()), stream=prepared.Form.COMMAND, channel=900)
+        await asyncio.wait_for(box.link.ping(), 10)
+        assert (await box.run("echo", "fine")).stdout == "fine\n"
+
+
+@pytest.mark.parametrize("cut", [1, 15, 16, 17, 100, -1])
+async def test_a_request_in_two_pieces(box, cut):
+    from aviato.wire.frames import encode
+
+    exec_id = new_exec_id()
+    subscription = box.link.subscribe(None, exec_id)  # For its channel: such an id is unknown.
+    result = await box.finish(exec_id, subscription, done=False)
+    assert result.error["code"] == "EXEC_NOT_FOUND"
+    await box.run("true")
+    channel = box.link._open(_Collector())
+    spec = _spec(exec_id)
+    frame = encode(FrameType.REQUEST, a_request(prepared.command(spec), exec_id), stream=prepared.Form.COMMAND, channel=channel)
+    box.link._transport.write(frame[:cut])
+    await asyncio.sleep(0.05)
+    box.link._transport.write(frame[cut:])
+    collector = box.link._channels[channel]
+    async with asyncio.timeout(5):
+        await collector.over.wait()
+    assert collector.types == [FrameType.ACCEPTED, FrameType.STARTED, FrameType.EXIT]
+
+
+def _spec(exec_id):
+    from aviato.server.supervisor.link import ExecSpec
+
+    return ExecSpec(exec_id=exec_id, **SPEC)
+
+
+class _Collector:
+    """A channel of its own."""
+
+    def __init__(self):
+        self.types = []
+        self.over = asyncio.Event()
+
+    def frame(self, frame):
+        self.types.append(frame.type)
+        if frame.type in (FrameType.EXIT, FrameType.ERROR):
+            self.over.set()
+            return True
+        return False
+
+    def gone(self, ended):
+        self.over.set()
+
+
+async def test_a_server_that_does_not_read(box, boxes):
+    """What the socket does not take is kept."""
+    wanted = "x" * 60_000
+    for _ in range(3):
+        transport = box.link._transport
+        transport.pause_reading()
+        started = [box.start("sh", "-c", f"head -c {len(wanted)} /dev/zero | tr '\\0' x") for _ in range(1)]
+        await asyncio.sleep(0.1)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(box.link.ping(), 0.05)
+        transport.resume_reading()
+        for exec_id, subscription in started:
+            assert (await box.finish(exec_id, subscription, acknowledge=False)).stdout == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "plain"),
+    [
+        ({}, True),
+        ({"command": ["a", "b c", "\udcff"]}, True),
+        ({"environment": {"A": "b=c"}}, True),
+        ({"working_dir": "/x"}, True),
+        ({"main": True}, False),
+        ({"stdin": True}, False),
+        ({"stdin": True, "input": ""}, False),
+        ({"terminal": (80, 24)}, False),
+        ({"cases": {}}, False),
+        ({"command": ["a\0b"]}, False),
+        ({"command": ["\ud800"]}, False),
+        ({"environment": {"A=": "b"}}, False),
+        ({"environment": {"": "b"}}, False),
+        ({"environment": {"A": "b\0"}}, False),
+        ({"working_dir": "a\0"}, False),
+        ({"command": ["x" * prepared.MOST_BYTES]}, False),
+        ({"exec_id": "x" * 32}, False),
+    ],
+)
+def test_what_is_plain(changes, plain):
+    from aviato.server.supervisor.link import ExecSpec
+
+    form = prepared.command(ExecSpec(**{"exec_id": "ex-1", **SPEC, **changes}))
+    assert bool(form) is plain
+    if plain:
+        size, words, variables, has_directory, seconds = struct.unpack_from("=IIIId", form)
+        assert (size, seconds) == (len(form), 1.0)
+        strings = form[24:].split(b"\0")[:-1]
+        assert len(strings) == 2 + words + variables
+        assert bool(strings[1]) is bool(has_directory)
