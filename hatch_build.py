@@ -13,7 +13,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 DIRECTORY = "aviato/server/backends/local"
-SOURCES = (f"{DIRECTORY}/birth.c", f"{DIRECTORY}/template.c", "aviato/server/supervisor/early.c")
+SUPERVISOR = "aviato/server/supervisor"
+SOURCES = (
+    *(f"{DIRECTORY}/{name}" for name in ("birth.c", "template.c")),
+    *(f"{SUPERVISOR}/{name}" for name in ("early.c", "early_start.c", "early_watch.c")),
+)
 LIBRARY = f"{DIRECTORY}/libaviato.so"
 
 

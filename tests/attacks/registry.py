@@ -185,7 +185,10 @@ class Area:
         self.attack(name, *walls, **options)(lambda arena: arena.program(source, **(box or {})))
 
 
-COMPILED = ("server/backends/local/birth.c", "server/backends/local/template.c")
+COMPILED = (
+    *(f"server/backends/local/{name}.c" for name in ("birth", "template")),
+    *(f"server/supervisor/{name}.c" for name in ("early", "early_start", "early_watch")),
+)
 LIBRARY = "server/backends/local/libaviato.so"
 INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))
 """Compiled code does what these say, by the notes of a server that is not patched: where they are, Python has to do it."""

@@ -68,15 +68,15 @@ async def test_plain_commands_are_run(box):
         ]
 
 
-async def acknowledged(box, *command, **options):
-    """As `run`, with nothing confirmed before the end."""
+async def confirmed_at_the_end(box, *command, **options):
+    """As `run`, with nothing confirmed before that."""
     exec_id, subscription = box.start(*command, **options)
     return await asyncio.wait_for(box.finish(exec_id, subscription, acknowledge=False), 30)
 
 
 async def test_what_is_plain_needs_no_python(box):
     for _ in range(140):
-        await acknowledged(box, "sh", "-c", "echo a; echo b >&2; echo c > file", cwd="/tmp", env={"A": "b"}, timeout=10)
+        await confirmed_at_the_end(box, "sh", "-c", "echo a; echo b >&2; echo c > file", cwd="/tmp", env={"A": "b"}, timeout=10)
     await asyncio.sleep(0.25)  # Twice the time after which what they have left on disk is looked at.
     await box.link.ping()
     await rests(box, early=True)

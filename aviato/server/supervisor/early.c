@@ -29,23 +29,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "early.h"
+#include "early_parts.h"
 
-enum { CONNECTION = 3, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN };
 enum { BACKLOG = 16 };
-enum { FRAME_DATA = 3, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7, FRAME_HELLO = 32, FRAME_REQUEST = 33, FRAME_REPLY = 34, FRAME_ACK = 36, FRAME_ENDED = 39 };
-enum { FRAME_ACCEPTED = 1, FRAME_STARTED = 2 };
+enum { FRAME_ACCEPTED = 1, FRAME_STARTED, FRAME_DATA, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7 };
+enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_ACK = 36, FRAME_ENDED = 39 };
 /* What the head of a frame says of its payload, in the place of a stream. */
-enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND = 2, PLAIN_PING = 3, PLAIN_STOP = 4, ACKNOWLEDGED = 1 };
-enum { STDOUT = 1, STDERR = 2 };
-enum { HEAD_BYTES = 16, IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
-enum { RESULT_BYTES = 512, STATUS_BYTES = 4096 };
-/* What may lie in the writable layer without anybody having to count it again and again. */
-enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 4096 };
-enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_WORDS = 4096, ID_BYTES = 32, RESERVED_DESCRIPTORS = 32, MOST_DEAD = 256 };
-enum { SLACK_BYTES = 256 << 10, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000, CLOCK_SCHEDULED = 2 };
+enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
+enum { STDOUT = 1 };
+enum { HEAD_BYTES = 16, IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
+enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
+enum { SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
 
-static const double ORPHAN_SECONDS = 600, WATCH_SECONDS = 0.1, FIRST_SAMPLE_SECONDS = 0.004, SAMPLE_FACTOR = 4;
+static const double ORPHAN_SECONDS = 600;
 
 struct frame {
     uint8_t type, stream;
@@ -54,53 +50,14 @@ struct frame {
     const char *payload;
 };
 
-struct configuration { /* behind it: the working directory, and the environment as NAME=VALUE */
-    uint32_t size;
-    uint32_t environment;
-    int32_t nice;
-    uint32_t unused;
-    double orphan_seconds, lifetime_seconds, idle_seconds; /* negative: none, as of what follows */
-    double disk_bytes, inodes;
-};
-
-struct request { /* behind it: the id, the working directory, the words of the command, and its environment */
-    uint32_t size;
-    uint32_t words;
-    uint32_t environment;
-    uint32_t has_directory;
-    double timeout_seconds;
-};
-
-struct stream {
-    int fd;
-    char *bytes;
-    size_t count, sent;
-};
-
-struct command {
-    char id[ID_BYTES];
-    int pid;
-    unsigned channel;
-    uint64_t mark;
-    double started, timeout_seconds;
-    double looked, next_sample, pause;
-    int64_t own_peak, peak;
-    uint64_t ran;
-    struct stream streams[2];
-    char *spec;
-    size_t spec_size;
-    char *result; /* NULL: it runs */
-    size_t result_size;
-};
-
 struct past {
     uint64_t mark;
     char id[ID_BYTES];
 };
 
-/* Of one process 1: a child of the template has these pages as zeros, and touches few of them. */
+
 static _Alignas(16) char in[IN_BYTES], room[ROOM_BYTES];
-static char state[STATE_BYTES], status_text[STATUS_BYTES];
+static char state[STATE_BYTES];
 static size_t in_begin, in_end, room_used, room_base;
 static char *unsent;
 static size_t unsent_size;
@@ -109,14 +66,13 @@ static int command_count;
 static struct past past[MOST_PAST];
 static uint64_t past_hashes[MOST_PAST];
 static uint32_t past_count;
-static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1];
 static struct configuration *configuration;
 static size_t configuration_size;
 static double configured, last_heard, last_call, last_end, look_due = -1;
 static uint64_t pid_namespace;
 static const struct aviato_early *given;
 
-static double now(void) {
+double early_now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
@@ -220,216 +176,6 @@ static int reply(unsigned channel) {
     return send_all(&part, 1);
 }
 
-/* -- starting a command ------------------------------------------------------------------------------------------------ */
-
-static int64_t namespace_number(const char *path) {
-    char text[64];
-    ssize_t size = readlinkat(AVIATO_PROC, path, text, sizeof text - 1);
-    if (size <= 0)
-        return -1;
-    text[size] = 0;
-    const char *number = strchr(text, '[');
-    return number ? (int64_t)strtoull(number + 1, NULL, 10) : -1;
-}
-
-/* Strings one behind the other into an array; returns where they end, or NULL where they are not whole. */
-static char *take_strings(char *text, char *end, char **strings, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
-        char *next = text < end ? memchr(text, 0, (size_t)(end - text)) : NULL;
-        if (!next)
-            return NULL;
-        strings[i] = text;
-        text = next + 1;
-    }
-    return text;
-}
-
-static int is_same_name(const char *one, const char *other) {
-    while (*one && *one == *other && *one != '=')
-        one++, other++;
-    return *one == '=' && *other == '=';
-}
-
-static const char *value_of(char **environment, const char *name) {
-    size_t length = strlen(name);
-    for (; *environment; environment++)
-        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=')
-            return *environment + length + 1;
-    return NULL;
-}
-
-static int is_program(const char *path) {
-    struct stat found;
-    return access(path, X_OK) == 0 && stat(path, &found) == 0 && !S_ISDIR(found.st_mode);
-}
-
-/* The file that a command's first word means; NULL: let Python look, which says why there is none. */
-static const char *find_program(const char *name, const char *path, char *found, size_t size) {
-    if (strchr(name, '/'))
-        return is_program(name) ? name : NULL;
-    if (!*name)
-        return NULL;
-    for (;; path++) {
-        size_t length = strcspn(path, ":");
-        int written = length ? snprintf(found, size, "%.*s/%s", (int)length, path, name) : snprintf(found, size, "./%s", name);
-        if (written > 0 && (size_t)written < size && is_program(found))
-            return found;
-        path += length;
-        if (!*path)
-            return NULL;
-    }
-}
-
-static int start_program(const char *program, const int *theirs) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t all, none;
-    pid_t pid = -1;
-    sigfillset(&all);
-    sigdelset(&all, SIGKILL);
-    sigdelset(&all, SIGSTOP);
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    int error = 0;
-    for (int i = 0; i < 3 && !error; i++)
-        error = posix_spawn_file_actions_adddup2(&actions, theirs[i], i);
-    if (!error)
-        error = posix_spawn(&pid, program, &actions, &attributes, words, variables);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    return error ? -1 : pid;
-}
-
-static int is_low(int fd) {
-    struct rlimit limit;
-    return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
-           (limit.rlim_cur == RLIM_INFINITY || (rlim_t)fd + RESERVED_DESCRIPTORS < limit.rlim_cur);
-}
-
-/* Returns the process, with our ends of its pipes, or -1. */
-static int connect_and_start(const char *program, struct command *command) {
-    int pipes[2][2] = {{-1, -1}, {-1, -1}}, pid = -1;
-    if (pipe2(pipes[0], O_CLOEXEC) == 0 && pipe2(pipes[1], O_CLOEXEC) == 0 && is_low(pipes[1][0]) && is_low(pipes[1][1])) {
-        int theirs[] = {AVIATO_NULL, pipes[0][1], pipes[1][1]};
-        pid = start_program(program, theirs);
-    }
-    for (int i = 0; i < 2; i++) {
-        if (pipes[i][1] >= 0)
-            close(pipes[i][1]);
-        if (pid < 0 && pipes[i][0] >= 0)
-            close(pipes[i][0]);
-        else if (pid >= 0)
-            fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
-        command->streams[i].fd = pid < 0 ? -1 : pipes[i][0];
-    }
-    return pid;
-}
-
-static void offer(int pid) {
-    char path[64];
-    snprintf(path, sizeof path, "%d/oom_score_adj", pid);
-    int fd = openat(AVIATO_PROC, path, O_WRONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        if (write(fd, given->badness, given->badness_size) < 0) {
-            /* As it is, then. */
-        }
-        close(fd);
-    }
-}
-
-/* -- what it uses ------------------------------------------------------------------------------------------------------ */
-
-static void look(struct command *command) {
-    char path[64];
-    command->looked = now();
-    snprintf(path, sizeof path, "%d/status", command->pid);
-    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    ssize_t size = read(fd, status_text, STATUS_BYTES - 1);
-    close(fd);
-    status_text[size > 0 ? size : 0] = 0;
-    const char *line = strstr(status_text, "\nVmHWM:");
-    if (line) {
-        int64_t peak = strtoll(line + 7, NULL, 10) << 10;
-        command->peak = peak > command->peak ? peak : command->peak;
-    }
-}
-
-static int is_unsure(const struct command *command) { return command->peak <= command->own_peak + SLACK_BYTES; }
-
-static void look_again(struct command *command) {
-    struct timespec time = {0, 0};
-    if (!is_unsure(command))
-        return;
-    int gone = clock_gettime((clockid_t)(~(unsigned)command->pid << 3 | CLOCK_SCHEDULED), &time) < 0;
-    uint64_t ran = gone ? 0 : (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-    if (ran != command->ran) {
-        command->ran = ran;
-        look(command);
-    }
-}
-
-static void sample(struct command *command) {
-    look_again(command);
-    command->next_sample = is_unsure(command) ? now() + command->pause : -1;
-    command->pause *= SAMPLE_FACTOR;
-}
-
-struct count {
-    double bytes, entries;
-};
-
-static int count_in(int directory, struct count *count, int level) {
-    char listed[LISTED_BYTES];
-    for (;;) {
-        long size = syscall(SYS_getdents64, directory, listed, sizeof listed);
-        if (size <= 0)
-            return size == 0;
-        for (long at = 0; at < size;) {
-            const struct entry {
-                uint64_t inode;
-                int64_t offset;
-                uint16_t size;
-                uint8_t type;
-                char name[];
-            } *entry = (const struct entry *)(listed + at);
-            struct stat found;
-            at += entry->size;
-            if (strcmp(entry->name, ".") == 0 || strcmp(entry->name, "..") == 0)
-                continue;
-            if (fstatat(directory, entry->name, &found, AT_SYMLINK_NOFOLLOW) < 0 || ++count->entries > FEW_ENTRIES)
-                return 0;
-            count->bytes += (double)found.st_blocks * 512;
-            if (!S_ISDIR(found.st_mode))
-                continue;
-            int inner = level ? openat(directory, entry->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-            int done = inner >= 0 && count_in(inner, count, level - 1);
-            if (inner >= 0)
-                close(inner);
-            if (!done)
-                return 0;
-        }
-    }
-}
-
-/* Whether what commands have left on disk is so little that its limits are far. */
-static int is_little(void) {
-    struct count count = {0, 0};
-    if (!configuration || (configuration->disk_bytes < 0 && configuration->inodes < 0))
-        return configuration != NULL;
-    int layer = openat(LAYER, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int done = layer >= 0 && count_in(layer, &count, FEW_LEVELS);
-    if (layer >= 0)
-        close(layer);
-    return done && count.bytes <= FEW_BYTES && (configuration->disk_bytes < 0 || 2 * count.bytes < configuration->disk_bytes) &&
-           (configuration->inodes < 0 || 2 * count.entries < configuration->inodes);
-}
-
 /* -- a command --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the id is one that only Python can say something about. */
@@ -444,39 +190,12 @@ static int is_known(const char *id) {
     return 0;
 }
 
-/* All that is asked for, from the request: words, variables, id and directory. Returns whether it can be had here. */
-static int understand(struct request *request, size_t length, char **id, char **directory) {
-    if (length < sizeof *request || request->size < sizeof *request || request->size >= length || !configuration ||
-        request->words < 1 || request->words > MOST_WORDS || request->environment > MOST_WORDS ||
-        configuration->environment > MOST_WORDS - request->environment)
-        return 0;
-    char *text = (char *)(request + 1), *end = (char *)request + request->size;
-    if (!(text = take_strings(text, end, id, 1)) || !(text = take_strings(text, end, directory, 1)) ||
-        !(text = take_strings(text, end, words, request->words)) || !take_strings(text, end, variables, request->environment))
-        return 0;
-    words[request->words] = NULL;
-    char *own[1];
-    uint32_t count = request->environment;
-    text = (char *)(configuration + 1) + strlen((char *)(configuration + 1)) + 1;
-    end = (char *)configuration + configuration->size;
-    for (uint32_t i = 0; i < configuration->environment; i++) {
-        if (!(text = take_strings(text, end, own, 1)))
-            return 0;
-        uint32_t other = 0;
-        while (other < request->environment && !is_same_name(own[0], variables[other]))
-            other++;
-        if (other == request->environment)
-            variables[count++] = own[0];
-    }
-    variables[count] = NULL;
-    return strlen(*id) < ID_BYTES && !strpbrk(*id, "\"\\") && !is_known(*id);
-}
-
 /* Returns whether it was begun; if not, nothing has happened. */
 static int begin_command(const struct frame *frame) {
     struct request *request = (struct request *)frame->payload;
-    char *id, *directory, found[PATH_MAX];
-    if (command_count == MOST_COMMANDS || past_count == MOST_PAST || running() || !understand(request, frame->length, &id, &directory))
+    char *id, *directory;
+    if (command_count == MOST_COMMANDS || past_count == MOST_PAST || running() || !configuration ||
+        !early_understand(configuration, request, frame->length, &id, &directory) || is_known(id))
         return 0;
     size_t before = room_used, spec_size = frame->length - request->size;
     struct command *command = &commands[command_count];
@@ -489,9 +208,7 @@ static int begin_command(const struct frame *frame) {
     /* Whoever else lives in here could hold up the start: Python knows how to do it then. */
     if (kill(-1, 0) == 0 || chdir((char *)(configuration + 1)) < 0 || (request->has_directory && chdir(directory) < 0))
         goto no;
-    const char *path = value_of(variables, "PATH"), *program = find_program(words[0], path ? path : given->path, found, sizeof found);
-    int64_t mark = program && unshare(CLONE_NEWUTS) == 0 ? namespace_number("thread-self/ns/uts") : -1;
-    if (mark < 0 || (command->pid = connect_and_start(program, command)) < 0)
+    if ((command->pid = early_start(given, command)) < 0)
         goto no;
     struct rusage own;
     getrusage(RUSAGE_SELF, &own);
@@ -499,9 +216,9 @@ static int begin_command(const struct frame *frame) {
     command->peak = -1;
     command->pause = FIRST_SAMPLE_SECONDS;
     strcpy(command->id, id);
-    command->mark = (uint64_t)mark;
     command->channel = frame->channel;
-    command->started = now();
+    command->started = early_now();
+    command->rests_until = command->started + WATCH_SECONDS;
     command->timeout_seconds = request->timeout_seconds;
     command->spec_size = spec_size;
     memcpy(command->spec, (char *)request + request->size, spec_size);
@@ -510,7 +227,7 @@ static int begin_command(const struct frame *frame) {
     command_count++;
     if (configuration->nice)
         setpriority(PRIO_PROCESS, (id_t)command->pid, configuration->nice);
-    offer(command->pid);
+    early_offer(given, command->pid);
     if (chdir("/") < 0) {
         /* It is there. */
     }
@@ -551,16 +268,16 @@ static int read_stream(struct command *command, struct stream *stream) {
             break;
         }
         stream->count += (size_t)size;
-        if (now() - command->looked >= FIRST_SAMPLE_SECONDS && is_unsure(command))
-            look(command);
+        if (early_now() - command->looked >= FIRST_SAMPLE_SECONDS && early_is_unsure(command))
+            early_look(command);
     }
     return 1;
 }
 
 static void keep_result(struct command *command, int status, const struct rusage *used) {
-    double ended = now(), processor = (double)used->ru_utime.tv_sec + (double)used->ru_stime.tv_sec +
+    double ended = early_now(), processor = (double)used->ru_utime.tv_sec + (double)used->ru_stime.tv_sec +
                                       (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
-    int64_t most = (int64_t)used->ru_maxrss << 10, peak = most > command->own_peak + SLACK_BYTES ? most : command->peak;
+    int64_t most = (int64_t)used->ru_maxrss << 10, peak = early_peak(command, most);
     int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     char signal[16] = "null", bytes[32] = "null";
     if (by)
@@ -617,7 +334,7 @@ static int configure(const struct frame *frame) {
         return 0;
     configuration = memcpy(kept, frame->payload, frame->length);
     configuration_size = frame->length;
-    configured = now();
+    configured = early_now();
     room_base = room_used;
     return 1;
 }
@@ -656,7 +373,7 @@ static int deal_with(const struct frame *frame) {
             return 0;
         last_call = commands[command_count - 1].started;
         announce(&commands[command_count - 1]); /* what is not sent is seen below */
-        sample(&commands[command_count - 1]);
+        early_sample(&commands[command_count - 1]);
         return 1;
     }
     return 0;
@@ -679,7 +396,7 @@ static int receive(void) {
     if (size <= 0)
         return 0; /* Python finds the same. */
     in_end += (size_t)size;
-    last_heard = now();
+    last_heard = early_now();
     while (in_end - in_begin >= HEAD_BYTES) {
         const unsigned char *head = (unsigned char *)in + in_begin;
         struct frame frame = {.type = head[0], .stream = head[1], .channel = (uint16_t)(head[2] << 8 | head[3])};
@@ -729,6 +446,7 @@ static int collect(void) {
         struct rusage used;
         if (wait4(command->pid, &status, WNOHANG, &used) != command->pid)
             return 0;
+        early_spent(&used);
         keep_result(command, status, &used);
         command = NULL;
         send_news(&commands[command_count - 1]);
@@ -747,7 +465,7 @@ static double last_moment(void) {
     if (configuration && configuration->idle_seconds >= 0 && !command)
         due = earlier(due, (last_call > last_end ? last_call : last_end) + configuration->idle_seconds);
     if (command) {
-        due = earlier(due, command->started + WATCH_SECONDS);
+        due = earlier(due, command->rests_until);
         if (command->timeout_seconds >= 0)
             due = earlier(due, command->started + command->timeout_seconds);
     }
@@ -767,7 +485,7 @@ static int turn(void) {
         if (command->next_sample >= 0)
             due = earlier(due, command->next_sample);
     }
-    double left = due - now();
+    double left = due - early_now();
     left = left < 0 ? 0 : left > 3600 ? 3600 : left;
     int ready = poll(polled, 5, (int)(left * 1000) + (left > 0));
     if (ready < 0 && errno != EINTR)
@@ -776,8 +494,10 @@ static int turn(void) {
         for (int i = 0; i < 2; i++)
             if (ready > 0 && polled[3 + i].revents && !read_stream(command, &command->streams[i]))
                 return 0;
-        if (command->next_sample >= 0 && now() >= command->next_sample)
-            sample(command);
+        if (command->next_sample >= 0 && early_now() >= command->next_sample)
+            early_sample(command);
+        if (early_now() >= command->rests_until && early_rests(configuration, command))
+            command->rests_until = early_now() + WATCH_SECONDS;
     }
     if (ready > 0 && polled[1].revents && !collect())
         return 0;
@@ -787,12 +507,12 @@ static int turn(void) {
         return 0;
     if (command && !running() && kill(-1, 0) == 0)
         return 0; /* it has left somebody behind, who has to be watched */
-    if (look_due >= 0 && now() >= look_due) {
-        if (!is_little())
+    if (look_due >= 0 && early_now() >= look_due) {
+        if (!early_is_little(configuration))
             return 0;
-        look_due = running() ? running()->started + WATCH_SECONDS : -1;
+        look_due = running() ? running()->rests_until : -1;
     }
-    return ready > 0 || now() < last_moment();
+    return early_now() < last_moment();
 }
 
 /* -- what Python is told ----------------------------------------------------------------------------------------------- */
@@ -870,7 +590,7 @@ static int open_all(void) {
     if (open_at(AVIATO_PROC, "/proc", O_RDONLY | O_DIRECTORY) < 0 || open_at(AVIATO_NULL, "/dev/null", O_RDONLY) < 0)
         return -1;
     open_at(AVIATO_TERMINALS, "/dev/pts", O_RDONLY | O_DIRECTORY); /* where there are any */
-    int64_t number = namespace_number("self/ns/pid");
+    int64_t number = early_namespace("self/ns/pid");
     pid_namespace = (uint64_t)number;
     return number < 0 || fcntl(LISTENER, F_SETFL, O_NONBLOCK) < 0 || listen(LISTENER, BACKLOG) < 0 ? -1 : 0;
 }
@@ -885,7 +605,7 @@ size_t aviato_early(struct aviato_early *early) {
     if (open_all() < 0)
         return 0;
     take_short_turns();
-    last_heard = last_call = last_end = now();
+    last_heard = last_call = last_end = early_now();
     if (say_hello())
         while (turn()) {
         }

@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 10
 """What is longer costs more to send twice than it saves."""
 
 _SIZE = struct.Struct("=I")
-_CONFIGURATION = struct.Struct("=IIiI5d")
+_CONFIGURATION = struct.Struct("=IIiI6d")
 _COMMAND = struct.Struct("=IIIId")
 
 
@@ -48,7 +48,7 @@ def configuration(values: Mapping[str, Any]) -> bytes:
     except ValueError:
         return b""
     times = (values[name] for name in ("orphan_timeout_seconds", "max_lifetime_seconds", "idle_timeout_seconds"))
-    limits = (values["limits"].get(name) for name in ("disk", "inodes"))
+    limits = (values["limits"].get(name) for name in ("disk", "inodes", "memory"))
     numbers = (_number(value) for value in (*times, *limits))
     size = _CONFIGURATION.size + len(text)
     return _CONFIGURATION.pack(size, len(environment), values["nice"], 0, *numbers) + text

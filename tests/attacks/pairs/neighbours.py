@@ -208,6 +208,11 @@ GIVEN = area.defence(
             "        environment = {**self.environment, **spec",
             "        environment = {**os.environ, **self.environment, **spec",
         ),
+        Patch(
+            "server/supervisor/early_start.c",
+            "    variables[count] = NULL;\n",
+            "    for (char **one = environ; *one; one++)\n        variables[count++] = *one;\n    variables[count] = NULL;\n",
+        ),
     ),
 )
 

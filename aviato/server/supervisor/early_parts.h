@@ -1,0 +1,75 @@
+/* What the parts of process 1 before Python share. */
+#ifndef AVIATO_EARLY_PARTS_H
+#define AVIATO_EARLY_PARTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+
+#include "early.h"
+
+enum { CONNECTION = 3, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN };
+enum { ID_BYTES = 32, MOST_WORDS = 4096 };
+
+#define WATCH_SECONDS 0.1
+#define FIRST_SAMPLE_SECONDS 0.004
+
+struct configuration { /* behind it: the working directory, and the environment as NAME=VALUE */
+    uint32_t size;
+    uint32_t environment;
+    int32_t nice;
+    uint32_t unused;
+    double orphan_seconds, lifetime_seconds, idle_seconds; /* negative: none, as of what follows */
+    double disk_bytes, inodes, memory_bytes;
+};
+
+struct request { /* behind it: the id, the working directory, the words of the command, and its environment */
+    uint32_t size;
+    uint32_t words;
+    uint32_t environment;
+    uint32_t has_directory;
+    double timeout_seconds;
+};
+
+struct stream {
+    int fd;
+    char *bytes;
+    size_t count, sent;
+};
+
+struct command {
+    char id[ID_BYTES];
+    int pid;
+    unsigned channel;
+    uint64_t mark;
+    double started, timeout_seconds;
+    double looked, next_sample, pause; /* of its memory */
+    double rests_until;                /* where somebody has to look at all that it may do */
+    int64_t own_peak, peak;
+    uint64_t ran, rested;
+    struct stream streams[2];
+    char *spec;
+    size_t spec_size;
+    char *result; /* NULL: it runs */
+    size_t result_size;
+};
+
+double early_now(void);
+
+/* early_start.c: a program as a child of this process. */
+int64_t early_namespace(const char *path);
+char *early_strings(char *text, char *end, char **strings, uint32_t count);
+int early_understand(const struct configuration *configuration, struct request *request, size_t length, char **id, char **directory);
+int early_start(const struct aviato_early *given, struct command *command);
+void early_offer(const struct aviato_early *given, int pid);
+
+/* early_watch.c: what a command takes, and what it leaves. */
+int64_t early_peak(const struct command *command, int64_t most_bytes);
+int early_is_unsure(const struct command *command);
+void early_look(struct command *command);
+void early_sample(struct command *command);
+void early_spent(const struct rusage *used);
+int early_is_little(const struct configuration *configuration);
+int early_rests(const struct configuration *configuration, struct command *command);
+
+#endif

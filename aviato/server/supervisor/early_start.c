@@ -1,0 +1,177 @@
+/* Starting a program, as `spawn.py` and `commands.py` do it; these say why. What is not found or cannot be started is left to them. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "early_parts.h"
+
+enum { RESERVED_DESCRIPTORS = 32 };
+
+static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1];
+
+/* The number of a namespace, or -1. */
+int64_t early_namespace(const char *path) {
+    char text[64];
+    ssize_t size = readlinkat(AVIATO_PROC, path, text, sizeof text - 1);
+    if (size <= 0)
+        return -1;
+    text[size] = 0;
+    const char *number = strchr(text, '[');
+    return number ? (int64_t)strtoull(number + 1, NULL, 10) : -1;
+}
+
+/* Strings one behind the other into an array; returns where they end, or NULL where they are not whole. */
+char *early_strings(char *text, char *end, char **strings, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        char *next = text < end ? memchr(text, 0, (size_t)(end - text)) : NULL;
+        if (!next)
+            return NULL;
+        strings[i] = text;
+        text = next + 1;
+    }
+    return text;
+}
+
+static int is_same_name(const char *one, const char *other) {
+    while (*one && *one == *other && *one != '=')
+        one++, other++;
+    return *one == '=' && *other == '=';
+}
+
+static const char *value_of(char **environment, const char *name) {
+    size_t length = strlen(name);
+    for (; *environment; environment++)
+        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=')
+            return *environment + length + 1;
+    return NULL;
+}
+
+static int is_program(const char *path) {
+    struct stat found;
+    return access(path, X_OK) == 0 && stat(path, &found) == 0 && !S_ISDIR(found.st_mode);
+}
+
+/* The file that a command's first word means; NULL: let Python look, which says why there is none. */
+static const char *find_program(const char *name, const char *path, char *found, size_t size) {
+    if (strchr(name, '/'))
+        return is_program(name) ? name : NULL;
+    if (!*name)
+        return NULL;
+    for (;; path++) {
+        size_t length = strcspn(path, ":");
+        int written = length ? snprintf(found, size, "%.*s/%s", (int)length, path, name) : snprintf(found, size, "./%s", name);
+        if (written > 0 && (size_t)written < size && is_program(found))
+            return found;
+        path += length;
+        if (!*path)
+            return NULL;
+    }
+}
+
+static int start_program(const char *program, const int *theirs) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t all, none;
+    pid_t pid = -1;
+    sigfillset(&all);
+    sigdelset(&all, SIGKILL);
+    sigdelset(&all, SIGSTOP);
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    int error = 0;
+    for (int i = 0; i < 3 && !error; i++)
+        error = posix_spawn_file_actions_adddup2(&actions, theirs[i], i);
+    if (!error)
+        error = posix_spawn(&pid, program, &actions, &attributes, words, variables);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    return error ? -1 : pid;
+}
+
+static int is_low(int fd) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+           (limit.rlim_cur == RLIM_INFINITY || (rlim_t)fd + RESERVED_DESCRIPTORS < limit.rlim_cur);
+}
+
+/* Returns the process, with our ends of its pipes, or -1. */
+static int connect_and_start(const char *program, struct command *command) {
+    int pipes[2][2] = {{-1, -1}, {-1, -1}}, pid = -1;
+    if (pipe2(pipes[0], O_CLOEXEC) == 0 && pipe2(pipes[1], O_CLOEXEC) == 0 && is_low(pipes[1][0]) && is_low(pipes[1][1])) {
+        int theirs[] = {AVIATO_NULL, pipes[0][1], pipes[1][1]};
+        pid = start_program(program, theirs);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (pipes[i][1] >= 0)
+            close(pipes[i][1]);
+        if (pid < 0 && pipes[i][0] >= 0)
+            close(pipes[i][0]);
+        else if (pid >= 0)
+            fcntl(pipes[i][0], F_SETFL, O_NONBLOCK);
+        command->streams[i].fd = pid < 0 ? -1 : pipes[i][0];
+    }
+    return pid;
+}
+
+void early_offer(const struct aviato_early *given, int pid) {
+    char path[64];
+    snprintf(path, sizeof path, "%d/oom_score_adj", pid);
+    int fd = openat(AVIATO_PROC, path, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (write(fd, given->badness, given->badness_size) < 0) {
+            /* As it is, then. */
+        }
+        close(fd);
+    }
+}
+
+/* All that is asked for, from the request: words, variables, id and directory. Returns whether it can be had here. */
+int early_understand(const struct configuration *configuration, struct request *request, size_t length, char **id, char **directory) {
+    if (length < sizeof *request || request->size < sizeof *request || request->size >= length ||
+        request->words < 1 || request->words > MOST_WORDS || request->environment > MOST_WORDS ||
+        configuration->environment > MOST_WORDS - request->environment)
+        return 0;
+    char *text = (char *)(request + 1), *end = (char *)request + request->size;
+    if (!(text = early_strings(text, end, id, 1)) || !(text = early_strings(text, end, directory, 1)) ||
+        !(text = early_strings(text, end, words, request->words)) || !early_strings(text, end, variables, request->environment))
+        return 0;
+    words[request->words] = NULL;
+    char *own[1];
+    uint32_t count = request->environment;
+    text = (char *)(configuration + 1) + strlen((char *)(configuration + 1)) + 1;
+    end = (char *)configuration + configuration->size;
+    for (uint32_t i = 0; i < configuration->environment; i++) {
+        if (!(text = early_strings(text, end, own, 1)))
+            return 0;
+        uint32_t other = 0;
+        while (other < request->environment && !is_same_name(own[0], variables[other]))
+            other++;
+        if (other == request->environment)
+            variables[count++] = own[0];
+    }
+    variables[count] = NULL;
+    return strlen(*id) < ID_BYTES && !strpbrk(*id, "\"\\");
+}
+
+/* Start what was understood, in the current directory and with a mark of its own. Returns its process, or -1. */
+int early_start(const struct aviato_early *given, struct command *command) {
+    char found[PATH_MAX];
+    const char *path = value_of(variables, "PATH"), *program = find_program(words[0], path ? path : given->path, found, sizeof found);
+    int64_t mark = program && unshare(CLONE_NEWUTS) == 0 ? early_namespace("thread-self/ns/uts") : -1;
+    command->mark = (uint64_t)mark;
+    return mark < 0 ? -1 : connect_and_start(program, command);
+}
