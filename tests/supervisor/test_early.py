@@ -268,6 +268,58 @@ async def test_those_who_stay_are_watched(make_box):
         assert (await box.run("sh", "-c", "ps ax | grep -c '[s]leep 60'")).stdout == "0\n"
 
 
+async def begun(box, *command, **options):
+    """A command, once it has started, and what is needed for its end."""
+    started = box.start(*command, **options)
+    await asyncio.wait_for(started[1].wait(), 5)
+    return started
+
+
+async def test_who_only_waits_needs_no_python(box):
+    waiting = await begun(box, "sleep", "60")
+    await asyncio.sleep(0.5)  # Five looks.
+    await box.link.ping()
+    await rests(box, early=True)
+    await box.link.cancel(waiting[0])
+    assert (await box.finish(*waiting)).exit["cancelled"]
+
+
+WORKS = {
+    "children": "os.fork() or time.sleep(60)\nos.fork()",
+    "orphans": "if os.fork() == 0: os.fork() and os._exit(0)\nos.wait()",
+    "threads": "import threading; threading.Thread(target=time.sleep, args=(60,)).start()",
+    "files": "f = open('f', 'w')",
+    "nameless files": "f = os.memfd_create('f')",
+    "sockets": "import socket; s = socket.socketpair()",
+    "memory": "x = b'x' * 40_000_000",
+    "the processor": "t = time.monotonic() + 0.09\nwhile time.monotonic() < t: pass",
+    "on disk": "open('f', 'wb').write(b'x' * 2_000_000)",
+}
+
+
+@pytest.mark.parametrize("what", WORKS)
+async def test_who_has_more_is_watched(box, what):
+    working = await begun(box, "python3", "-I", "-S", "-c", f"import os, time\n{WORKS[what]}\ntime.sleep(60)")
+    await rests(box, early=False)
+    await box.link.cancel(working[0])
+    assert (await box.finish(*working)).exit["cancelled"]
+
+
+LATER = {
+    "disk": "while True:\n open(str(time.monotonic_ns()), 'wb').write(b'x' * 1_000_000)\n time.sleep(0.01)",
+    "memory": "x = []\nwhile True: x.append(b'x' * 1_000_000); time.sleep(0.001)",
+}
+
+
+@pytest.mark.parametrize("limit", LATER)
+async def test_who_begins_late_is_stopped_too(make_box, limit):
+    async with make_box(limits={"disk": 20 << 20, "memory": 1 << 30}) as box:
+        source = f"import os, time\ntime.sleep(0.4)\n{LATER[limit]}"
+        exec_id, subscription = box.start("python3", "-I", "-S", "-c", source, timeout=30)
+        result = await asyncio.wait_for(box.finish(exec_id, subscription), 40)
+        assert result.returncode == 137 and not result.exit["timed_out"], (result.exit, result.stderr)
+
+
 async def test_its_memory_is_told(box):
     result = await box.run("python3", "-I", "-c", "x = b'x' * 50_000_000")
     assert 50_000_000 < result.exit["max_rss_bytes"] < 80_000_000
