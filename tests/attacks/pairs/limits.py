@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from aviato.server.backends.local import native
 from aviato.server.backends.local.plan import Step
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import PRELUDE
@@ -418,3 +419,25 @@ async def output(arena: Arena) -> bool:
 def resident_bytes(pid: str) -> int:
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
+
+
+# -- what is over before anybody looks -------------------------------------------------------------------------------------
+
+LOOKED = area.defence(
+    "what short commands leave is looked at",
+    patches=(Patch("server/supervisor/early.c", "    if (look_due >= 0 && early_now() >= look_due) {", "    if (0) {"),),
+)
+
+
+def no_compiler(backend: Any) -> str | None:
+    return None if native.load() is not None else "process 1 is Python's from the start here"
+
+
+@area.attack("fill the disk by short commands", LOOKED, impossible=no_compiler)
+async def short(arena: Arena) -> bool:
+    async with arena.box(limits={"disk": 8 * MIB}) as box:
+        for number in range(40):
+            exec_id, subscription = box.start("sh", "-c", f"head -c 2000000 /dev/zero > {number}; sleep 0.02")
+            if (await box.finish(exec_id, subscription, acknowledge=False)).returncode != 0:
+                return False
+    return True
