@@ -169,11 +169,11 @@ static int say_hello(void) {
     return send_all(parts, 3);
 }
 
-static int reply(unsigned channel) {
+static void reply(unsigned channel) {
     char text[HEAD_BYTES + 2] = {0};
     memcpy(text + put_head(text, FRAME_REPLY, 0, channel, 2, 0), "{}", 2);
     struct iovec part = {text, sizeof text};
-    return send_all(&part, 1);
+    send_all(&part, 1);
 }
 
 /* -- a command --------------------------------------------------------------------------------------------------------- */
@@ -240,7 +240,7 @@ no:
     return 0;
 }
 
-static int announce(const struct command *command) {
+static void announce(const struct command *command) {
     char text[3 * HEAD_BYTES + ID_BYTES + 32], accepted[ID_BYTES + 32];
     int size = snprintf(accepted, sizeof accepted, "{\"exec_id\":\"%s\"}", command->id);
     size_t used = put_head(text, FRAME_ACCEPTED, 0, command->channel, (size_t)size, 0);
@@ -249,7 +249,7 @@ static int announce(const struct command *command) {
     used += put_head(text + used, FRAME_STARTED, 0, command->channel, 2, 0);
     memcpy(text + used, "{}", 2);
     struct iovec part = {text, used + 2};
-    return send_all(&part, 1);
+    send_all(&part, 1);
 }
 
 /* Take what is in a pipe. Returns whether there is still room. */
@@ -365,14 +365,16 @@ static int deal_with(const struct frame *frame) {
     case FRAME_REQUEST:
         if (frame->stream == PREPARED_CONFIGURATION)
             return configure(frame);
-        if (frame->stream == PLAIN_PING)
-            return reply(frame->channel);
+        if (frame->stream == PLAIN_PING) {
+            reply(frame->channel); /* what is not sent of it is seen below, as of an announcement */
+            return 1;
+        }
         if (frame->stream == PLAIN_STOP)
             stop();
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
         last_call = commands[command_count - 1].started;
-        announce(&commands[command_count - 1]); /* what is not sent is seen below */
+        announce(&commands[command_count - 1]);
         early_sample(&commands[command_count - 1]);
         return 1;
     }
