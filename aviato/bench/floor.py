@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -15,26 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRUE_ARGV = ["/bin/true"]
+STAYING_ARGV = ["/bin/sh", "-c", "echo; read line"]
 NO_BWRAP = "bwrap is not installed or cannot run here, so what is compared with it is not; it is in the extra `bench`"
 
 
-class Bare:
-    """A program of ours in a bare interpreter that answers each line with the seconds of what that asked for.
+class Asked:
+    """A program that answers each line with the seconds of what that asked for; a context manager, and a case.
 
     Args:
-        program: its file beside this one.
+        command: its argv.
         asked: what to ask for.
     """
 
-    def __init__(self, program: str, asked: object = None) -> None:
-        self._program = program
+    def __init__(self, command: Sequence[str], asked: object = None) -> None:
+        self.command = list(command)
         self._asked = asked
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        interpreter = getattr(sys, "_base_executable", sys.executable)
-        command = [interpreter, "-I", "-S", str(Path(__file__).with_name(self._program))]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         APART.floors.add(self._process.pid)
         return self
 
@@ -49,13 +49,35 @@ class Bare:
         Raises:
             RuntimeError: the program failed; it said why on stderr.
         """
-        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(self._asked) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{self._program} could not measure {self._asked!r}; its words are above")
+        return self._read(self._answer())
+
+    def _read(self, answer: str) -> float:
         return float(answer)
+
+    def _answer(self) -> str:
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(self._asked) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError(f"{shlex.join(self.command)} could not measure {self._asked!r}; its words are above")
+        return answer
+
+
+class Bare(Asked):
+    """A program of ours in a bare interpreter.
+
+    Args:
+        program: its file beside this one.
+        asked: what to ask for.
+    """
+
+    def __init__(self, program: str, asked: object = None) -> None:
+        interpreter = getattr(sys, "_base_executable", sys.executable)
+        super().__init__([interpreter, "-I", "-S", str(Path(__file__).with_name(program))], asked)
 
 
 class Floor(Bare):
@@ -70,6 +92,17 @@ class Floor(Bare):
     def __init__(self, argv: Sequence[str], count: int | None = None, at_once: int = 1) -> None:
         asked: dict[str, object] = {"argv": list(argv)}
         super().__init__("floors.py", asked if count is None else asked | {"count": count, "at_once": at_once})
+
+
+class Staying(Bare):
+    """A bare interpreter that starts one more each time, until its first line; they stay until it is left.
+
+    Args:
+        argv: prints a line and ends at the end of its input.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        super().__init__("floors.py", {"argv": list(argv), "stays": True})
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from contextlib import ExitStack
@@ -9,21 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.floor import STAYING_ARGV, TRUE_ARGV, Floor, Staying, bwrap_argv
+from aviato.bench.kernel import STAY, kernel
 from aviato.bench.processes import descendants
 from aviato.bench.series import Series, timed
 from aviato.bench.use import Use, used
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import aviato
+    from aviato.bench.floor import Asked
+    from aviato.bench.kernel import Kernel
+    from aviato.bench.report import Report
     from aviato.bench.run import Run
 
 EVERY = 5
 """Creates for one bwrap between them."""
 EXECS = 20
 """Commands at each size."""
+PAGES = 512
+"""That process 1 of a kernel floor writes to where it grows beside ours: 2 MiB, somewhat less than a sandbox of ours has."""
+BWRAP, KERNEL = "bwrap", "kernel alone"
 
 
 @dataclass
@@ -34,6 +42,7 @@ class Stage:
         live: sandboxes at its end.
         creates: each with its first command.
         floors: bwrap, in between.
+        kernels: the kernel floor, in between, with memory; each stays, too.
         executes: a command in one of all that live, at the end.
         use: of client and server, for the creates alone.
         server_bytes: proportional memory of the server and all below it at the end; None where it cannot be read.
@@ -43,15 +52,11 @@ class Stage:
     live: int
     creates: Series
     floors: Series
+    kernels: Series
     executes: Series
     use: Use = field(default_factory=Use)
     server_bytes: int | None = None
     available_bytes: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Creates a second."""
-        return len(self.creates.seconds) / max(sum(self.creates.seconds), 1e-9)
 
 
 @dataclass
@@ -74,22 +79,28 @@ class Growth:
             self.stages = other.stages
             return
         for stage, more in zip(self.stages, other.stages, strict=True):
-            for mine, new in ((stage.creates, more.creates), (stage.floors, more.floors), (stage.executes, more.executes)):
+            for mine, new in (
+                (stage.creates, more.creates),
+                (stage.floors, more.floors),
+                (stage.kernels, more.kernels),
+                (stage.executes, more.executes),
+            ):
                 mine.seconds += new.seconds
                 mine.errors += new.errors
             stage.use.add(more.use)
             stage.server_bytes, stage.available_bytes = more.server_bytes, more.available_bytes
 
 
-def grown(run: Run, count: int) -> Growth:
+def grown(run: Run, report: Report, count: int) -> Growth:
     """So many sandboxes, alive all at once, and then stopped one after the other; as often as there are rounds."""
     growth = Growth(floor_argv=bwrap_argv())
     for _ in range(run["rounds"]):
-        growth.add(_grown(run, count, run["step"], growth.floor_argv))
+        with kernel(run, report, count // EVERY + len(lives(count, run["step"]))) as made:
+            growth.add(_grown(run, count, run["step"], growth.floor_argv, made))
     return growth
 
 
-def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None) -> Growth:
+def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None, made: Kernel | None) -> Growth:
     growth, pid = Growth(), run.server_pid()
     with ExitStack() as stack:
         session = stack.enter_context(run.session())
@@ -97,9 +108,10 @@ def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None) -> Gro
             sandbox.exec(TRUE_ARGV).result()
         growth.empty_bytes, growth.empty_available_bytes = tree_bytes(pid), available_bytes()
         floor = None if floor_argv is None else stack.enter_context(Floor(floor_argv))
+        staying = None if made is None else stack.enter_context(made.floor(f"{STAY}{PAGES}"))
         live: list[aviato.Sandbox] = []
         while len(live) < count:
-            growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor))
+            growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor, staying))
             growth.stages[-1].server_bytes, growth.stages[-1].available_bytes = tree_bytes(pid), available_bytes()
         for sandbox in live:
             growth.stops.take(timed(lambda sandbox=sandbox: sandbox.stop(0).result()))  # type: ignore[misc]
@@ -107,12 +119,12 @@ def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None) -> Gro
 
 
 def _stage(
-    run: Run, session: aviato.Session, live: list[aviato.Sandbox], more: int, floor: Callable[[], float] | None
+    run: Run, session: aviato.Session, live: list[aviato.Sandbox], more: int, *floors: Callable[[], float] | None
 ) -> Stage:
     name = f"up to {len(live) + more:,}"
-    stage = Stage(
-        len(live) + more, Series(name), Series(f"  floor: bwrap, {name}"), Series(f"exec of true at {len(live) + more:,}")
-    )
+    names = (name, f"  floor: bwrap, {name}", f"  floor: kernel alone, {name}", f"exec of true at {len(live) + more:,}")
+    creates, bwraps, kernels, executes = map(Series, names)
+    stage = Stage(len(live) + more, creates, bwraps, kernels, executes)
 
     def create() -> None:
         sandbox = session.sandbox()
@@ -122,15 +134,44 @@ def _stage(
     with used(run) as use:
         for index in range(more):
             stage.creates.take(timed(create))
-            if floor is not None and index % EVERY == 0:
+            if index % EVERY == 0:
                 begin = time.perf_counter()
-                stage.floors.take(floor)
+                for series, floor in zip((stage.floors, stage.kernels), floors, strict=True):
+                    if floor is not None:
+                        series.take(floor)
                 use.wall_seconds -= time.perf_counter() - begin
     stage.use = use
     for index in range(EXECS):
         sandbox = live[index * len(live) // EXECS]
         stage.executes.take(timed(lambda sandbox=sandbox: sandbox.exec(TRUE_ARGV).result()))  # type: ignore[misc]
     return stage
+
+
+def floors_grown(run: Run, report: Report, count: int) -> dict[str, list[Series]]:
+    """As many in bwrap and of the kernel floor, alive all at once, each kind by itself; what each took, by steps."""
+    argv, found = bwrap_argv(STAYING_ARGV), dict[str, list[Series]]()
+    for _ in range(run["rounds"]):
+        with kernel(run, report, count) as made:
+            floors: dict[str, Asked] = {} if argv is None else {BWRAP: Staying(argv)}
+            if made is not None:
+                floors[KERNEL] = made.floor(STAY)
+            for name, floor in random.sample(list(floors.items()), len(floors)):
+                report.floors[f"{name}, staying"] = argv if name == BWRAP and argv is not None else floor.command
+                steps = found.setdefault(name, [Series(f"{name}, up to {live:,}") for live in lives(count, run["step"])])
+                with floor:
+                    for index in range(count):
+                        steps[index // run["step"]].take(floor)
+    return found
+
+
+def lives(count: int, step: int) -> list[int]:
+    """How many live at the end of each step."""
+    return [*range(step, count, step), count]
+
+
+def rate(creates: Series) -> float:
+    """Creates a second."""
+    return len(creates.seconds) / max(sum(creates.seconds), 1e-9)
 
 
 def tree_bytes(pid: int | None) -> int | None:
@@ -157,14 +198,14 @@ def available_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
-def drift(stages: list[Stage], pick: Callable[[Stage], Series]) -> tuple[Series, Series]:
-    """The measurements of the first and of the last third of the stages."""
-    third = max(1, len(stages) // 3)
+def drift(steps: Sequence[Series]) -> tuple[Series, Series]:
+    """The measurements of the first and of the last third of the steps."""
+    third = max(1, len(steps) // 3)
     first, last = Series("first third"), Series("last third")
-    for stage in stages[:third]:
-        first.seconds += pick(stage).seconds
-    for stage in stages[-third:]:
-        last.seconds += pick(stage).seconds
+    for step in steps[:third]:
+        first.seconds += step.seconds
+    for step in steps[-third:]:
+        last.seconds += step.seconds
     return first, last
 
 

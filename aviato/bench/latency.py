@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import aviato
 from aviato.bench.floor import NO_BWRAP, TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.kernel import AHEAD, ONCE, KernelFloor, kernel, tell
 from aviato.bench.processes import APART
 from aviato.bench.report import Report, Table, milliseconds
 from aviato.bench.run import Run, Size
-from aviato.bench.series import Series, alternate, timed
+from aviato.bench.series import Series, alternate, ratio, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ EXEC = "exec of true, .result()"
 AWAIT = "exec of true, await on AsyncClient"
 FIRST = "first result of all, no server running"
 
+IN_A_ROW = 256
+"""Sandboxes of the kernel floor, by which its processor time is divided: one is too short for that."""
 END_SECONDS = 20.0
 """How long a server may take to end."""
 
@@ -57,6 +60,7 @@ def measure(run: Run) -> Report:
     report, bwrap = Report("latency"), bwrap_argv()
     create, execute, awaited = Series(CREATE), Series(EXEC), Series(AWAIT)
     true_floor, bwrap_floor = Series("  floor: subprocess.run true"), Series("  floor: bwrap --unshare-all true")
+    alone, ahead = Series("  floor: kernel alone"), Series("  floor: kernel alone, clone at hand")
     report.floors["true"] = TRUE_ARGV
     with ExitStack() as stack:
         session = stack.enter_context(run.session())
@@ -69,16 +73,31 @@ def measure(run: Run) -> Report:
         if bwrap is not None:
             report.floors["bwrap"] = bwrap
             cases.append((bwrap_floor, stack.enter_context(Floor(bwrap))))
+        found = stack.enter_context(kernel(run, report, 1))
+        kernels: list[tuple[Series, KernelFloor, int]] = []
+        if found is not None:
+            kernels = [(series, stack.enter_context(found.floor(mode)), 1) for series, mode in ((alone, ONCE), (ahead, AHEAD))]
+            cases += [(series, floor) for series, floor, _ in kernels]
+            kernels.append(
+                (Series(f"kernel alone, {IN_A_ROW} in a row"), stack.enter_context(found.batches(IN_A_ROW, 1)), IN_A_ROW)
+            )
         alternate(run["rounds"], *cases)
+        if kernels:
+            kernels[-1][1]()
         imports = measure_imports(run["rounds"])
     first = Series(FIRST)
     for _ in range(run["starts"]):
         first.take(first_result)
     rows: list[tuple[Series, Series | None]] = [(create, bwrap_floor)]
     rows += [(bwrap_floor, None)] if bwrap_floor.seconds else []
+    rows += [(series, bwrap_floor) for series in (alone, ahead) if series.seconds]
     rows += [(execute, true_floor), (awaited, true_floor), (true_floor, None), (first, None)]
     report.times("latency", rows)
     report.tables.append(imports)
+    if kernels:
+        tell(report, kernels)
+        if bwrap_floor.seconds:
+            report.kernel[CREATE] = ratio(ahead, bwrap_floor)
     report.values[f"{FIRST}, p95 seconds"] = first.percentile(95)
     if bwrap is None:
         report.notes.append(NO_BWRAP)

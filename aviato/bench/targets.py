@@ -11,6 +11,8 @@ from aviato.bench.report import Report, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aviato.bench.series import Ratio
+
 PEERS = "peers"
 BUSY = 0.2
 """What others may have of one processor before the table says so."""
@@ -40,6 +42,21 @@ class Target:
     def reaches(self, value: float, bound: float) -> bool:
         """Whether a value is within a bound."""
         return value >= bound if self.least else value <= bound
+
+    def says(self, kernel: Ratio) -> str:
+        """What it means for the bounds that the kernel alone takes so much; that is so if all of its interval is."""
+        best, worst = (kernel.high, kernel.low) if self.least else (kernel.low, kernel.high)
+
+        def beside(bound: float) -> str:
+            if not self.reaches(best, bound):
+                return "alone exceeds"
+            return "leaves room for" if self.reaches(worst, bound) else "cannot be told from"
+
+        sign = "≥" if self.least else "≤"
+        bounds = (
+            f"{beside(bound)} the {name} ({sign} {bound:g})" for name, bound in (("aim", self.aim), ("stretch", self.stretch))
+        )
+        return f"{self.name}: the kernel floor, {kernel} {self.unit}, {', '.join(bounds)}"
 
 
 TARGETS = (
@@ -78,7 +95,7 @@ def table(reports: Mapping[str, Report], failures: Iterable[str] = (), *, quick:
     """
     shown = Table(
         "targets, by small sizes: they say nothing" if quick else "targets",
-        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", "others' CPU", ""),
+        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", "kernel floor (90 %)", "others' CPU", ""),
     )
     missing = dict.fromkeys(failures, "failed")
     for target in TARGETS:
@@ -90,29 +107,41 @@ def table(reports: Mapping[str, Report], failures: Iterable[str] = (), *, quick:
     bounds = ["> 1", "≥ 3", "× as good as the peer", ""]
     for name, quotient in beside.items():  # ahead is what is surely so: an interval above 1
         verdict = _said(quotient.low > 1, quotient.low >= 3)
-        shown.rows.append([name, str(quotient), *bounds, _others(reports[PEERS]), verdict])
+        shown.rows.append([name, str(quotient), *bounds, "", _others(reports[PEERS]), verdict])
     if not beside:
-        shown.rows.append(["against every isolating peer", "–", *bounds, "", missing.get(PEERS, "not measured")])
+        shown.rows.append(["against every isolating peer", "–", *bounds, "", "", missing.get(PEERS, "not measured")])
     return shown
 
 
 def notes(reports: Mapping[str, Report]) -> list[str]:
-    """What a reader of the table has to know of other work on the machine."""
+    """What a reader of the table has to know: what the kernel floors say of the targets, and of other work on the machine."""
+    said = []
+    for target in TARGETS:
+        kernel = reports[target.benchmark].kernel.get(target.figure) if target.benchmark in reports else None
+        if kernel is not None:
+            sign = "≥" if target.least else "≤"
+            said.append(
+                f"{target.name}: the kernel floor, {kernel} {target.unit}, {target.says(kernel)} ({sign} {target.aim:g})"
+            )
     busy = [name for name, report in reports.items() if (_others_part(report) or 0.0) > BUSY]
     if not busy:
-        return []
-    return [f"others had more than {BUSY:.0%} of a processor during {', '.join(busy)}: measure again when less else runs"]
+        return said
+    return [
+        *said,
+        f"others had more than {BUSY:.0%} of a processor during {', '.join(busy)}: measure again when less else runs",
+    ]
 
 
 def _found(target: Target, report: Report | None, bounds: list[str], absent: str) -> list[str]:
     found = (report.ratios | report.values).get(target.figure) if report else None
     if report is None or found is None:
-        return ["–", *bounds, "", "", absent]
+        return ["–", *bounds, "", "", "", absent]
     value = found if isinstance(found, float) else found.value
     measured = str(found) if not isinstance(found, float) else f"{value:.2f}"
     further = target.stretch != target.aim and target.reaches(value, target.stretch)
     said = _said(target.reaches(value, target.aim), further)
-    return [measured, *bounds, report.costs.get(target.figure, ""), _others(report), said]
+    floors = [report.costs.get(target.figure, ""), str(report.kernel.get(target.figure, ""))]
+    return [measured, *bounds, *floors, _others(report), said]
 
 
 def _others(report: Report) -> str:

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.timeout(120)
 def test_latency_says_ratios_to_floors(measured: Measured) -> None:
     found, said = measured("latency", "--rounds", "3")
     assert "floor: true: /bin/true" in said and "loop lag" in said
-    assert set(found["ratios"]) == {latency.CREATE, latency.EXEC, latency.AWAIT}
+    kernels = {"  floor: kernel alone", "  floor: kernel alone, clone at hand"}
+    assert set(found["ratios"]) == {latency.CREATE, latency.EXEC, latency.AWAIT, *kernels}
     for name, quotient in found["ratios"].items():
         assert 0 < quotient["low"] <= quotient["value"] <= quotient["high"]
         assert len(found["figures"][name]["seconds"]) == 3
@@ -44,7 +45,7 @@ def test_throughput_runs_the_same_batch_on_all_sides(measured: Measured) -> None
     ways = (throughput.SANDBOX, throughput.EVALUATE)
     assert all(found["figures"][name]["failed"] == 0 for name in ways)
     assert found["figures"][throughput.EVALUATE]["meanwhile"]["answers"]["p50"] > 0
-    assert all(" -I -c " in argv for argv in map(" ".join, found["floors"].values())) and len(found["floors"]) == 2
+    assert all(" -I -c " in argv for argv in map(" ".join, found["floors"].values())) and len(found["floors"]) == 3
     assert found["ratios"][throughput.BATCH] in [found["ratios"][f"{throughput.BATCH}, {name}"] for name in ways]
 
 
@@ -84,7 +85,7 @@ def test_concurrency_says_where_the_server_has_no_room(tmp_path: Path) -> None:
 
 def test_scaling_compares_the_last_third_with_the_first(measured: Measured) -> None:
     found, _ = measured("scaling")
-    assert {scaling.CREATE, scaling.EXEC, scaling.BWRAP} == set(found["ratios"])
+    assert {scaling.CREATE, scaling.EXEC, scaling.BWRAP, scaling.KERNEL} == set(found["ratios"])
     assert [stage["live"] for stage in found["figures"]["stages"]] == [10, 20]
     assert all(len(stage["create_seconds"]) == 10 and stage["exec_seconds"] for stage in found["figures"]["stages"])
 

@@ -287,6 +287,12 @@ class LocalBackend(Backend):
         path = None if skeleton is None else self._skeletons.path(skeleton)
         return plan.describe(plan.make_plan(self._options(spec, path)))
 
+    async def recorded(self, image: ResolvedImage) -> bytes | None:
+        """What the template would be asked for one sandbox of this image, for benchmarks; None if it takes no such requests."""
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
+        usual = self._usual_request(spec, await self._made_skeleton(spec), self._uids.take()[0])
+        return None if usual is None else usual.message(0)
+
     # -- inside ---------------------------------------------------------------------------------------------------------
 
     async def _live_template(self) -> TemplateControl:

@@ -1,0 +1,131 @@
+"""The kernel floor: sandboxes like ours that a C program makes, and what the table of targets says of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aviato import SandboxDefaults, Session
+from aviato.bench import latency, memory, targets, throughput
+from aviato.bench.floor import STAYING_ARGV, Staying
+from aviato.bench.kernel import AHEAD, ONCE, STAY, Kernel, kernel
+from aviato.bench.report import Report
+from aviato.bench.run import Run
+from aviato.bench.series import Ratio
+from aviato.server.backends.local import native
+
+Measured = Callable[..., tuple[dict[str, Any], str]]
+
+pytestmark = pytest.mark.timeout(120)
+compiled = pytest.mark.skipif(native.load() is None or shutil.which("cc") is None, reason="there is no C compiler")
+
+LIKE = r"""
+grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/1/status
+cut -d ' ' -f 4-6 /proc/self/mountinfo; sed 's/.* - //' /proc/self/mountinfo | cut -d ' ' -f 1
+cat /proc/self/uid_map /proc/net/dev; grep processes /proc/1/limits; ls / /dev /etc
+"""
+"""What can be seen from inside of the isolation; all of it is process 1's, so that how a command is started does not matter."""
+
+
+@pytest.fixture
+def run(server: Any) -> Run:
+    return Run({}, server.url)
+
+
+@pytest.fixture
+def made(run: Run) -> Iterator[Kernel]:
+    report = Report("test")
+    with kernel(run, report, 3) as found:
+        assert found is not None, report.notes
+        yield found
+        assert list((found.directory / "sandboxes").iterdir()) == []
+    assert not found.directory.exists() and str(found.directory) not in Path("/proc/mounts").read_text()
+
+
+@compiled
+def test_the_sandboxes_of_the_kernel_floor_are_like_ours(run: Run, made: Kernel) -> None:
+    with Session(SandboxDefaults(base_url=run.base_url)) as session, session.sandbox() as sandbox:
+        seen = sandbox.exec(["/bin/sh", "-c", f"exec 2>&1; {LIKE}"], check=True).result().stdout.rstrip("\n")
+    assert "Seccomp:\t2" in seen and "overlay" in seen
+    same = f'there=$(exec 2>&1; {LIKE}); test "$there" = "$1" || {{ echo "$there"; exit 1; }}'
+    with made.floor(ONCE, ["/bin/sh", "-c", same, "sh", seen]) as floor:
+        assert 0 < floor() < 5
+
+
+@compiled
+@pytest.mark.parametrize("mode", [ONCE, AHEAD, STAY, f"{STAY}100", "4x2"])
+def test_every_mode_measures_and_leaves_nothing(made: Kernel, mode: str) -> None:
+    with made.floor(mode) as floor:
+        assert all(0 < floor() < 5 for _ in range(3))
+        assert len(floor.spent) == 3 and floor.spent[0][0] > 0
+
+
+@compiled
+def test_what_fails_is_said(made: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
+    with made.floor(ONCE, ["/bin/false"]) as floor, pytest.raises(RuntimeError, match="could not measure"):
+        floor()
+    assert "failed" in capfd.readouterr().err
+    for left in (made.directory / "sandboxes").iterdir():
+        shutil.rmtree(left)
+
+
+@compiled
+def test_more_cannot_stay_than_there_are_plans(made: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
+    with made.floor(STAY) as floor, pytest.raises(RuntimeError):
+        for _ in range(4):
+            floor()
+    assert "no more plans" in capfd.readouterr().err
+    for left in (made.directory / "sandboxes").iterdir():
+        shutil.rmtree(left)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"), [("no-such-compiler", "no C compiler 'no-such-compiler'"), ("false", "could not compile it")]
+)
+def test_without_a_compiler_there_is_none_and_the_report_says_why(
+    run: Run, monkeypatch: pytest.MonkeyPatch, compiler: str, said: str
+) -> None:
+    report = Report("test")
+    monkeypatch.setenv("CC", compiler)
+    with kernel(run, report, 1) as found:
+        assert found is None and said in report.notes[0]
+
+
+def test_programs_that_stay_end_with_their_floor() -> None:
+    with Staying(STAYING_ARGV) as floor:
+        assert all(0 < floor() < 5 for _ in range(3))
+        pid = floor._process.pid if floor._process else 0
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert len(children) == 3
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+@compiled
+def test_the_floors_are_beside_their_targets(measured: Measured) -> None:
+    found = {}
+    for name, figure in (("latency", latency.CREATE), ("throughput", throughput.BATCH), ("memory", memory.RATE)):
+        kernels = measured(name, "--rounds", "1")[0]["kernel_floors"]
+        assert set(kernels) == {figure}
+        found[name] = Report(name, ratios={figure: Ratio(9, 8, 10)}, kernel={figure: Ratio(**kernels[figure])})
+    rows = [row for row in targets.table(found).rows if row[-3]]
+    assert [row[-3] for row in rows] == [str(next(iter(report.kernel.values()))) for report in found.values()]
+    assert len(targets.notes(found)) == 3 and all("the kernel floor, " in note for note in targets.notes(found))
+
+
+@pytest.mark.parametrize(
+    ("target", "kernel", "said"),
+    [
+        (0, Ratio(0.6, 0.5, 0.7), "leaves room for the aim (≤ 2), leaves room for the stretch (≤ 1.5)"),
+        (0, Ratio(1.8, 1.4, 1.9), "leaves room for the aim (≤ 2), cannot be told from the stretch (≤ 1.5)"),
+        (0, Ratio(2.5, 2.1, 2.9), "alone exceeds the aim (≤ 2), alone exceeds the stretch (≤ 1.5)"),
+        (3, Ratio(0.95, 0.92, 0.97), "leaves room for the aim (≥ 0.9), alone exceeds the stretch (≥ 1)"),
+        (3, Ratio(0.5, 0.4, 0.6), "alone exceeds the aim (≥ 0.9), alone exceeds the stretch (≥ 1)"),
+    ],
+)
+def test_what_a_kernel_floor_means_for_a_target(target: int, kernel: Ratio, said: str) -> None:
+    assert targets.TARGETS[target].says(kernel).endswith(said)
