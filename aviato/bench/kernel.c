@@ -52,14 +52,15 @@ static double now(void) {
 static void live(void) {
     char told[1024] = {0, 1};
     size_t size = 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever breaks off leaves nobody behind */
     if (template.birth.error) {
         const char *step = template.birth.program + template.birth.label + CALL;
-        size = 2 + (size_t)snprintf(told, sizeof told - 2, "%s: %s", step, strerror(template.birth.error));
+        snprintf(told, sizeof told - 2, "%s: %s", step, strerror(template.birth.error));
+        size = strlen(told) + 2;
         told[size - 1] = 1;
     } else {
         pid_t child;
         int status;
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever breaks off leaves nobody behind */
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
         char *held = mmap(NULL, (size_t)(pages + 1) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         for (size_t at = 0; at < (size_t)pages * page && held != MAP_FAILED; at += page)

@@ -66,22 +66,23 @@ def test_every_mode_measures_and_leaves_nothing(made: Kernel, mode: str) -> None
 
 
 @compiled
-def test_what_fails_is_said(made: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
-    with made.floor(ONCE, ["/bin/false"]) as floor, pytest.raises(RuntimeError, match="could not measure"):
-        floor()
-    assert "failed" in capfd.readouterr().err
-    for left in (made.directory / "sandboxes").iterdir():
-        shutil.rmtree(left)
+def test_what_fails_is_said_and_leaves_nobody(made: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(mode: str, command: str, times: int = 1) -> str:
+        with made.floor(mode, [command]) as floor, pytest.raises(RuntimeError, match="could not measure"):
+            for _ in range(times):
+                floor()
+        for left in (made.directory / "sandboxes").iterdir():
+            shutil.rmtree(left)
+        assert floor._process is not None and floor._process.returncode == 1
+        return capfd.readouterr().err
 
-
-@compiled
-def test_more_cannot_stay_than_there_are_plans(made: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
-    with made.floor(STAY) as floor, pytest.raises(RuntimeError):
-        for _ in range(4):
-            floor()
-    assert "no more plans" in capfd.readouterr().err
-    for left in (made.directory / "sandboxes").iterdir():
-        shutil.rmtree(left)
+    assert "its command, failed" in fails(ONCE, "/bin/false") and "its command, failed" in fails("4x2", "/bin/false")
+    assert "has no more plans" in fails(STAY, "/bin/true", 4)
+    plans = made.directory / "plans"
+    plans.write_bytes(plans.read_bytes().replace(b"/dev/urandom", b"/dev/nothing"))
+    assert "No such file or directory" in fails(ONCE, "/bin/true")
+    named = (Path(f"/proc/{pid}/comm") for pid in os.listdir("/proc") if pid.isdigit())
+    assert "floor\n" not in [name.read_text() for name in named if name.exists()]
 
 
 @pytest.mark.parametrize(
