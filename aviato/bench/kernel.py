@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("kernel.c")
 TEMPLATE = Path(__file__).parents[1] / "server" / "backends" / "local"
+PARTS = (TEMPLATE, Path(__file__).parents[1] / "server" / "supervisor")
 ONCE, AHEAD, STAY = "once", "ahead", "stay"
 COLUMNS = ("kernel floor, of each sandbox", "processor ms", "machine: user ms", "machine: system ms")
 
@@ -103,7 +104,7 @@ def _made(stack: ExitStack, backend: str, plans: int) -> Kernel | None:
         raise Missing(f"a directory in {beside} cannot be made: {error.strerror}") from error
     directory = Path(stack.enter_context(made))
     directory.chmod(0o711)  # Sandboxes' own ids pass through.
-    parts = [str(path) for path in sorted(TEMPLATE.glob("*.c")) if path.name != "template.c"]
+    parts = [str(path) for place in PARTS for path in sorted(place.glob("*.c")) if path.name != "template.c"]
     _run("compile it", [*compiler, "-O2", "-I", str(TEMPLATE), "-o", str(directory / "kernel"), str(PROGRAM), *parts])
     _run("record plans", [sys.executable, "-m", "aviato.bench.plans", str(directory), str(plans)])
     found = Kernel(directory)
