@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
@@ -29,8 +30,7 @@ EVERY = 5
 """Creates for one bwrap between them."""
 EXECS = 20
 """Commands at each size."""
-PAGES = 512
-"""That process 1 of a kernel floor writes to where it grows beside ours: 2 MiB, somewhat less than a sandbox of ours has."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 BWRAP, KERNEL = "bwrap", "kernel alone"
 
 
@@ -42,7 +42,7 @@ class Stage:
         live: sandboxes at its end.
         creates: each with its first command.
         floors: bwrap, in between.
-        kernels: the kernel floor, in between, with memory; each stays, too.
+        kernels: the kernel floor, in between, with as much memory as one of ours; each stays, too.
         executes: a command in one of all that live, at the end.
         use: of client and server, for the creates alone.
         server_bytes: proportional memory of the server and all below it at the end; None where it cannot be read.
@@ -69,12 +69,15 @@ class Growth:
     empty_bytes: int | None = None
     """The server's memory with one sandbox that had come and gone."""
     empty_available_bytes: int = 0
+    first_bytes: int = 0
+    """What one sandbox held, to which process 1 of the kernel floor writes."""
 
     def add(self, other: Growth) -> None:
         """Another round: all its times, and what was held in it."""
         self.stops.seconds += other.stops.seconds
         self.stops.errors += other.stops.errors
         self.empty_bytes, self.empty_available_bytes = other.empty_bytes, other.empty_available_bytes
+        self.first_bytes = other.first_bytes
         if not self.stages:
             self.stages = other.stages
             return
@@ -107,8 +110,11 @@ def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None, made: 
         with session.sandbox() as sandbox:
             sandbox.exec(TRUE_ARGV).result()
         growth.empty_bytes, growth.empty_available_bytes = tree_bytes(pid), available_bytes()
+        with session.sandbox() as sandbox:
+            sandbox.exec(TRUE_ARGV).result()
+            growth.first_bytes = max(0, (tree_bytes(pid) or 0) - (growth.empty_bytes or 0))
         floor = None if floor_argv is None else stack.enter_context(Floor(floor_argv))
-        staying = None if made is None else stack.enter_context(made.floor(f"{STAY}{PAGES}"))
+        staying = None if made is None else stack.enter_context(made.floor(f"{STAY}{growth.first_bytes // PAGE_BYTES}"))
         live: list[aviato.Sandbox] = []
         while len(live) < count:
             growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor, staying))

@@ -1,8 +1,8 @@
 """What one more sandbox costs as there are more of them: a create, a command, the processor time of client and server, a stop.
 
 They are made one after the other and all stay; between them runs bwrap, and the kernel alone makes sandboxes that stay and
-write to 2 MiB, so that what the kernel charges for more namespaces, mounts and memory is seen by itself. The cost must stay
-flat: the last third is compared with the first.
+write to as much memory as one of ours, so that what the kernel charges for more namespaces, mounts and memory is seen by
+itself. The cost must stay flat: the last third is compared with the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES = {
 }
 
 CREATE, EXEC = "create, last third to first", "exec, last third to first"
-BWRAP, KERNEL = "bwrap, last third to first", "kernel alone with 2 MiB, last third to first"
+BWRAP, KERNEL = "bwrap, last third to first", "kernel alone, last third to first"
 
 
 def measure(run: Run) -> Report:
