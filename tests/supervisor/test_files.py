@@ -9,6 +9,7 @@ import time
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
+from aviato.server.supervisor.writing import exchange
 from aviato.wire.files import FilePart
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,36 @@ async def test_readers_see_old_or_new(box):
         await box.put("f", bytes([byte]) * 100_000)
     await box.link.cancel(exec_id)
     assert (await box.finish(exec_id, subscription)).stderr == ""
+
+
+async def test_a_file_takes_the_place_of_another_one_in_one_step(box, monkeypatch):
+    """By an exchange of names, and where that cannot be by a rename: nobody sees a name without a file."""
+    await box.put("f", b"0" * 1000)
+    watcher = "while [ -e f ]; do [ -e done ] && exit 7; done; exit 8"
+    exec_id, subscription = box.start("sh", "-c", watcher)
+    for number in range(1, 40):
+        content = b"%d" % number * (3_000_000 if number % 10 == 0 else 1000)
+        await box.put("f", content)  # One larger than what is exchanged, too.
+        assert await box.get("f") == content
+    await box.put("done", b"1")
+    assert (await box.finish(exec_id, subscription)).exit["returncode"] == 7
+    assert [one["path"].rpartition("/")[2] for one in await box.link.list_files(".")] == ["done", "f"]
+
+
+async def test_a_directory_in_the_place_of_the_file_stays(box, tmp_path):
+    new, old = tmp_path / "new", tmp_path / "old"
+    new.write_bytes(b"new")
+    old.mkdir()
+    assert not exchange(str(new), str(old))
+    assert new.read_bytes() == b"new"
+    assert old.is_dir()
+    old.rmdir()
+    assert not exchange(str(new), str(old))
+    assert new.read_bytes() == b"new"
+    old.write_bytes(b"old")
+    assert exchange(str(new), str(old))
+    assert old.read_bytes() == b"new"
+    assert not new.exists()
 
 
 async def test_links_are_followed_inside(box):

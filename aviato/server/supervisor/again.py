@@ -88,7 +88,7 @@ class Part(Transfer):
         self._answers = answers
         again.coming[key] = self
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes | memoryview) -> None:
         """See `Transfer`."""
         if self._upload is None:
             return
@@ -119,10 +119,8 @@ class Part(Transfer):
         if self._size is not None and self._position - self._offset != self._size:
             raise invalid(f"{self._position - self._offset} bytes arrived where {self._size} were announced")
         if self._last:
-            try:
-                upload.put_in_place(self._position)
-            finally:
-                self._discard()
+            self._single = True  # Whether it gets to its place or not, nothing of it waits for more.
+            upload.put_in_place(self._position)
             self._again.done(self._key)
         self._answers.reply()
 
@@ -155,7 +153,7 @@ class Repeated(Transfer):
         self._answers = answers
         self._taken = 0
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes | memoryview) -> None:
         """See `Transfer`."""
         self._taken += len(piece)
         self._answers.credit(self._taken)
