@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from typing import NamedTuple
 
@@ -34,7 +35,9 @@ class Collection:
     def __init__(self, max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
         self.offset = offset
         self.total = offset
-        self._head = bytearray()
+        # Its value is not copied out of it: new memory is what large output costs most.
+        self._head = io.BytesIO()
+        self._head_bytes = 0
         self._head_max = max_bytes - max_bytes // 2
         self._tail: deque[bytearray] = deque()
         self._tail_bytes = 0
@@ -43,14 +46,14 @@ class Collection:
     @property
     def dropped(self) -> int:
         """How many bytes are gone."""
-        return self.total - self.offset - len(self._head) - self._tail_bytes
+        return self.total - self.offset - self._head_bytes - self._tail_bytes
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         """Append bytes; the oldest of the tail make room."""
         self.total += len(data)
-        room = self._head_max - len(self._head)
+        room = self._head_max - self._head_bytes
         if room > 0:
-            self._head += data[:room]
+            self._head_bytes += self._head.write(data[:room])
             data = data[room:]
         if not data:
             return
@@ -71,7 +74,7 @@ class Collection:
 
     def skip(self, size: int) -> bool:
         """Leave out bytes that will never come; False where they belong to the head, which cannot have a hole."""
-        if len(self._head) < self._head_max:
+        if self._head_bytes < self._head_max:
             return False
         self.total += size
         self._tail.clear()
@@ -80,5 +83,6 @@ class Collection:
 
     def collected(self) -> Collected:
         """What is kept, as one piece."""
-        data = bytes(self._head) if not self._tail else b"".join((self._head, *self._tail))
-        return Collected(data, len(self._head) if self.dropped else None, self.total)
+        head = self._head.getvalue()
+        data = b"".join((head, *self._tail)) if self._tail else head
+        return Collected(data, self._head_bytes if self.dropped else None, self.total)

@@ -52,8 +52,8 @@ class StreamReader(Generic[T]):
 
     # -- the writer's side, on its loop
 
-    def feed(self, data: bytes, offset: int) -> None:
-        """Append bytes that begin at `offset`; what came before is skipped.
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
+        """Append bytes that begin at `offset`; what came before is skipped. A view need not be good afterwards.
 
         Raises:
             ValueError: bytes between the end so far and `offset` are missing.
@@ -68,7 +68,7 @@ class StreamReader(Generic[T]):
                 return
             self._collection.add(data)
             if self._active is not None:
-                self._live.append(data)
+                self._live.append(bytes(data))
                 self._live_bytes += len(data)
                 self._notify()
 

@@ -20,7 +20,7 @@ from aviato.exceptions import (
 )
 from aviato.wire.errors import ExecNotFoundError
 from aviato.wire.execution import Accepted, ExecExit, Gap, KeepAlive, Started
-from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType, StreamId
+from aviato.wire.frames import WIDE_WINDOW_BYTES, Frame, FrameError, FramePieces, FrameType, StreamId
 from aviato.wire.ids import EXEC_ID
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aviato")
 
 ACKNOWLEDGE_BYTES = 1 << 19
-"""Half of what a supervisor holds of a stream: it goes on with one half while the request about the other is on its way. Each
-is a request of its own; with quarters they took a third of the processor time of large output."""
+"""Half of what a supervisor holds of a stream at first: it goes on with one half while the request for the other is on its way.
+Each is a request of its own, and such requests took more than half of what large output costs the server."""
 SILENCE_SECONDS = 45.0
 """Three keepalives of the server: a stream that says less than that has lost its connection."""
 
@@ -55,8 +55,8 @@ class Output(Protocol):
     def reading(self) -> bool:
         """Whether someone reads along, who may be slow."""
 
-    def feed(self, data: bytes, offset: int) -> None:
-        """Take bytes that begin at `offset`."""
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
+        """Take bytes that begin at `offset`; a view of them is good until this returns."""
 
     async def ready(self) -> None:
         """Wait until whoever reads along has caught up."""
@@ -109,6 +109,7 @@ class Execution(ExecCalls):
         self._path = f"{handle.path}/execs"
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
+        self._wide_window = False
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
         self._accepted = attached
@@ -209,18 +210,21 @@ class Execution(ExecCalls):
             body = encode_exec(self._request)
             self._sent = True
             response = await self._open("POST", self._path, body)
-        decoder = FrameDecoder()
+        decoder = FramePieces()
+
+        def take(data: bytes | memoryview) -> bool:
+            for frame in decoder.feed(data):
+                if self._take(frame):
+                    return True
+            self._acknowledge()
+            return False
+
         try:
-            # No generator: one that is left before its end takes a task and a wake-up of the loop to be closed.
-            while chunk := await response.next():
-                for frame in decoder.feed(chunk):
-                    if self._take(frame):
-                        return
-                self._acknowledge()
+            if not await response.pour(take):
+                raise _Cut("no exit was sent")
         finally:
             if not response.finished:
                 response.close()
-        raise _Cut("no exit was sent")
 
     async def _open(self, method: str, path: str, body: bytes | None = None) -> Response:
         """Begin to read a stream of frames."""
@@ -329,6 +333,7 @@ class Execution(ExecCalls):
 
     def _has_started(self, started: Started) -> None:
         self.started = True
+        self._wide_window = started.wide_window
         self._handle.runs(started.started_at, started.startup_seconds)
         if self._running is not None and not self._running.done():
             self._running.set_result(True)
@@ -353,7 +358,9 @@ class Execution(ExecCalls):
     def _acknowledge(self) -> None:
         """Confirm what has arrived, in steps; of a stream whose reader is slow only once the reader has caught up."""
         for stream, output in self._outputs.items():
-            if output.total_bytes - self._confirmed[stream] < ACKNOWLEDGE_BYTES:
+            confirmed = self._confirmed[stream]
+            wide = self._wide_window and confirmed >= WIDE_WINDOW_BYTES
+            if output.total_bytes - confirmed < (WIDE_WINDOW_BYTES // 2 if wide else ACKNOWLEDGE_BYTES):
                 continue
             if not output.reading:
                 self._confirm(stream)

@@ -48,14 +48,15 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
         try:
             if response.length is not None and response.length > READ_FILE_BYTES:
                 raise _too_large(handle, path)
-            if response.length is not None:
-                return await response.read()
             # Its value is not copied out of it, and new memory is what reading a large file costs most.
             content = io.BytesIO()
-            async for chunk in response.chunks():
-                content.write(chunk)
+
+            def take(data: bytes | memoryview) -> None:
+                content.write(data)
                 if content.tell() > READ_FILE_BYTES:
                     raise _too_large(handle, path)
+
+            await response.pour(take)
             return content.getvalue()
         finally:
             if not response.finished:
@@ -122,9 +123,7 @@ async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: in
 
 async def _put(handle: SandboxHandle, url: str, content: Sequence[bytes], operation: str, key: str) -> None:
     async def attempt() -> None:
-        response = await handle.client.transport.open(
-            "PUT", url, _pieces(content), content_type=_OCTETS, length=sum(map(len, content)), key=key
-        )
+        response = await handle.client.transport.open("PUT", url, tuple(content), content_type=_OCTETS, key=key)
         await response.read()
 
     await handle.client.repeat(attempt, operation)
@@ -291,11 +290,6 @@ async def _stream(
         finally:
             if not response.finished:
                 response.close()
-
-
-async def _pieces(content: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in content:
-        yield piece
 
 
 def _url(handle: SandboxHandle, kind: str, *, path: str, mode: int | None = None, recursive: int | None = None) -> str:

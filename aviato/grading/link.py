@@ -35,7 +35,7 @@ class Dropped:
         self.total_bytes = max(self.total_bytes, offset)
         return True
 
-    def feed(self, data: bytes, offset: int) -> None:
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
         """Count."""
         self.total_bytes = max(self.total_bytes, offset + len(data))
 
@@ -59,7 +59,7 @@ class Forwarded:
         """Every byte counts."""
         return False
 
-    def feed(self, data: bytes, offset: int) -> None:
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
         """Keep what is new."""
         new = data[self.total_bytes - offset :]
         self.total_bytes += len(new)

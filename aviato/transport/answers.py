@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Protocol, Self
 from multidict import CIMultiDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Take = Callable[[bytes | memoryview], bool | None]
 
 LONGEST_LINE_BYTES = 4 << 10
 """Of those between the chunks of a body."""
+SHORT_LINE_BYTES = 32
 PAUSE_BYTES = 1 << 19
 """So much may lie here for who does not read as fast as it comes."""
 
@@ -48,6 +51,8 @@ class Answer:
         self._held_bytes = 0
         self._over = False
         self._error: BaseException | None = None
+        self._take: Take | None = None
+        self._enough = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -75,6 +80,33 @@ class Answer:
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    async def pour(self, take: Take) -> tuple[bool, Exception | None]:
+        """Give all of it to a function, each piece as it comes and not copied; whether that said that it has enough.
+
+        What the function raises is given back, and nothing more is read.
+        """
+        pieces, self._pieces, self._held_bytes = self._pieces, [], 0
+        failure: list[Exception] = []
+
+        def taking(data: bytes | memoryview) -> bool:
+            try:
+                return bool(take(data))
+            except Exception as error:
+                failure.append(error)
+                return True
+
+        self._enough = any(map(taking, pieces))
+        self._source.taken(self)
+        self._take = taking
+        while not (self._over or self._enough):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if failure:
+            self.close()
+        elif self._error is not None and not self._enough:
+            raise self._error
+        return self._enough, failure[0] if failure else None
+
     def at_eof(self) -> bool:
         """Whether all of it was taken."""
         return self._over and not self._pieces
@@ -90,11 +122,15 @@ class Answer:
         """Whether nobody reads as fast as it comes."""
         return self._held_bytes > PAUSE_BYTES
 
-    def feed(self, data: bytes) -> None:
-        """More of it has come."""
-        self._pieces.append(data)
-        self._held_bytes += len(data)
-        self._wake()
+    def feed(self, data: memoryview) -> None:
+        """More of it has come; the view is good until this returns."""
+        if self._take is None:
+            self._pieces.append(bytes(data))
+            self._held_bytes += len(data)
+            self._wake()
+        elif not self._enough and not self._over and self._take(data):
+            self._enough = True
+            self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
         """No more will come."""
@@ -117,7 +153,7 @@ class Chunks:
         self._line = b""
         self._trailer = False
 
-    def feed(self, data: bytes) -> Iterator[bytes | None]:
+    def feed(self, data: memoryview) -> Iterator[memoryview | None]:
         """The pieces in it; None is the end of the body."""
         position, end = 0, len(data)
         while position < end:
@@ -134,13 +170,14 @@ class Chunks:
                     self._left -= step
                     position += step
                 continue
-            stop = data.find(b"\n", position)
-            self._line += data[position : end if stop < 0 else stop + 1]
+            # A few bytes more than such a line has, so that it is seldom looked for twice.
+            line, end_of_line, _ = bytes(data[position : position + SHORT_LINE_BYTES]).partition(b"\n")
+            self._line += line + end_of_line
+            position += len(line) + len(end_of_line)
             if len(self._line) > LONGEST_LINE_BYTES:
                 raise ValueError("a line of a chunk that is too long")
-            if stop < 0:
-                return
-            position = stop + 1
+            if not end_of_line:
+                continue
             line, self._line = self._line, b""
             if self._trailer:
                 if line == b"\r\n":

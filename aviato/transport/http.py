@@ -18,14 +18,15 @@ from yarl import URL
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.transport import auth, embedded, faults
+from aviato.transport.answers import Answer
 from aviato.transport.resolution import Endpoint, endpoint
 from aviato.transport.unix import UnixPool
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
-    from aviato.transport.answers import Answer
+    Body = bytes | list[bytes] | tuple[bytes, ...] | AsyncIterable[bytes]
 
 CONNECT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 1 << 18
@@ -161,6 +162,30 @@ class Response:
             self._server.up = False
             raise
 
+    async def pour(self, take: Callable[[bytes | memoryview], bool | None]) -> bool:
+        """Give the body away as it arrives, without a copy where it can be: what `take` is given is good until it returns.
+
+        Returns:
+            Whether `take` said that this was all it needs; False at the end.
+
+        Raises:
+            Exception: what `take` raises, and what `next` raises.
+        """
+        if not isinstance(self._raw, Answer):
+            while chunk := await self.next():
+                if take(chunk):
+                    return True
+            return False
+        try:
+            with self._translate:
+                enough, failure = await self._raw.pour(take)
+        except SandboxUnavailableError:
+            self._server.up = False
+            raise
+        if failure is not None:
+            raise failure
+        return enough
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives; raises as `next`."""
         while chunk := await self.next():
@@ -213,7 +238,7 @@ class HttpTransport:
         self,
         method: str,
         path: str,
-        body: bytes | AsyncIterable[bytes] | None = None,
+        body: Body | None = None,
         *,
         content_type: str = "application/json",
         length: int | None = None,
@@ -226,9 +251,9 @@ class HttpTransport:
         Args:
             method: of HTTP.
             path: with its query, percent-encoded, from `/v1` on.
-            body: bytes, or a source of chunks that is read as they go out.
+            body: bytes, in one piece or several, or a source of chunks that is read as they go out.
             content_type: of the body.
-            length: of a body given in chunks, where it is known.
+            length: of a body from a source, where it is known.
             silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
             head_seconds: a shorter limit for the head.
             key: by which the server knows a repeat of the same call.
@@ -290,7 +315,7 @@ class HttpTransport:
         pool: _Pool,
         method: str,
         path: str,
-        body: bytes | AsyncIterable[bytes] | None,
+        body: Body | None,
         content_type: str,
         length: int | None,
         silence: float,
@@ -298,8 +323,9 @@ class HttpTransport:
         key: str | None,
     ) -> aiohttp.ClientResponse | Answer:
         server = pool.server
-        if server.endpoint.socket_path is not None and (body is None or isinstance(body, bytes)):
-            return await self._send_unix(await pool.unix(), method, path, body, content_type, silence, head_seconds, key)
+        if server.endpoint.socket_path is not None and (body is None or isinstance(body, (bytes, list, tuple))):
+            pieces = (body,) if isinstance(body, bytes) else body
+            return await self._send_unix(await pool.unix(), method, path, pieces, content_type, silence, head_seconds, key)
         session = await pool.session()
         headers = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
         if key is not None:
@@ -311,6 +337,8 @@ class HttpTransport:
             if isinstance(body, bytes):
                 data = body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body)
             else:
+                if isinstance(body, (list, tuple)):
+                    length, body = sum(map(len, body)), _each(body)
                 data = _paced(body, timer, silence)
                 if length is not None:
                     headers["Content-Length"] = str(length)
@@ -330,7 +358,7 @@ class HttpTransport:
         pool: UnixPool,
         method: str,
         path: str,
-        body: bytes | None,
+        body: Sequence[bytes] | None,
         content_type: str,
         silence: float,
         head_seconds: float | None,
@@ -344,13 +372,13 @@ class HttpTransport:
         if body is not None:
             head += f"Content-Type: {content_type}\r\n"
         if body is not None or method != "GET":
-            head += f"Content-Length: {len(body or b'')}\r\n"
-        request = b"%b\r\n%b" % (head.encode("ascii"), body or b"")
+            head += f"Content-Length: {sum(map(len, body or ()))}\r\n"
+        first = head.encode("ascii") + b"\r\n"
         connection = await pool.connection(min(CONNECT_SECONDS, silence))
         if head_seconds is None:
-            return await connection.ask(request, silence)
+            return await connection.ask(first, body or (), silence)
         async with asyncio.timeout(head_seconds):
-            return await connection.ask(request, silence)
+            return await connection.ask(first, body or (), silence)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)
@@ -359,6 +387,11 @@ class HttpTransport:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, silence), sock_read=read)
             self._timeouts[silence] = timeout
         return timeout
+
+
+async def _each(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: float) -> AsyncIterator[bytes]:

@@ -7,17 +7,26 @@ Unix socket needs no proxies, redirects, cookies, compression or TLS. Bodies tha
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import mmap
+from typing import TYPE_CHECKING, cast
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport.answers import Answer, Chunks, number, parse_head
 from aviato.transport.faults import CONNECT
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 LARGEST_HEAD_BYTES = 64 << 10
+HEAD_BYTES = 1 << 10
+"""Of an answer, that are looked at first; most heads are shorter."""
+COPIED_BYTES = 64 << 10
+MOST_PIECES = 64
+ROOM_BYTES = 256 << 10
 _NO_BODY = (204, 304)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A connection with one request under way at most.
 
     Args:
@@ -37,16 +46,19 @@ class Connection(asyncio.Protocol):
         self._chunks: Chunks | None = None
         self._again = False
         self._paused = False
+        self._unsent = 0
+        """Of the request, when that was looked at last: who takes some of it is not silent."""
         self._silence = 0.0
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, request: bytes, silence_seconds: float) -> Answer:
+    async def ask(self, head: bytes, body: Sequence[bytes], silence_seconds: float) -> Answer:
         """Send a request; returns with the head of its answer.
 
         Args:
-            request: head and body.
-            silence_seconds: how long the server may say nothing, then and while the body comes.
+            head: of the request.
+            body: its pieces.
+            silence_seconds: how long the server may take nothing and say nothing, then and while the answer's body comes.
 
         Raises:
             TimeoutError: it said nothing for longer.
@@ -60,7 +72,14 @@ class Connection(asyncio.Protocol):
             self._watch(silence_seconds)
         if self._transport is None:
             raise ConnectionResetError("the server closed it")
-        self._transport.write(request)
+        # In one piece where it is small, which wakes the server once; what is large is not copied.
+        self._unsent = sum(map(len, body))
+        if self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
+            self._transport.write(b"".join((head, *body)))
+        else:
+            self._transport.writelines((head, *body))
+        if self._unsent <= COPIED_BYTES:
+            self._unsent = 0  # The socket takes that at once, whatever the server does.
         try:
             return await coming
         except BaseException:
@@ -83,15 +102,20 @@ class Connection(asyncio.Protocol):
             self._paused, self._heard = False, self._loop.time()
             self._transport.resume_reading()
 
-    # -- asyncio.Protocol
+    # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is there."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next piece of the answer goes: the same memory for all connections, which new memory is dearer than."""
+        return self._pool.room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """A piece of the answer."""
         self._heard = self._loop.time()
+        data = self._pool.room[:nbytes]
         try:
             if self._answer is None:
                 self._take_head(data)
@@ -114,15 +138,22 @@ class Connection(asyncio.Protocol):
 
     # -- inside
 
-    def _take_head(self, data: bytes) -> None:
+    def _take_head(self, data: memoryview) -> None:
         if self._coming is None or self._coming.done():
             raise ValueError("it was not asked for")
-        self._head += data
-        head, end, body = self._head.partition(b"\r\n\r\n")
-        if not end:
+        position = 0
+        while True:
+            piece = data[position : position + HEAD_BYTES]
+            if not piece:
+                return
+            self._head += piece
+            position += len(piece)
+            head, end, rest = self._head.partition(b"\r\n\r\n")
+            if end:
+                break
             if len(self._head) > LARGEST_HEAD_BYTES:
                 raise ValueError("its head is too large")
-            return
+        body = data[position - len(rest) :]
         self._head = b""
         status, headers, version = parse_head(head.decode("latin-1"))
         self._left, self._chunks = None, None
@@ -144,7 +175,7 @@ class Connection(asyncio.Protocol):
         if body or self._left == 0:
             self._take_body(answer, body)
 
-    def _take_body(self, answer: Answer, data: bytes) -> None:
+    def _take_body(self, answer: Answer, data: memoryview) -> None:
         if self._chunks is not None:
             for piece in self._chunks.feed(data):
                 if piece is None:
@@ -169,7 +200,8 @@ class Connection(asyncio.Protocol):
     def _end(self, answer: Answer) -> None:
         self._answer = self._coming = None
         answer.end()
-        if self._again:
+        # Who answers before all of a body has come wants no more of it.
+        if self._again and self._transport is not None and not self._transport.get_write_buffer_size():
             self._pool.give_back(self)
         else:
             self.abort()
@@ -193,8 +225,10 @@ class Connection(asyncio.Protocol):
         self._timer = None
         if self._coming is None or self._silence == float("inf"):
             return
-        if self._paused:
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._paused or unsent < self._unsent:
             self._heard = self._loop.time()
+        self._unsent = unsent
         left = self._heard + self._silence - self._loop.time()
         if left > 0:
             self._watch(left)
@@ -215,6 +249,8 @@ class UnixPool:
         self.where = where
         self._name = name
         self._idle_seconds = idle_seconds
+        self.room = memoryview(mmap.mmap(-1, ROOM_BYTES))
+        """What is read is taken from there at once; pages that nothing has come to take no memory."""
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         """Those used last are used first, so that the others can go."""

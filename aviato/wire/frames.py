@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 HEAD = struct.Struct(">BBHIQ")
 INPUT_BYTES = 64 << 10
 """Input of up to so much comes with the request of its command; more is sent after it."""
+WIDE_WINDOW_BYTES = 4 << 20
+"""So much of a stream may be on its way without being acknowledged, once as much was acknowledged."""
 MAX_PAYLOAD_BYTES = 4 << 20
 """A longer payload than this is a protocol error; data frames are cut well below it. A command as long as
 Linux takes (2 MiB) fits."""
@@ -75,6 +80,7 @@ class Frame(NamedTuple):
     channel: int
     offset: int
     payload: bytes
+    """Of DATA that `FramePieces` took apart a view, which is good until the next feed."""
 
 
 def encode(type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> bytes:
@@ -145,3 +151,77 @@ class FrameDecoder:
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not whole yet: not zero at the end of a connection means that it was cut."""
         return len(self._buffer)
+
+
+class FramePieces:
+    """As `FrameDecoder`, but the bytes of DATA frames come as they arrive, in pieces that are views of what was fed.
+
+    For whoever tells the place of a byte by its offset and does not need to know where a frame ended: nothing large is copied.
+
+    Args:
+        whole: tells of which channels DATA frames come whole all the same; asked when each begins.
+    """
+
+    def __init__(self, whole: Callable[[int], bool] = lambda channel: False) -> None:
+        self._whole = whole
+        self._buffer = bytearray()
+        """Of a head, or of a frame that comes whole."""
+        self._needed = HEAD.size
+        """So many bytes of that make it whole."""
+        self._place = (0, 0, 0)
+        """Stream, channel and offset of the next piece."""
+        self._left = 0
+        """Of the DATA frame that is coming in pieces."""
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """The frames in `data`, to be taken before the next call; pieces refer to it.
+
+        Raises:
+            FrameError: a head announces more than `MAX_PAYLOAD_BYTES`.
+        """
+        view = memoryview(data)
+        position, end = 0, len(view)
+        while position < end:
+            if self._left:
+                begin, position = position, min(end, position + self._left)
+                stream, channel, offset = self._place
+                self._place = (stream, channel, offset + position - begin)
+                self._left -= position - begin
+                yield Frame(FrameType.DATA, stream, channel, offset, cast("bytes", view[begin:position]))
+            elif self._buffer or end - position < HEAD.size:
+                piece = view[position : position + self._needed - len(self._buffer)]
+                self._buffer += piece
+                position += len(piece)
+                if len(self._buffer) == self._needed and (frame := self._gathered()) is not None:
+                    yield frame
+            else:
+                type, stream, channel, length, offset = HEAD.unpack_from(view, position)
+                begin = position + HEAD.size
+                stop = begin + _checked(length)
+                if self._in_pieces(type, channel, length):
+                    self._place, self._left, position = (stream, channel, offset), length, begin
+                elif stop > end:
+                    self._needed = HEAD.size + length
+                    self._buffer += view[position:]
+                    return
+                else:
+                    position = stop
+                    yield Frame(type, stream, channel, offset, bytes(view[begin:stop]))
+
+    def _gathered(self) -> Frame | None:
+        """What was lacking has come: the frame, if it was not only its head."""
+        type, stream, channel, length, offset = HEAD.unpack_from(self._buffer)
+        if self._needed < HEAD.size + _checked(length):
+            if not self._in_pieces(type, channel, length):
+                self._needed += length
+                return None
+            self._place, self._left = (stream, channel, offset), length
+            frame = None
+        else:
+            frame = Frame(type, stream, channel, offset, bytes(self._buffer[HEAD.size :]))
+        self._buffer.clear()
+        self._needed = HEAD.size
+        return frame
+
+    def _in_pieces(self, type: int, channel: int, length: int) -> bool:
+        return type == FrameType.DATA and length > 0 and not self._whole(channel)

@@ -15,7 +15,8 @@ import aviato
 from aviato import AsyncClient, SandboxDefaults
 from aviato.async_client import AsyncSandbox
 from aviato.core.acknowledgements import AFTER_EXIT_SECONDS
-from aviato.wire.frames import FrameType, StreamId
+from aviato.core.execution import ACKNOWLEDGE_BYTES
+from aviato.wire.frames import WIDE_WINDOW_BYTES, FrameType, StreamId
 from tests.core.fake import ACCEPTED, STARTED, FakeServer, data, exit_frame, frame, serving
 
 Test = Callable[[FakeServer, AsyncSandbox], Awaitable[None]]
@@ -80,8 +81,28 @@ def test_a_cut_stream_is_resumed_by_offset(tmp_path: Path) -> None:
         result = await sandbox.exec(["x"])
         assert result.stdout == "abcdefghij0123456789"
         resumed = [path.partition("?")[2] for method, path, _ in fake.requests if method == "GET"]
-        assert resumed == ["stdout=10&stderr=0", "stdout=14&stderr=0", "stdout=14&stderr=0"]
+        assert resumed == ["stdout=14&stderr=0"] * 3  # What has come of a frame counts.
         assert len(fake.seen("POST", "/execs")) == 1
+
+    against(tmp_path, test)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_large_output_is_confirmed_as_often_as_its_server_needs(tmp_path: Path, wide: bool) -> None:
+    piece, count = 1 << 18, 64
+    started = frame(FrameType.STARTED, {"wide_window": True} if wide else {})
+    pieces = [data(b"x" * piece, number * piece) for number in range(count)]
+
+    async def test(fake: FakeServer, sandbox: AsyncSandbox) -> None:
+        fake.execs = [fake.stream(ACCEPTED + started, *pieces, exit_frame(count * piece))]
+        assert len((await sandbox.exec(["x"])).stdout_bytes) == count * piece
+        await acknowledged(fake)
+        told = [json.loads(body)["execs"][0]["stdout"] for body in fake.seen("POST", "acknowledgements")]
+        # Those that wait for one that is on its way are told together, so there may be fewer.
+        steps = [later - earlier for earlier, later in zip([0, *told], told, strict=False)][:-1]
+        assert all(step >= ACKNOWLEDGE_BYTES for step in steps)
+        late = [step for step, at in zip(steps, told, strict=False) if at - step >= WIDE_WINDOW_BYTES]
+        assert not wide or all(step >= WIDE_WINDOW_BYTES // 2 for step in late)
 
     against(tmp_path, test)
 

@@ -53,6 +53,7 @@ class FakeLink:
         self.active = set()
         self.acknowledged = []
         self.hello = {"execs": {}}
+        self.has_wide_windows = False
         self.pings = 0
         self.stubborn = False
         self.heard = self.slow = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 import pytest
 
-from aviato.wire.frames import FrameType
+from aviato.wire.frames import WIDE_WINDOW_BYTES, FrameType
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +17,10 @@ WINDOW = 1 << 20
 
 async def collect(box, boxes, subscription, size):
     """Read without acknowledging until so much has come, and nothing more does."""
-    result = boxes.Result("")
+    return await collect_more(boxes.Result(""), subscription, size)
+
+
+async def collect_more(result, subscription, size):
     while len(result.streams[1]) < size:
         result.take(await asyncio.wait_for(anext(subscription), 5))
     while True:
@@ -37,6 +41,15 @@ async def test_three_megabytes_whole(box):
     assert offsets == sorted(offsets)
 
 
+async def test_large_output_is_the_same_bytes(box):
+    """Through a ring, and a pipe that has grown."""
+    program = "import random, sys; r, out = random.Random(5), sys.stdout.buffer\n"
+    program += "for n in range(400): out.write(r.randbytes(r.randrange(90_000)))"
+    result = await box.run("python3", "-c", program)
+    pick = random.Random(5)
+    assert result.streams[1] == b"".join(pick.randbytes(pick.randrange(90_000)) for _ in range(400))
+
+
 async def test_a_full_window_stops_its_stream_and_not_the_other(box, boxes):
     script = "(sleep 0.1; echo other >&2) & head -c 3000000 /dev/zero; wait"
     exec_id, subscription = box.start("sh", "-c", script)
@@ -50,6 +63,25 @@ async def test_a_full_window_stops_its_stream_and_not_the_other(box, boxes):
     box.link.acknowledge(exec_id, len(result.streams[1]), 0, False)
     rest = await box.finish(exec_id, subscription)
     assert rest.exit["stdout_bytes_total"] == 3_000_000
+
+
+async def test_the_window_grows_for_who_confirms(box, boxes):
+    """Not before as much was confirmed; so nobody holds much of what nobody reads."""
+    for program in ("head -c 20000000 /dev/zero", "python3 -c 'for n in range(5000): print(\"x\" * 4000, flush=True)'"):
+        exec_id, subscription = box.start("sh", "-c", program)
+        result = await collect(box, boxes, subscription, WINDOW)
+        while len(result.streams[1]) < WIDE_WINDOW_BYTES:
+            before = len(result.streams[1])
+            assert before % WINDOW == 0
+            box.link.acknowledge(exec_id, before, 0, False)
+            result = await collect_more(result, subscription, before + WINDOW)
+            assert len(result.streams[1]) == before + WINDOW
+        box.link.acknowledge(exec_id, WIDE_WINDOW_BYTES, 0, False)
+        result = await collect_more(result, subscription, 2 * WIDE_WINDOW_BYTES)
+        assert len(result.streams[1]) == 2 * WIDE_WINDOW_BYTES
+        box.link.acknowledge(exec_id, 2 * WIDE_WINDOW_BYTES - 5, 0, False)
+        rest = await box.finish(exec_id, subscription)
+        assert rest.exit["stdout_bytes_total"] in (20_000_000, 5000 * 4001)
 
 
 async def test_resuming_by_offset(box, boxes):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_chunks_at_every_cut(step: int) -> None:
     body = CHUNKED.partition(b"\r\n\r\n")[2]
     chunks, found = Chunks(), []
     for at in range(0, len(body), step):
-        found += list(chunks.feed(body[at : at + step]))
+        found += list(chunks.feed(memoryview(body[at : at + step])))
     assert found[-1] is None
     assert b"".join(piece for piece in found if piece) == b"hello"
 
@@ -213,7 +214,7 @@ def test_idle_connections_are_closed_after_a_while(tmp_path: Path) -> None:
             pool = unix.UnixPool("here", path, idle_seconds=0.05)
             connections = [await pool.connection(1) for _ in range(3)]
             for connection in connections:
-                answer = await connection.ask(b"GET / HTTP/1.1\r\n\r\n", 5)
+                answer = await connection.ask(b"GET / HTTP/1.1\r\n\r\n", (), 5)
                 assert await answer.read() == b"hello"
             assert await pool.connection(1) is connections[-1]
             while any(one.usable for one in connections[:-1]):
@@ -236,3 +237,129 @@ def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:
                 await transport.request("GET", path)
 
     run(tmp_path, saying(LENGTH), ask)
+
+
+def taking(*bodies: bytes, answer: bytes = LENGTH) -> Serve:
+    """Take a body of each of these sizes, and answer."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for body in bodies:
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"Content-Length: %d\r\n" % len(body) in head
+            assert await reader.readexactly(len(body)) == body
+            writer.write(answer)
+
+    return serve
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 3 * unix.MOST_PIECES])
+@pytest.mark.parametrize("size", [0, 1, unix.COPIED_BYTES, unix.COPIED_BYTES + 1, 5 << 20])
+def test_a_body_arrives_whole_and_its_connection_is_used_again(tmp_path: Path, size: int, pieces: int) -> None:
+    body = os.urandom(size)
+    step = -(-size // pieces) or 1
+    cut = tuple(body[at : at + step] for at in range(0, size, step))
+
+    async def ask(transport: HttpTransport) -> list[bytes]:
+        return [await (await transport.open("PUT", "/v1/file", cut)).read(), await transport.request("PUT", "/v1/file", body)]
+
+    assert run(tmp_path, taking(body, body), ask) == [b"hello"] * 2
+
+
+def test_a_server_that_takes_some_of_a_body_is_not_silent(tmp_path: Path) -> None:
+    body = bytes(16 << 20)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(4):
+            await reader.readexactly(len(body) // 4)
+            await asyncio.sleep(0.2)
+        writer.write(LENGTH)
+
+    async def ask(transport: HttpTransport) -> bytes:
+        return await transport.request("PUT", "/v1/file", body)
+
+    assert run(tmp_path, slow, ask, 0.3) == b"hello"
+
+
+def test_a_server_that_takes_no_more_of_a_body_is_silent(tmp_path: Path) -> None:
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(60)
+
+    async def ask(transport: HttpTransport) -> None:
+        with pytest.raises(SandboxRequestTimeoutError):
+            await transport.request("PUT", "/v1/file", bytes(16 << 20))
+
+    run(tmp_path, stuck, ask, 0.2)
+
+
+def test_who_answers_before_all_of_a_body_has_come_is_not_asked_again_there(tmp_path: Path) -> None:
+    made = 0
+
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal made
+        made += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(LENGTH)
+        await asyncio.sleep(60)
+
+    async def ask(transport: HttpTransport) -> None:
+        for _ in range(2):
+            assert await transport.request("PUT", "/v1/file", bytes(16 << 20)) == b"hello"
+
+    run(tmp_path, early, ask)
+    assert made == 2
+
+
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, UNTIL_END])
+def test_a_body_is_poured_however_its_bytes_fall(tmp_path: Path, answer: bytes) -> None:
+    async def ask(transport: HttpTransport) -> bytes:
+        found = bytearray()
+        response = await transport.open("GET", "/v1/file")
+        assert not await response.pour(found.extend)
+        assert response.finished
+        return bytes(found)
+
+    for cut in range(1, len(answer)):
+        assert run(tmp_path, saying(answer[:cut], answer[cut:], close=answer is UNTIL_END), ask) == b"hello"
+
+
+def test_pouring_ends_early_by_what_takes(tmp_path: Path) -> None:
+    class Wrong(Exception):
+        pass
+
+    def refuse(data: bytes | memoryview) -> None:
+        raise Wrong
+
+    async def ask(transport: HttpTransport) -> None:
+        response = await transport.open("GET", "/v1/file")
+        with pytest.raises(Wrong):
+            await response.pour(refuse)
+        for answers in ([True], [False, True]):
+            response = await transport.open("GET", "/v1/file")
+            said = iter(answers)
+            assert await response.pour(lambda data, said=said: next(said))  # type: ignore[misc]
+            response.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + b"Content-Length: 100\r\n\r\n")
+        with suppress(ConnectionError):
+            for _ in range(99):
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(60)
+
+    run(tmp_path, serve, ask)
+
+
+def test_pouring_what_was_cut(tmp_path: Path) -> None:
+    async def ask(transport: HttpTransport) -> None:
+        response = await transport.open("GET", "/v1/file")
+        found = bytearray()
+        with pytest.raises(SandboxUnavailableError):
+            await response.pour(found.extend)
+        assert found == b"hell"
+
+    run(tmp_path, saying(LENGTH[:-1], close=True), ask)

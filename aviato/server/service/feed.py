@@ -12,7 +12,7 @@ from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
 from aviato.server.service.results import Result
 from aviato.server.service.sending import Sending
-from aviato.server.supervisor.subscription import SandboxGone
+from aviato.server.supervisor.subscription import SandboxGone, Subscription
 from aviato.wire.errors import ErrorBody, from_wire, to_wire
 from aviato.wire.execution import Accepted, ExecExit, KeepAlive, Started
 from aviato.wire.frames import HEAD, Frame, FrameType, StreamId, encode
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
     from aviato.server.service.results import Results
-    from aviato.server.supervisor.subscription import Subscription
 
 
+MOST_BYTES = 512 << 10
+"""Of payload, that are put together for one write: larger blocks would be new memory each time."""
 LONGEST_COMMAND = 64 << 10
 """A longer one is not told to those who attach: a frame must hold it."""
 
@@ -89,7 +90,7 @@ class ExecFeed(Sending):
                 return await self._next(enough_bytes)
         except TimeoutError:
             if self._subscription is not None and self._subscription.queued_bytes:
-                return self._encode(self._subscription.drain())
+                return self._encode(self._subscription.drain(MOST_BYTES))
             if self._subscription is None and not self._accepted:
                 self._accepted = True
                 return encode(FrameType.ACCEPTED, self._acceptance())
@@ -167,7 +168,7 @@ class ExecFeed(Sending):
         assert subscription is not None
         try:
             await subscription.wait(enough_bytes)
-            frames = subscription.drain()
+            frames = subscription.drain(MOST_BYTES)
         except SandboxGone as gone:
             await self._raise(gone)
         if self._failure is not None:
@@ -223,7 +224,11 @@ class ExecFeed(Sending):
 
     def _started(self, payload: bytes) -> bytes:
         record = self.box.record
-        known = Started(started_at=record.started_at, startup_seconds=record.startup_seconds, status=record.status)
+        # What is kept of a detached command is sent by the server, with a window of its own.
+        wide = isinstance(self._subscription, Subscription) and self.box.link is not None and self.box.link.has_wide_windows
+        known = Started(
+            started_at=record.started_at, startup_seconds=record.startup_seconds, status=record.status, wide_window=wide
+        )
         return known.model_dump_json().encode()
 
 

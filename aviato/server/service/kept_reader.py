@@ -52,8 +52,8 @@ class KeptReader:
                     return
                 await self._woken.wait()
 
-    def drain(self) -> list[Frame]:
-        """Every frame that is ready; never waits.
+    def drain(self, most_bytes: float = float("inf")) -> list[Frame]:
+        """Every frame that is ready, which is no more than a window has; never waits.
 
         Raises:
             SandboxGone: nothing is left and the sandbox ended before the command did.

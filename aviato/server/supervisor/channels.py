@@ -22,7 +22,7 @@ class Channel(Protocol):
     """One open request."""
 
     def frame(self, frame: Frame) -> bool:
-        """Take a frame; True when it was the last and the channel is free."""
+        """Take a frame; True when it was the last and the channel is free. DATA comes in pieces, good until this returns."""
 
     def gone(self, ended: Ended) -> None:
         """The sandbox ended or the connection is lost."""
@@ -42,7 +42,7 @@ class SubscriptionChannel:
     def frame(self, frame: Frame) -> bool:
         """See `Channel`."""
         last = frame.type in _SUBSCRIPTION_ENDS
-        self.subscription._push(frame._replace(channel=0), last)
+        self.subscription._push(frame._replace(channel=0, payload=bytes(frame.payload)), last)
         return last
 
     def gone(self, ended: Ended) -> None:
@@ -69,7 +69,7 @@ class ReplyChannel:
             self.moved.set()
             return False
         if frame.type == FrameType.DATA:
-            self._pieces.append(frame.payload)
+            self._pieces.append(bytes(frame.payload))
             return False
         if not self.reply.done():
             if frame.type == FrameType.ERROR:
@@ -142,7 +142,7 @@ class ReadChannel:
             self._opened.set_result(json.loads(frame.payload))
             return False
         if frame.type == FrameType.DATA:
-            self._pieces.put_nowait(frame.payload)
+            self._pieces.put_nowait(bytes(frame.payload))
             return False
         self._end(error_of(frame) if frame.type == FrameType.ERROR else None)
         return True

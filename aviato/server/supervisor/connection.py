@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.server.supervisor.loop import HANGUP, READ, WRITE
-from aviato.wire.frames import HEAD, Frame, FrameDecoder, FrameError, FrameType
+from aviato.wire.frames import HEAD, Frame, FrameError, FramePieces, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +36,21 @@ class Source(Protocol):
 
 
 class Connection:
-    """One connected server, from `begin` on."""
+    """One connected server, from `begin` on.
+
+    Args:
+        loop: of process 1.
+        on_frame: takes a frame; DATA may come in pieces that are views, good until it returns.
+        on_close: is told the end.
+        whole: tells of which channels DATA comes in whole frames.
+    """
 
     def __init__(
         self,
         loop: Loop,
         on_frame: Callable[[Connection, Frame], None],
         on_close: Callable[[Connection], None],
+        whole: Callable[[int], bool],
     ) -> None:
         self.last_heard = 0.0
         self.open = False
@@ -50,7 +58,7 @@ class Connection:
         self._fd = -1
         self._on_frame = on_frame
         self._on_close = on_close
-        self._decoder = FrameDecoder()
+        self._decoder = FramePieces(whole)
         # Kept, since new memory for each read is what a large upload would cost most; what is not touched takes no room.
         room = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._room = memoryview(room)
@@ -85,7 +93,7 @@ class Connection:
         """Whether it is time to wait for the other side to read."""
         return self.open and self._out_bytes >= HIGH_BYTES
 
-    def send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None:
+    def send(self, type: int, payload: bytes | memoryview = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None:
         """Queue a frame; it goes out at the end of the turn."""
         if not self.open:
             return
@@ -181,13 +189,11 @@ class Connection:
     def take(self, data: bytes | memoryview) -> None:
         """What the other side has sent."""
         try:
-            frames = self._decoder.feed(data)
+            for frame in self._decoder.feed(data):
+                if frame.type != FrameType.KEEPALIVE:
+                    self._on_frame(self, frame)
         except FrameError:
             self.close()
-            return
-        for frame in frames:
-            if frame.type != FrameType.KEEPALIVE:
-                self._on_frame(self, frame)
 
 
 def _next_turn() -> None:

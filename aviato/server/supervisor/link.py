@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import json
+import mmap
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from aviato.server.supervisor import prepared
 from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.supervisor.rest import Rest
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
-from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder, FrameError, FrameType, encode, head
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode, head
 
 if TYPE_CHECKING:
     import socket
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
 
 PIECE_BYTES = 64 << 10
-"""Small enough that the supervisor's allocator uses the same memory again for the next: new pages cost more than the copy."""
+"""Of a command's input."""
+FILE_PIECE_BYTES = 256 << 10
+ROOM_BYTES = 256 << 10
 UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
@@ -77,7 +80,7 @@ class ExecSpec:
         return _json(fields) if given is None else b'%b,"input":"%b"}' % (_json(fields)[:-1], given.encode())
 
 
-class SupervisorLink(asyncio.Protocol):
+class SupervisorLink(asyncio.BufferedProtocol):
     """A connection to one supervisor. Made by `connect`; used from one event loop."""
 
     def __init__(self, sandbox_id: str) -> None:
@@ -89,7 +92,7 @@ class SupervisorLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended_future: asyncio.Future[Ended] = self._loop.create_future()
-        self._decoder = FrameDecoder()
+        self._decoder = FramePieces()
         self._channels: dict[int, Channel] = {}
         self._last_channel = 0
         self._subscriptions: dict[str, tuple[int, Subscription]] = {}
@@ -311,6 +314,11 @@ class SupervisorLink(asyncio.Protocol):
         """Whether it tells calls that are repeated, and takes files in parts."""
         return "again" in self.hello["features"]
 
+    @property
+    def has_wide_windows(self) -> bool:
+        """See `frames.WIDE_WINDOW_BYTES`."""
+        return "wide_window" in self.hello["features"]
+
     def read_file(self, path: str, *, max_bytes: int | None = None, offset: int = 0, version: str | None = None) -> ReadChannel:
         """A regular file, in pieces. `aclose()` it when leaving early.
 
@@ -400,14 +408,14 @@ class SupervisorLink(asyncio.Protocol):
         sent = 0
         async for chunk in chunks:
             view = memoryview(chunk)
-            for start in range(0, len(chunk), PIECE_BYTES):
+            for start in range(0, len(chunk), FILE_PIECE_BYTES):
                 while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
                     reply.moved.clear()
                     async with in_time(path):
                         await reply.moved.wait()
                 if reply.reply.done():
                     return sent
-                piece = view[start : start + PIECE_BYTES]
+                piece = view[start : start + FILE_PIECE_BYTES]
                 if self._transport is not None and not self._transport.is_closing():
                     # Not joined: for a large file the copy would show.
                     self._transport.writelines([head(FrameType.DATA, len(piece), channel=channel, offset=sent), piece])
@@ -463,7 +471,7 @@ class SupervisorLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(type, payload, stream=stream, channel=channel, offset=offset))
 
-    # -- asyncio.Protocol -----------------------------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours."""
@@ -478,8 +486,16 @@ class SupervisorLink(asyncio.Protocol):
         """It has read."""
         self._writable.set()
 
-    def data_received(self, data: bytes) -> None:
-        """Frames, handed to their channels."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where what comes next goes: the same memory for all sandboxes, since it is taken from there at once."""
+        return _room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Frames have come."""
+        self._feed(_room[:nbytes])
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Hand frames to their channels."""
         self.heard += 1
         try:
             for frame in self._decoder.feed(data):
@@ -493,7 +509,7 @@ class SupervisorLink(asyncio.Protocol):
         """The supervisor is gone, or replaced us by a newer connection."""
         if exc is not None and self._rest is not None:
             for data in self._rest.read():
-                self.data_received(data)
+                self._feed(data)
         self._close_rest()
         self._lose(Ended(reason="lost", message="the connection to the supervisor was lost" + (f": {exc}" if exc else "")))
 
@@ -560,6 +576,7 @@ async def in_time(path: str) -> AsyncIterator[None]:
         raise SandboxFileError(message, filepath=path, reason="timeout") from None
 
 
+_room = memoryview(mmap.mmap(-1, ROOM_BYTES))
 _encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -50,6 +50,7 @@ FEATURES = [
     "again",
     "cases",
     prepared.FEATURE,
+    "wide_window",
 ]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
@@ -214,7 +215,7 @@ class Supervisor:
         self._adopt(self._new_connection(), sock.detach())
 
     def _new_connection(self) -> Connection:
-        return Connection(self._loop, self._on_frame, self._on_close)
+        return Connection(self._loop, self._on_frame, self._on_close, lambda one: not isinstance(self._open.get(one), Transfer))
 
     def _adopt(self, connection: Connection, fd: int) -> None:
         if self._connection is not None:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.loop import READ, WRITE
+from aviato.server.supervisor.window import PIECE_BYTES, Window
+from aviato.wire.frames import WIDE_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.server.supervisor.loop import Loop
 
-WINDOW_BYTES = 1 << 20
-PIECE_BYTES = 64 << 10
+PIPE_BYTES = 1 << 20
+"""Of a pipe that was full: each of its ends then waits for the other less often."""
 INPUT_BYTES = 256 << 10
 
 
@@ -36,7 +38,7 @@ class Output:
         self.base = 0
         self.target: int | None = None
         """Once the command has exited: where what was in the pipe then ends."""
-        self._window = bytearray()
+        self._window = Window()
         self._loop = loop
         self._fd = fd
         self._changed = changed
@@ -58,7 +60,7 @@ class Output:
     @property
     def full(self) -> bool:
         """Whether nothing is read before something is acknowledged."""
-        return self.waiting_bytes >= WINDOW_BYTES
+        return self.waiting_bytes >= self._window.limit_bytes
 
     @property
     def at_end(self) -> bool:
@@ -68,23 +70,24 @@ class Output:
     @property
     def rest(self) -> bytes:
         """All that was not acknowledged."""
-        return bytes(self._window)
+        return self._window.rest
 
     def put(self, data: bytes) -> None:
         """Add a line of the supervisor's own."""
-        self._window += data
+        self._window.put(data)
 
-    def peek(self, offset: int) -> bytes:
+    def peek(self, offset: int) -> bytes | memoryview:
         """A piece from an offset on, which must not lie before `base`."""
-        start = offset - self.base
-        return bytes(memoryview(self._window)[start : start + PIECE_BYTES])
+        return self._window.peek(offset - self.base)
 
     def acknowledge(self, offset: int) -> None:
         """Forget what lies before an offset, and read on if the window was full."""
         count = min(offset, self.end) - self.base
         if count > 0:
-            del self._window[:count]
+            self._window.drop(count)
             self.base += count
+            if self.base >= WIDE_WINDOW_BYTES:
+                self._window.widen()
             if self.target is not None:
                 self._catch_up()
             self._watch()
@@ -122,25 +125,33 @@ class Output:
 
     def _read(self) -> bool:
         """Read one piece; False when there was none or no room for it."""
-        room = WINDOW_BYTES - len(self._window)
-        if self._fd is None or room <= 0:
+        if self._fd is None or self.full:
             return False
         try:
-            data = os.read(self._fd, min(room, PIECE_BYTES))
+            count = self._window.read(self._fd)
         except BlockingIOError:
             if self.target is not None:
                 # Empty before its time: someone inside opened the pipe by /proc and took what had been in it.
                 self.target = min(self.target, self.end)
             return False
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self._ended()
             self._watch()
             return False
-        self._window += data
+        if count == PIECE_BYTES and not self._window.large:
+            self._grow(self._fd)
         self._watch()
         return True
+
+    def _grow(self, fd: int) -> None:
+        """There is much to come, it seems."""
+        self._window.grow()
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # A terminal; or its user has too much in pipes already.
 
     def _ended(self) -> None:
         """There are no writers."""

@@ -63,15 +63,22 @@ class Subscription:
         """Whether no further frame will arrive (some may wait in `drain()`)."""
         return self._over
 
-    def drain(self) -> list[Frame]:
-        """Every frame that has arrived and was not taken yet; never waits.
+    def drain(self, most_bytes: float = float("inf")) -> list[Frame]:
+        """The frames that have arrived and were not taken yet, of more than so much payload only the first; never waits.
 
         Raises:
             SandboxGone: nothing is left and the sandbox ended before the command did.
         """
-        frames = list(self._frames)
-        self._frames.clear()
-        self.queued_bytes = 0
+        if self.queued_bytes <= most_bytes:
+            frames = list(self._frames)
+            self._frames.clear()
+            self.queued_bytes = 0
+        else:
+            frames = []
+            while most_bytes > 0 and self._frames:
+                frames.append(self._frames.popleft())
+                most_bytes -= len(frames[-1].payload)
+                self.queued_bytes -= len(frames[-1].payload)
         if not frames and self._gone is not None:
             raise SandboxGone(self._gone)
         return frames

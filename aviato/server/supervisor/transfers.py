@@ -23,8 +23,8 @@ class Transfer:
     def credit(self, taken: int) -> None:
         """The server has taken this much."""
 
-    def data(self, piece: bytes) -> None:
-        """A further piece of what comes in."""
+    def data(self, piece: bytes | memoryview) -> None:
+        """A further piece of what comes in; a view is good until this returns."""
 
     def end(self) -> None:
         """All has come in."""

@@ -398,7 +398,7 @@ async def idle(arena: Arena) -> bool:
 
 WINDOW = area.defence(
     "a window of output",
-    patches=(Patch("server/supervisor/streams.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),),
+    patches=(Patch("server/supervisor/window.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),),
 )
 
 
