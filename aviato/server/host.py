@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BLOCK_BYTES = 4 << 20
+_M_TRIM_THRESHOLD = -1
+_KEPT_BYTES = 4 << 20
+"""Of what was freed last: pieces of files and output come and go, and memory that is new again costs more than copying them."""
 
 
 def room(live: int) -> HostRoom:
@@ -48,6 +51,7 @@ def give_memory_back() -> None:
         libc = ctypes.CDLL(None)
         # By itself it keeps blocks as large as any that it has seen freed.
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.malloc_trim(0)
     except (OSError, AttributeError):
         return  # Another libc.

@@ -60,7 +60,7 @@ async def read(call: Call) -> web.StreamResponse:
         headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
         if "version" in stat:
             headers[FILE_VERSION_HEADER] = stat["version"]
-        return await stream_file(call.request, pieces, headers)
+        return await stream_file(call.request, pieces, headers, stat["size_bytes"] - query.offset)
 
 
 async def write(call: Call) -> web.Response:

@@ -16,7 +16,7 @@ async def create():
 
 async def run(sandbox, argv):
     result = await sandbox.exec(argv, max_output_bytes=1 << 30)
-    return result.returncode, result.stdout
+    return result.returncode, result.stdout_bytes
 
 
 def content(path):

@@ -13,7 +13,7 @@ def create():
 
 def run(sandbox, argv):
     result = sandbox.exec(argv, max_output_bytes=1 << 30).result()
-    return result.returncode, result.stdout
+    return result.returncode, result.stdout_bytes
 
 
 def write(sandbox, path):
