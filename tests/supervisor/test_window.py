@@ -68,6 +68,22 @@ def test_a_full_ring_takes_no_more_and_loses_nothing() -> None:
     assert window.rest == data[WINDOW_BYTES // 2 + 7 :] + b"x" * 100
 
 
+def test_a_ring_that_has_gone_round_becomes_wider() -> None:
+    window, data = Window(), os.urandom(PIECE_BYTES)
+    window.grow()
+    while len(window) < WINDOW_BYTES:
+        fill(window, data)
+    window.drop(WINDOW_BYTES - 1000)
+    fill(window, data)
+    old = window.peek(0)
+    window.widen()
+    assert window.rest == data[-1000:] + data
+    while len(window) < WIDE_WINDOW_BYTES:
+        fill(window, data)
+    assert window.rest == (data[-1000:] + data * (WIDE_WINDOW_BYTES // PIECE_BYTES))[:WIDE_WINDOW_BYTES]
+    assert bytes(old) == data[-1000:]  # On its way, it stays what it was.
+
+
 def test_what_is_put_has_room_in_any_case() -> None:
     window = Window()
     window.grow()

@@ -63,7 +63,7 @@ class Window:
             data = os.read(fd, min(room, PIECE_BYTES))
             self._small += data
             return len(data)
-        at = (self._begin + self._length) % self.limit_bytes
+        at = (self._begin + self._length) % len(self._ring)
         count = os.readv(fd, [self._ring[at : at + min(room, LARGE_PIECE_BYTES)]])
         self._length += count
         return count
@@ -78,7 +78,7 @@ class Window:
         """A piece that begins so many bytes behind the first."""
         if self._ring is None:
             return bytes(memoryview(self._small)[begin : begin + PIECE_BYTES])
-        at = (self._begin + begin) % self.limit_bytes
+        at = (self._begin + begin) % len(self._ring)
         return self._ring[at : at + min(self._length - begin, LARGE_PIECE_BYTES)]
 
     def drop(self, count: int) -> None:
@@ -86,7 +86,7 @@ class Window:
         if self._ring is None:
             del self._small[:count]
         else:
-            self._begin = (self._begin + count) % self.limit_bytes
+            self._begin = (self._begin + count) % len(self._ring)
             self._length -= count
 
     @property
@@ -95,4 +95,4 @@ class Window:
         if self._ring is None:
             return bytes(self._small)
         end = self._begin + self._length
-        return bytes(self._ring[self._begin : end]) + bytes(self._ring[: max(0, end - self.limit_bytes)])
+        return bytes(self._ring[self._begin : end]) + bytes(self._ring[: max(0, end - len(self._ring))])
