@@ -17,6 +17,7 @@ from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.host_tree import Skeleton
 from aviato.server.backends.local.skeletons import Skeletons
+from aviato.wire.ids import new_sandbox_id
 from tests.attacks.mutate import FILTER, without
 from tests.real_backend import WAYS, open_by
 
@@ -326,7 +327,17 @@ async def test_what_changes_in_the_machine_s_etc_reaches_the_next_sandboxes(tmp_
     made.make(second, skeleton)
     assert second != first and (copy / "a").read_text() == "1"
     assert Path(os.path.normpath(f"{second}/etc/..{etc}/certs/a")).read_text() == "changed"
-    made.close()
+    await made.close()
+
+
+async def test_the_usual_skeleton_is_made_while_the_machine_is_tried_out(tmp_path):
+    backend = LocalBackend(tmp_path / "state")
+    await backend.open()
+    names = backend._skeleton(SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None)))
+    if names is not None:
+        await asyncio.wait({backend._skeletons._early})
+        assert backend._skeletons.has(backend._skeletons.path(names)) and not backend._skeletons.is_due(names)
+    await backend.close()
 
 
 async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):

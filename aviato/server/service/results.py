@@ -66,6 +66,7 @@ class Result(NamedTuple):
 class _Left:
     """What one sandbox left behind: `unsaved` in memory, the rest in its file."""
 
+    since: float
     expires_at: float
     size_bytes: int = 0
     exec_ids: set[str] = field(default_factory=set)
@@ -162,13 +163,20 @@ class Results:
             if not found:
                 self._remove(name)
 
-    def save(self) -> None:
-        """Write what lies in memory alone."""
+    def save(self, before: float = math.inf) -> bool:
+        """Write what lies in memory alone.
+
+        Args:
+            before: of sandboxes whose first result came before that, by the monotonic clock.
+
+        Returns:
+            Whether it could be written.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for sandbox_id, left in self._left.items():
-            if not left.unsaved:
+            if not left.unsaved or left.since > before:
                 continue
             lines = b"".join(_line(exec_id, result) for exec_id, result in left.unsaved.items())
             if left.on_disk:
@@ -178,18 +186,26 @@ class Results:
                     file.write(lines)
             except OSError as error:
                 log.error("results of sandbox %s cannot be kept on disk: %s", sandbox_id, error)
-                return
+                return False
             left.unsaved = {}
             left.on_disk = True
+        return True
 
     def _save_on_time(self) -> None:
         self._timer = None
-        self.save()
+        now = time.monotonic()
+        if not self.save(now - SAVE_SECONDS):
+            return
+        # Those that came just now are most likely confirmed before their own time has passed.
+        first = next((left.since for left in self._left.values() if left.unsaved), None)
+        if first is not None:
+            self._timer = asyncio.get_running_loop().call_later(first + SAVE_SECONDS - now, self._save_on_time)
 
     def _entry(self, sandbox_id: str) -> _Left:
         left = self._left.get(sandbox_id)
         if left is None:
-            left = self._left[sandbox_id] = _Left(time.monotonic() + min(KEPT_SECONDS, self._most_seconds))
+            now = time.monotonic()
+            left = self._left[sandbox_id] = _Left(now, now + min(KEPT_SECONDS, self._most_seconds))
         return left
 
     def _grow(self, sandbox_id: str, left: _Left, size_bytes: int) -> None:

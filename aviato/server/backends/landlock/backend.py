@@ -99,6 +99,9 @@ class LandlockBackend(LocalBackend):
         self._filter = filters.compile_rules(rules.supervisor_rules(self._abi))
         self._command_filter = filters.compile_rules(rules.command_rules())
 
+    def _gather(self) -> None:
+        """Sandboxes have no skeleton; all else is in `_look_around`."""
+
     def _look_around(self) -> list[Check]:
         self._places.make()
         self._places.empty_trash()

@@ -96,7 +96,7 @@ class LocalBackend(Backend):
         """See `Backend`."""
         starting = asyncio.create_task(TemplateControl.start())
         try:
-            await self._look()
+            await self._look(early=True)
         finally:
             self._template = await starting
         failed = probe.first_failure(self._checks)
@@ -106,8 +106,11 @@ class LocalBackend(Backend):
             message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}{other}"
             raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
-    async def _look(self) -> None:
+    async def _look(self, *, early: bool = False) -> None:
         compiling = asyncio.create_task(asyncio.to_thread(self._compile))
+        skeleton = await asyncio.to_thread(self._gather)
+        if early and skeleton is not None:
+            self._skeletons.make_early(skeleton)
         checks = [*await asyncio.to_thread(self._look_around), await compiling, probe.native_check(self._native)]
         self._checks = [*checks, *probe.other_backend(checks)]
 
@@ -122,14 +125,20 @@ class LocalBackend(Backend):
         self._filter = filters.compile_rules(rules.RULES)
         self._supervisor_filter, self._born_filter = map(filters.compile_rules, rules.of_born(rules.RULES))
 
-    def _look_around(self) -> list[Check]:
+    def _gather(self) -> host_tree.Skeleton | None:
+        """Find out what need not be tried; returns the skeleton that most sandboxes will have, if they can have one."""
         self._places.make()
         self._places.empty_trash()
         probe.clear(str(self._places.sandboxes))
         self._facts = facts.gather()
         self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
-        interpreters = find_interpreters()
-        self._images = LocalImages(interpreters, self._registered, self._allow_any_directory)
+        self._interpreters = find_interpreters()
+        self._images = LocalImages(self._interpreters, self._registered, self._allow_any_directory)
+        if not self._modern:
+            return None
+        return host_tree.skeleton(self._facts, self._interpreter(self._images.resolve(None)))
+
+    def _look_around(self) -> list[Check]:
         choices = self._take_uids()
         directory = str(self._places.sandboxes)
         trial_uid = random.choice(choices) if choices else None
@@ -141,7 +150,7 @@ class LocalBackend(Backend):
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
         mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
         self._layered = self._modern and mapped and bool(trial.get("overlay", {}).get("ok"))
-        return probe.explain(trial, around, interpreters)
+        return probe.explain(trial, around, self._interpreters)
 
     def _take_uids(self) -> range | None:
         """Those that sandboxes can have, but for the ones that are in use."""
@@ -169,7 +178,7 @@ class LocalBackend(Backend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
-        self._skeletons.close()
+        await self._skeletons.close()
         if self._template is not None:
             await self._template.close()
 
@@ -206,7 +215,8 @@ class LocalBackend(Backend):
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
-        skeleton = await self._made_skeleton(spec)
+        names = self._skeleton(spec)
+        skeleton = None if names is None else await self._skeletons.ready(names)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
         request = self._usual_request(spec, skeleton, held.uid) or self._request(spec, self._options(spec, skeleton), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -308,28 +318,16 @@ class LocalBackend(Backend):
                 self._template = await TemplateControl.start()
             return self._template
 
-    def _interpreter(self, spec: SandboxSpec) -> tuple[str, str, int] | None:
-        found = self._images.interpreter_at(spec.image.interpreter)
+    def _interpreter(self, image: ResolvedImage) -> tuple[str, str, int] | None:
+        found = self._images.interpreter_at(image.interpreter)
         return (found.prefix, found.executable, found.minor) if found else None
 
     def _skeleton(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
         """What lies below its writable layer, if that is one of ours."""
         if not self._layered or spec.image.root is not None:
             return None
-        interpreter = self._interpreter(spec)
+        interpreter = self._interpreter(spec.image)
         return self._known().skeletons.get(interpreter, lambda: host_tree.skeleton(self._facts, interpreter))
-
-    async def _made_skeleton(self, spec: SandboxSpec) -> str | None:
-        """Where that lies, made if it is missing."""
-        skeleton = self._skeleton(spec)
-        if skeleton is None:
-            return None
-        if self._skeletons.is_due(skeleton):
-            await asyncio.to_thread(self._skeletons.look, skeleton)
-        path = self._skeletons.path(skeleton)
-        if not self._skeletons.has(path):
-            await asyncio.to_thread(self._skeletons.make, path, skeleton)
-        return path
 
     def _known(self) -> Remembered:
         if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
@@ -337,7 +335,7 @@ class LocalBackend(Backend):
         return self._remembered
 
     def _options(self, spec: SandboxSpec, skeleton: str | None = None) -> plan.PlanOptions:
-        interpreter = self._interpreter(spec)
+        interpreter = self._interpreter(spec.image)
         limits = self.limits(spec)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,

@@ -7,6 +7,7 @@ has copies of parts of the machine's /etc: once those are no longer like it, san
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -38,6 +39,31 @@ class Skeletons:
         self._held: dict[str, int] = {}
         self._names: dict[Skeleton, tuple[float, str]] = {}
         """As of when, the name of each."""
+        self._early: asyncio.Task[None] | None = None
+
+    def make_early(self, skeleton: Skeleton) -> None:
+        """Begin to make the one that will be needed, beside other work; `ready` waits for it."""
+        self._early = asyncio.create_task(self._make_early(skeleton))
+
+    async def _make_early(self, skeleton: Skeleton) -> None:
+        with contextlib.suppress(OSError):  # Whoever needs it tries again, and says why not.
+            await asyncio.to_thread(self.look, skeleton)
+            await asyncio.to_thread(self.make, self.path(skeleton), skeleton)
+
+    async def ready(self, skeleton: Skeleton) -> str:
+        """Where it is, made if it is missing.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._early is not None and not self._early.done():
+            await asyncio.wait({self._early})
+        if self.is_due(skeleton):
+            await asyncio.to_thread(self.look, skeleton)
+        path = self.path(skeleton)
+        if not self.has(path):
+            await asyncio.to_thread(self.make, path, skeleton)
+        return path
 
     def path(self, skeleton: Skeleton) -> str:
         """Where it is, or would be, as of the last look."""
@@ -73,8 +99,10 @@ class Skeletons:
         if other != held:
             os.close(held)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Hold none any more."""
+        if self._early is not None:
+            await asyncio.wait({self._early})
         while self._held:
             os.close(self._held.popitem()[1])
 
