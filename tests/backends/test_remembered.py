@@ -18,11 +18,6 @@ def made_anew(backend, spec, skeleton, uid):
     return native.usual(backend._request(spec, backend._options(spec, skeleton), uid))
 
 
-async def made(backend, spec):
-    names = backend._skeleton(spec)
-    return None if names is None else await backend._skeletons.ready(names)
-
-
 @pytest.mark.parametrize("ports", [False, True])
 async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_path):
     if not backend._native:
@@ -36,7 +31,7 @@ async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_
                 secrets={"SECRET": "word"},
                 exposes_ports=ports,
             )
-            skeleton = await made(backend, spec)
+            skeleton = await backend._made_skeleton(spec)
             asked = backend._usual_request(spec, skeleton, 1000 + number)
             assert asked is not None and asked == made_anew(backend, spec, skeleton, 1000 + number)
             assert b"word" not in asked.behind and spec.sandbox_id.encode() in asked.behind
@@ -46,7 +41,7 @@ async def test_other_facts_and_another_filter_make_other_requests(backend, monke
     if not backend._native:
         pytest.skip("no compiled code")
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None))
-    skeleton = await made(backend, spec)
+    skeleton = await backend._made_skeleton(spec)
     before = backend._usual_request(spec, skeleton, 1)
     limits = backend.limits(spec)
     monkeypatch.setattr(backend, "_facts", replace(backend._facts, open_files=77))
@@ -59,7 +54,7 @@ async def test_other_facts_and_another_filter_make_other_requests(backend, monke
 async def test_files_of_ones_own_are_asked_for_each_time(backend):
     files = (MountedFile(path="/data/file", content=b"x"),)
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), mounted_files=files)
-    assert backend._usual_request(spec, await made(backend, spec), 1) is None
+    assert backend._usual_request(spec, await backend._made_skeleton(spec), 1) is None
 
 
 def test_the_oldest_is_forgotten():

@@ -215,8 +215,7 @@ class LocalBackend(Backend):
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
         template = await self._live_template()
-        names = self._skeleton(spec)
-        skeleton = None if names is None else await self._skeletons.ready(names)
+        skeleton = await self._made_skeleton(spec)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
         request = self._usual_request(spec, skeleton, held.uid) or self._request(spec, self._options(spec, skeleton), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -328,6 +327,10 @@ class LocalBackend(Backend):
             return None
         interpreter = self._interpreter(spec.image)
         return self._known().skeletons.get(interpreter, lambda: host_tree.skeleton(self._facts, interpreter))
+
+    async def _made_skeleton(self, spec: SandboxSpec) -> str | None:
+        skeleton = self._skeleton(spec)
+        return None if skeleton is None else await self._skeletons.ready(skeleton)
 
     def _known(self) -> Remembered:
         if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
