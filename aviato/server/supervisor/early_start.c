@@ -17,7 +17,7 @@
 
 enum { RESERVED_DESCRIPTORS = 32 };
 
-static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1];
+static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1], *added[MOST_WORDS];
 
 /* The number of a namespace, or -1. */
 int64_t early_namespace(const char *path) {
@@ -147,21 +147,19 @@ int early_understand(const struct configuration *configuration, struct request *
         return 0;
     char *text = (char *)(request + 1), *end = (char *)request + request->size;
     if (!(text = early_strings(text, end, id, 1)) || !(text = early_strings(text, end, directory, 1)) ||
-        !(text = early_strings(text, end, words, request->words)) || !early_strings(text, end, variables, request->environment))
+        !(text = early_strings(text, end, words, request->words)) || !early_strings(text, end, added, request->environment))
         return 0;
     words[request->words] = NULL;
-    char *own[1];
-    uint32_t count = request->environment;
+    /* In the order of Python's: the sandbox's own, each with the value that this command has for it, then the others. */
+    uint32_t count = configuration->environment;
     text = (char *)(configuration + 1) + strlen((char *)(configuration + 1)) + 1;
-    end = (char *)configuration + configuration->size;
-    for (uint32_t i = 0; i < configuration->environment; i++) {
-        if (!(text = early_strings(text, end, own, 1)))
-            return 0;
-        uint32_t other = 0;
-        while (other < request->environment && !is_same_name(own[0], variables[other]))
-            other++;
-        if (other == request->environment)
-            variables[count++] = own[0];
+    if (!early_strings(text, (char *)configuration + configuration->size, variables, count))
+        return 0;
+    for (uint32_t i = 0; i < request->environment; i++) {
+        uint32_t own = 0;
+        while (own < configuration->environment && !is_same_name(variables[own], added[i]))
+            own++;
+        variables[own < configuration->environment ? own : count++] = added[i];
     }
     variables[count] = NULL;
     return strlen(*id) < ID_BYTES && !strpbrk(*id, "\"\\");

@@ -2,11 +2,13 @@
 
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -109,11 +111,41 @@ static int count_in(int directory, struct count *count, int level) {
     }
 }
 
-/* Whether what commands have left on disk is so little that its limits are far. */
+/* A small file of /proc; its size, or -1. */
+static ssize_t read_proc(const char *path, char *text, size_t size) {
+    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
+    ssize_t count = fd < 0 ? -1 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    text[count > 0 ? count : 0] = 0;
+    return count;
+}
+
+/* Whether next to nothing is in the files in memory, and nothing in what System V has: no process shows either. */
+static int is_little_stored(void) {
+    static const char *const places[] = {"/dev/shm", "/run", "/etc", "/.aviato"}, *const tables[] = {"sysvipc/shm", "sysvipc/sem", "sysvipc/msg"};
+    char text[1024];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct statfs found;
+        if (statfs(places[i], &found) == 0 && found.f_type == TMPFS_MAGIC &&
+            (double)(found.f_blocks - found.f_bfree) * (double)found.f_bsize > FEW_BYTES)
+            return 0;
+    }
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        const char *head = read_proc(tables[i], text, sizeof text) > 0 ? strchr(text, '\n') : NULL;
+        if (head && head[1])
+            return 0;
+    }
+    return 1;
+}
+
+/* Whether what commands have left, on disk or in memory, is so little that its limits are far. */
 int early_is_little(const struct configuration *configuration) {
     struct count count = {0, 0};
-    if (!configuration || (configuration->disk_bytes < 0 && configuration->inodes < 0))
-        return configuration != NULL;
+    if (!configuration || (configuration->memory_bytes >= 0 && !is_little_stored()))
+        return 0;
+    if (configuration->disk_bytes < 0 && configuration->inodes < 0)
+        return 1;
     int layer = openat(LAYER, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int done = layer >= 0 && count_in(layer, &count, FEW_LEVELS);
     if (layer >= 0)
@@ -128,21 +160,15 @@ void early_spent(const struct rusage *used) {
     spent_seconds += (double)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) + (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
 }
 
-/* A small file of /proc; its size, or -1. */
-static ssize_t read_proc(const char *path, char *text, size_t size) {
-    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
-    ssize_t count = fd < 0 ? -1 : read(fd, text, size - 1);
-    if (fd >= 0)
-        close(fd);
-    text[count > 0 ? count : 0] = 0;
-    return count;
-}
-
 /* Whether a process is the only one, has one thread, and has nothing open but what it was given. */
 static int is_alone(int pid) {
     char path[64], text[64], own[16];
     snprintf(own, sizeof own, "%d ", pid);
     if (read_proc("self/task/1/children", text, sizeof text) < 0 || strcmp(text, own) != 0)
+        return 0;
+    /* Nor was anybody born since: what those take is not in the time that it has run. */
+    const char *newest = read_proc("loadavg", text, sizeof text) > 0 ? strrchr(text, ' ') : NULL;
+    if (!newest || strtol(newest, NULL, 10) != pid)
         return 0;
     snprintf(path, sizeof path, "%d/task/%d/children", pid, pid);
     if (read_proc(path, text, sizeof text) != 0)

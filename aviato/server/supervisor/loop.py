@@ -145,7 +145,12 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for something to do, and do a bounded amount of it."""
-        for fd, events in self._epoll.poll(self._patience(), 64):
+        patience = self._patience()
+        arrived = self._epoll.poll(patience, 64)
+        if patience and not arrived:
+            # Who was stopped and goes on is told that the time is over, whatever has come before.
+            arrived = self._epoll.poll(0, 64)
+        for fd, events in arrived:
             handler = self._handlers.get(fd)
             if handler is not None:
                 try:

@@ -141,7 +141,6 @@ class Supervisor:
 
     def take_over(self, connection: int, state: takeover.State) -> None:
         """Go on from what compiled code has done with this connection, see `early.c`."""
-        now = self._loop.now()
         self._loop.begin(takeover.EPOLL)
         self._pid_namespace = state.pid_namespace
         self._loop.watch(self._children, READ, self._child_died)
@@ -150,16 +149,17 @@ class Supervisor:
         self._connection = self._first
         self._last_heard = state.last_heard
         self._orphan_due = state.due
-        self._idleness.called(now if state.received else state.last_call)
+        self._idleness.called(state.last_call)
         if state.configuration is not None:
             self._settle(state.configuration)
         if state.past or state.commands:
             self._watch.begin(0.0)  # Nobody has looked since the first of them.
         self.commands.take_over(state, self._first)
         self._loop.soon(self._reap)
-        self._watch_orphanhood()
-        if state.configuration is not None:
-            self._limit_life(state.configuration, state.configured)
+        # Not before the first look at what has come: this process may have stood still on the way here.
+        self._orphan_timer = self._loop.after(0, self._watch_orphanhood)
+        if (configuration := state.configuration) is not None:
+            self._loop.after(0, lambda: self._limit_life(configuration, state.configured))
         self._first.take(state.received)
 
     def turn(self) -> None:
