@@ -22,6 +22,7 @@ HEAD_BYTES = 1 << 10
 """Of an answer, that are looked at first; most heads are shorter."""
 COPIED_BYTES = 64 << 10
 MOST_PIECES = 64
+STEP_BYTES = 128 << 10
 ROOM_BYTES = 256 << 10
 _NO_BODY = (204, 304)
 
@@ -46,6 +47,9 @@ class Connection(asyncio.BufferedProtocol):
         self._chunks: Chunks | None = None
         self._again = False
         self._paused = False
+        self._sending = False
+        self._room: asyncio.Future[None] | None = None
+        """Set where the socket takes no more of a request for the moment."""
         self._unsent = 0
         """Of the request, when that was looked at last: who takes some of it is not silent."""
         self._silence = 0.0
@@ -72,19 +76,42 @@ class Connection(asyncio.BufferedProtocol):
             self._watch(silence_seconds)
         if self._transport is None:
             raise ConnectionResetError("the server closed it")
+        steps = None
         # In one piece where it is small, which wakes the server once; what is large is not copied.
         self._unsent = sum(map(len, body))
         if self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
             self._transport.write(b"".join((head, *body)))
+        elif not isinstance(self._transport, asyncio.Transport):
+            self._transport.writelines((head, *body))  # uvloop's
         else:
-            self._transport.writelines((head, *body))
+            steps = self._in_steps(self._transport, head, body, coming)
         if self._unsent <= COPIED_BYTES:
             self._unsent = 0  # The socket takes that at once, whatever the server does.
         try:
+            if steps is not None:
+                await steps
             return await coming
         except BaseException:
             self.abort()
             raise
+
+    async def _in_steps(
+        self, transport: asyncio.Transport, head: bytes, body: Sequence[bytes], coming: asyncio.Future[Answer]
+    ) -> None:
+        """Send a large body as the server takes it. asyncio's transports copy what the socket does not take at once."""
+        transport.set_write_buffer_limits(0)
+        self._sending = True
+        transport.write(head)
+        for piece in body:
+            view = memoryview(piece)
+            for start in range(0, len(view), STEP_BYTES):
+                if self._room is not None:
+                    await asyncio.wait((self._room, coming), return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    return
+                self._heard = self._loop.time()
+                transport.write(view[start : start + STEP_BYTES])
+        self._sending = False
 
     @property
     def usable(self) -> bool:
@@ -108,6 +135,16 @@ class Connection(asyncio.BufferedProtocol):
         """It is there."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
 
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """It has taken what there was."""
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next piece of the answer goes: the same memory for all connections, which new memory is dearer than."""
         return self._pool.room
@@ -129,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
         self._transport = None
+        self.resume_writing()
         self._pool.forget(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -201,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
         self._answer = self._coming = None
         answer.end()
         # Who answers before all of a body has come wants no more of it.
-        if self._again and self._transport is not None and not self._transport.get_write_buffer_size():
+        unsent = self._sending or self._transport is None or self._transport.get_write_buffer_size()
+        if self._again and not unsent:
             self._pool.give_back(self)
         else:
             self.abort()
