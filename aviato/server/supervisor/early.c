@@ -8,11 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
-#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -22,9 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,16 +28,11 @@
 #include "early_parts.h"
 
 enum { BACKLOG = 16 };
-enum { FRAME_ACCEPTED = 1, FRAME_STARTED, FRAME_DATA, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7 };
-enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_ACK = 36, FRAME_ENDED = 39 };
 /* What the head of a frame says of its payload, in the place of a stream. */
 enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
-enum { STDOUT = 1 };
-enum { HEAD_BYTES = 16, IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
+enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
 enum { SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
-
-static const double ORPHAN_SECONDS = 600;
 
 struct frame {
     uint8_t type, stream;
@@ -55,12 +46,9 @@ struct past {
     char id[ID_BYTES];
 };
 
-
 static _Alignas(16) char in[IN_BYTES], room[ROOM_BYTES];
 static char state[STATE_BYTES];
 static size_t in_begin, in_end, room_used, room_base;
-static char *unsent;
-static size_t unsent_size;
 static struct command commands[MOST_COMMANDS];
 static int command_count;
 static struct past past[MOST_PAST];
@@ -97,83 +85,6 @@ static char *take_room(size_t size) {
 static struct command *running(void) {
     struct command *last = command_count ? &commands[command_count - 1] : NULL;
     return last && !last->result ? last : NULL;
-}
-
-/* -- the connection ---------------------------------------------------------------------------------------------------- */
-
-static size_t put_head(char *head, int type, int stream, unsigned channel, size_t length, uint64_t offset) {
-    head[0] = (char)type;
-    head[1] = (char)stream;
-    head[2] = (char)(channel >> 8);
-    head[3] = (char)channel;
-    for (int i = 0; i < 4; i++)
-        head[4 + i] = (char)(length >> (24 - 8 * i));
-    for (int i = 0; i < 8; i++)
-        head[8 + i] = (char)(offset >> (56 - 8 * i));
-    return HEAD_BYTES;
-}
-
-/* Send it all, or keep what the socket does not take for Python. Returns whether there is nothing kept. */
-static int send_all(struct iovec *parts, int count) {
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-    ssize_t sent;
-    do
-        sent = sendmsg(CONNECTION, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    size_t done = sent > 0 ? (size_t)sent : 0, all = 0;
-    for (int i = 0; i < count; i++)
-        all += parts[i].iov_len;
-    if (done == all)
-        return 1;
-    /* Not in the room, which may be full: a sandbox whose server does not read is rare. */
-    if ((unsent = malloc(all - done)) == NULL)
-        _exit(1);
-    for (int i = 0; i < count; i++) {
-        size_t skipped = done < parts[i].iov_len ? done : parts[i].iov_len;
-        memcpy(unsent + unsent_size, (char *)parts[i].iov_base + skipped, parts[i].iov_len - skipped);
-        unsent_size += parts[i].iov_len - skipped;
-        done -= skipped;
-    }
-    return 0;
-}
-
-/* What a command has printed and what was not sent of it, and with a result that too. */
-static int send_news(struct command *command) {
-    char heads[3][HEAD_BYTES];
-    struct iovec parts[6];
-    int count = 0;
-    for (int i = 0; i < 2; i++) {
-        struct stream *stream = &command->streams[i];
-        size_t size = stream->count - stream->sent;
-        if (size) {
-            put_head(heads[i], FRAME_DATA, STDOUT + i, command->channel, size, stream->sent);
-            parts[count++] = (struct iovec){heads[i], HEAD_BYTES};
-            parts[count++] = (struct iovec){stream->bytes + stream->sent, size};
-            stream->sent = stream->count;
-        }
-    }
-    if (command->result) {
-        put_head(heads[2], FRAME_EXIT, 0, command->channel, command->result_size, 0);
-        parts[count++] = (struct iovec){heads[2], HEAD_BYTES};
-        parts[count++] = (struct iovec){command->result, command->result_size};
-    }
-    return count == 0 || send_all(parts, count);
-}
-
-static int say_hello(void) {
-    char head[HEAD_BYTES], rest[128];
-    int size = snprintf(rest, sizeof rest, "\"pid_namespace\":%llu,\"orphan_timeout_seconds\":%.1f,\"execs\":{}}",
-                        (unsigned long long)pid_namespace, ORPHAN_SECONDS);
-    put_head(head, FRAME_HELLO, 0, 0, given->hello_size + (size_t)size, 0);
-    struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)given->hello, given->hello_size}, {rest, (size_t)size}};
-    return send_all(parts, 3);
-}
-
-static void reply(unsigned channel) {
-    char text[HEAD_BYTES + 2] = {0};
-    memcpy(text + put_head(text, FRAME_REPLY, 0, channel, 2, 0), "{}", 2);
-    struct iovec part = {text, sizeof text};
-    send_all(&part, 1);
 }
 
 /* -- a command --------------------------------------------------------------------------------------------------------- */
@@ -238,18 +149,6 @@ no:
         /* It is there. */
     }
     return 0;
-}
-
-static void announce(const struct command *command) {
-    char text[3 * HEAD_BYTES + ID_BYTES + 32], accepted[ID_BYTES + 32];
-    int size = snprintf(accepted, sizeof accepted, "{\"exec_id\":\"%s\"}", command->id);
-    size_t used = put_head(text, FRAME_ACCEPTED, 0, command->channel, (size_t)size, 0);
-    memcpy(text + used, accepted, (size_t)size);
-    used += (size_t)size;
-    used += put_head(text + used, FRAME_STARTED, 0, command->channel, 2, 0);
-    memcpy(text + used, "{}", 2);
-    struct iovec part = {text, used + 2};
-    send_all(&part, 1);
 }
 
 /* Take what is in a pipe. Returns whether there is still room. */
@@ -343,15 +242,12 @@ static int configure(const struct frame *frame) {
 static void stop(void) {
     static const char why[] = "{\"reason\": \"stopped\", \"returncode\": null}\n";
     enum { WHY_BYTES = sizeof why - 1 };
-    char text[HEAD_BYTES + WHY_BYTES];
     if (command_count || kill(-1, 0) == 0)
         return;
     if (write(NOTE, why, WHY_BYTES) < 0) {
         /* Then only the connection tells it. */
     }
-    memcpy(text + put_head(text, FRAME_ENDED, 0, 0, WHY_BYTES - 1, 0), why, WHY_BYTES);
-    struct iovec part = {text, HEAD_BYTES + WHY_BYTES - 1};
-    if (send_all(&part, 1))
+    if (early_say(FRAME_ENDED, 0, why, WHY_BYTES - 1))
         _exit(0);
 }
 
@@ -366,7 +262,7 @@ static int deal_with(const struct frame *frame) {
         if (frame->stream == PREPARED_CONFIGURATION)
             return configure(frame);
         if (frame->stream == PLAIN_PING) {
-            reply(frame->channel); /* what is not sent of it is seen below, as of an announcement */
+            early_say(FRAME_REPLY, frame->channel, "{}", 2); /* what is not sent of it is seen below, as of an announcement */
             return 1;
         }
         if (frame->stream == PLAIN_STOP)
@@ -374,7 +270,7 @@ static int deal_with(const struct frame *frame) {
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
         last_call = commands[command_count - 1].started;
-        announce(&commands[command_count - 1]);
+        early_announce(&commands[command_count - 1]);
         early_sample(&commands[command_count - 1]);
         return 1;
     }
@@ -419,7 +315,7 @@ static int receive(void) {
         if (!deal_with(&frame))
             return 0;
         in_begin += HEAD_BYTES + frame.length;
-        if (unsent_size)
+        if (early_unsent_size)
             return 0;
     }
     return 1;
@@ -451,7 +347,7 @@ static int collect(void) {
         early_spent(&used);
         keep_result(command, status, &used);
         command = NULL;
-        send_news(&commands[command_count - 1]);
+        early_send_news(&commands[command_count - 1]);
     }
     return 0;
 }
@@ -503,9 +399,9 @@ static int turn(void) {
     }
     if (ready > 0 && polled[1].revents && !collect())
         return 0;
-    if (running() && !send_news(command))
+    if (running() && !early_send_news(command))
         return 0;
-    if (unsent_size || (ready > 0 && polled[0].revents && !receive()) || (ready > 0 && polled[2].revents) || unsent_size)
+    if (early_unsent_size || (ready > 0 && polled[0].revents && !receive()) || (ready > 0 && polled[2].revents) || early_unsent_size)
         return 0;
     if (command && !running() && kill(-1, 0) == 0)
         return 0; /* it has left somebody behind, who has to be watched */
@@ -539,7 +435,7 @@ static size_t tell_all(void) {
     size_t skipped = configuration ? configuration->size : 0;
     used = tell_bytes(used, "configuration", (char *)configuration + skipped, configuration_size - skipped);
     used = tell_bytes(used, "received", in + in_begin, in_end - in_begin);
-    used = tell_bytes(used, "unsent", unsent, unsent_size);
+    used = tell_bytes(used, "unsent", early_unsent, early_unsent_size);
     used = tell_bytes(used, "past", past, past_count * sizeof past[0]);
     used = tell(used, "\"commands\":[");
     for (int i = 0; i < command_count; i++) {
@@ -608,7 +504,7 @@ size_t aviato_early(struct aviato_early *early) {
         return 0;
     take_short_turns();
     last_heard = last_call = last_end = early_now();
-    if (say_hello())
+    if (early_say_hello(given, pid_namespace))
         while (turn()) {
         }
     return tell_all();

@@ -9,8 +9,12 @@
 #include "early.h"
 
 enum { CONNECTION = 3, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN };
-enum { ID_BYTES = 32, MOST_WORDS = 4096 };
+enum { ID_BYTES = 32, MOST_WORDS = 4096, HEAD_BYTES = 16 };
 
+enum { FRAME_ACCEPTED = 1, FRAME_STARTED, FRAME_DATA, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7 };
+enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_ACK = 36, FRAME_ENDED = 39 };
+
+#define ORPHAN_SECONDS 600.0
 #define WATCH_SECONDS 0.1
 #define FIRST_SAMPLE_SECONDS 0.004
 
@@ -55,6 +59,14 @@ struct command {
 };
 
 double early_now(void);
+
+/* early_wire.c: what goes out. What the socket does not take is kept for Python; then nothing more may be said. */
+extern char *early_unsent;
+extern size_t early_unsent_size;
+int early_say_hello(const struct aviato_early *given, uint64_t pid_namespace);
+int early_say(int type, unsigned channel, const char *payload, size_t size);
+void early_announce(const struct command *command);
+int early_send_news(struct command *command);
 
 /* early_start.c: a program as a child of this process. */
 int64_t early_namespace(const char *path);

@@ -1,0 +1,106 @@
+/* What process 1 says to its server before Python: frames, as `wire/frames.py` has them. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "early_parts.h"
+
+enum { STDOUT = 1 };
+
+char *early_unsent;
+size_t early_unsent_size;
+
+static size_t put_head(char *head, int type, int stream, unsigned channel, size_t length, uint64_t offset) {
+    head[0] = (char)type;
+    head[1] = (char)stream;
+    head[2] = (char)(channel >> 8);
+    head[3] = (char)channel;
+    for (int i = 0; i < 4; i++)
+        head[4 + i] = (char)(length >> (24 - 8 * i));
+    for (int i = 0; i < 8; i++)
+        head[8 + i] = (char)(offset >> (56 - 8 * i));
+    return HEAD_BYTES;
+}
+
+/* Send it all, or keep what the socket does not take for Python. Returns whether there is nothing kept. */
+static int send_all(struct iovec *parts, int count) {
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+    ssize_t sent;
+    do
+        sent = sendmsg(CONNECTION, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    size_t done = sent > 0 ? (size_t)sent : 0, all = 0;
+    for (int i = 0; i < count; i++)
+        all += parts[i].iov_len;
+    if (done == all)
+        return 1;
+    /* Not in the room, which may be full: a sandbox whose server does not read is rare. */
+    if ((early_unsent = malloc(all - done)) == NULL)
+        _exit(1);
+    for (int i = 0; i < count; i++) {
+        size_t skipped = done < parts[i].iov_len ? done : parts[i].iov_len;
+        memcpy(early_unsent + early_unsent_size, (char *)parts[i].iov_base + skipped, parts[i].iov_len - skipped);
+        early_unsent_size += parts[i].iov_len - skipped;
+        done -= skipped;
+    }
+    return 0;
+}
+
+/* What a command has printed and what was not sent of it, and with a result that too. */
+int early_send_news(struct command *command) {
+    char heads[3][HEAD_BYTES];
+    struct iovec parts[6];
+    int count = 0;
+    for (int i = 0; i < 2; i++) {
+        struct stream *stream = &command->streams[i];
+        size_t size = stream->count - stream->sent;
+        if (size) {
+            put_head(heads[i], FRAME_DATA, STDOUT + i, command->channel, size, stream->sent);
+            parts[count++] = (struct iovec){heads[i], HEAD_BYTES};
+            parts[count++] = (struct iovec){stream->bytes + stream->sent, size};
+            stream->sent = stream->count;
+        }
+    }
+    if (command->result) {
+        put_head(heads[2], FRAME_EXIT, 0, command->channel, command->result_size, 0);
+        parts[count++] = (struct iovec){heads[2], HEAD_BYTES};
+        parts[count++] = (struct iovec){command->result, command->result_size};
+    }
+    return count == 0 || send_all(parts, count);
+}
+
+int early_say_hello(const struct aviato_early *given, uint64_t pid_namespace) {
+    char head[HEAD_BYTES], rest[128];
+    int size = snprintf(rest, sizeof rest, "\"pid_namespace\":%llu,\"orphan_timeout_seconds\":%.1f,\"execs\":{}}",
+                        (unsigned long long)pid_namespace, ORPHAN_SECONDS);
+    put_head(head, FRAME_HELLO, 0, 0, given->hello_size + (size_t)size, 0);
+    struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)given->hello, given->hello_size}, {rest, (size_t)size}};
+    return send_all(parts, 3);
+}
+
+/* One short frame. Returns as `send_all`. */
+int early_say(int type, unsigned channel, const char *payload, size_t size) {
+    char head[HEAD_BYTES];
+    put_head(head, type, 0, channel, size, 0);
+    struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)payload, size}};
+    return send_all(parts, 2);
+}
+
+/* It is on record, and it has begun. */
+void early_announce(const struct command *command) {
+    char text[3 * HEAD_BYTES + ID_BYTES + 32], accepted[ID_BYTES + 32];
+    int size = snprintf(accepted, sizeof accepted, "{\"exec_id\":\"%s\"}", command->id);
+    size_t used = put_head(text, FRAME_ACCEPTED, 0, command->channel, (size_t)size, 0);
+    memcpy(text + used, accepted, (size_t)size);
+    used += (size_t)size;
+    used += put_head(text + used, FRAME_STARTED, 0, command->channel, 2, 0);
+    memcpy(text + used, "{}", 2);
+    struct iovec part = {text, used + 2};
+    send_all(&part, 1);
+}
