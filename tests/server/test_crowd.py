@@ -155,6 +155,8 @@ def test_a_server_without_descriptors_stands_still_and_goes_on(crowded, monkeypa
         sandbox = session.sandbox().wait(20)
         running = sandbox.exec(["sh", "-c", "read x; echo $x"], stdin=True)
         running.stdin.write(b"").result(20)
+        # By a second connection, which is left for the next create: there will be no descriptor for one more.
+        sandbox.exec(["true"]).result(20)
         # None is left, and more want in all the time.
         soft, hard = resource.prlimit(crowded.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(crowded.pid, resource.RLIMIT_NOFILE, (crowded.descriptors, hard))
