@@ -219,7 +219,7 @@ def patched(patches: list[Patch] | tuple[Patch, ...]) -> Iterator[Path]:
             assert text.count(patch.old) == 1, f"{patch.path} has {text.count(patch.old)} of {patch.old!r}"
             file.write_text(text.replace(patch.old, patch.new))
         sources = [str(package / path) for path in COMPILED]
-        if native.load() is not None and any(patch.path in COMPILED for patch in patches):
+        if native.load() is not None and any(patch.path.endswith((".c", ".h")) for patch in patches):
             compiler = [*shlex.split(os.environ.get("CC", "cc")), "-O2", "-fPIC", "-shared"]
             subprocess.run([*compiler, "-o", str(package / LIBRARY), *sources], check=True)
         yield directory

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the fil
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[dict[str, str]]:
-    directory = Path("/tmp") / f"aviato-doctor-{os.getpid()}"
-    directory.mkdir(mode=0o711)
+    directory = Path(tempfile.mkdtemp(prefix="aviato-doctor-", dir="/tmp"))
+    directory.chmod(0o711)
     yield {**os.environ, "AVIATO_STATE_DIR": str(directory), "AVIATO_IDLE_EXIT": "1"}
     shutil.rmtree(directory, ignore_errors=True)
 
