@@ -261,6 +261,8 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         swap(plan, "make_plan", changed_plan)
         swap(backend, "_remembered", None)  # plans of before
         swap(backend, "_request", changed(make_request, "request"))
+        if any(defence.request is not None for defence in defences):
+            swap(backend, "_usual_request", lambda *_: None)  # It would give each its own id again.
         swap(backend, "_configuration", changed(configure, "configuration"))
         if facts := {name: value for defence in defences for name, value in defence.facts.items()}:
             swap(backend, "_facts", replace(backend._facts, **facts))
