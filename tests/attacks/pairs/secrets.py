@@ -85,6 +85,7 @@ async def in_others(arena: Arena) -> bool:
 @area.attack("find a secret in what the server was started with", WIPED)
 async def in_the_server(arena: Arena) -> bool:
     with serving(arena) as running:
+        await gets(running.url, "other")  # It listens before it has begun.
         return has(Path(f"/proc/{running.pid}"))
 
 
