@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import resource
 from typing import TYPE_CHECKING
@@ -51,7 +52,8 @@ def give_memory_back() -> None:
         libc = ctypes.CDLL(None)
         # By itself it keeps blocks as large as any that it has seen freed.
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        if "MALLOC_TRIM_THRESHOLD_" not in os.environ:  # Who sets that means it.
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.malloc_trim(0)
     except (OSError, AttributeError):
         return  # Another libc.
