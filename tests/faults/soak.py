@@ -58,8 +58,6 @@ MEMORY_FROM_SECONDS = 30.0
 """Shorter rounds do not warm up."""
 STORE_BYTES = 4 << 20
 """As many records as one retention of these rounds can have, and no more, however many rounds."""
-FRESH_BYTES = 5 << 20
-"""Of the server that is killed: a new process has what it was asked for since, and builds a model when one is first used."""
 FRESH_DESCRIPTORS = 1
 """Of the server that is killed, a new process each round: it watches this process where a sandbox of it still lived at the
 restart, and forgets the lease after a period where none did."""
@@ -279,9 +277,7 @@ class Soak:
     def _compare(self, first: dict[str, Any], last: dict[str, Any]) -> None:
         for name, value in last.items():
             if name.startswith("memory"):
-                fresh = FRESH_BYTES if name.endswith("killed server") else 0
-                warm = self._options.round_seconds >= MEMORY_FROM_SECONDS
-                most = first[name] * MEMORY_FACTOR + fresh if warm else float("inf")
+                most = first[name] * MEMORY_FACTOR if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
             elif name.startswith("log_bytes"):
                 most = LOG_BYTES
             elif name.startswith("files"):

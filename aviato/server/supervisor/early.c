@@ -32,7 +32,7 @@ enum { BACKLOG = 16 };
 enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
 enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
-enum { SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
+enum { JUST_STARTED_BYTES = 1 << 20, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
 
 struct frame {
     uint8_t type, stream;
@@ -105,7 +105,9 @@ static int is_known(const char *id) {
 static int begin_command(const struct frame *frame) {
     struct request *request = (struct request *)frame->payload;
     char *id, *directory;
-    if (command_count == MOST_COMMANDS || past_count == MOST_PAST || running() || !configuration ||
+    /* Whose time is over, or as good as that, starts nothing here. */
+    double lifetime = configuration ? configuration->lifetime_seconds : -1;
+    if ((lifetime >= 0 && early_now() + FIRST_SAMPLE_SECONDS >= configured + lifetime) || command_count == MOST_COMMANDS || past_count == MOST_PAST || running() || !configuration ||
         !early_understand(configuration, request, frame->length, &id, &directory) || is_known(id))
         return 0;
     size_t before = room_used, spec_size = frame->length - request->size;
@@ -167,7 +169,8 @@ static int read_stream(struct command *command, struct stream *stream) {
             break;
         }
         stream->count += (size_t)size;
-        if (early_now() - command->looked >= FIRST_SAMPLE_SECONDS && early_is_unsure(command))
+        /* A look just after the start has seen a program that was hardly there. */
+        if ((command->peak < JUST_STARTED_BYTES || early_now() - command->looked >= FIRST_SAMPLE_SECONDS) && early_is_unsure(command))
             early_look(command);
     }
     return 1;

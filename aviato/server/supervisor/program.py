@@ -92,13 +92,14 @@ class Supervisor:
         self._orphan_seconds = 600.0
         self._orphan_due = self._last_heard = 0.0
         self._orphan_timer: Timer
+        self._lifetime_end = float("inf")
         self._pid_namespace = 0
         self._children = children
         self._listener = listener
         self._loop.each_turn.append(self._flush)
         self._operations: dict[str, Callable[[Connection, int, dict[str, Any]], None]] = {
             "configure": self._configure,
-            "exec": self.commands.subscribe,
+            "exec": self._subscribe,
             "stdin": self._expect_input,
             "signal": self._signal,
             "resize": self._resize,
@@ -328,10 +329,18 @@ class Supervisor:
 
     def _limit_life(self, request: dict[str, Any], began: float) -> None:
         if request["max_lifetime_seconds"] is not None:
-            left = began + request["max_lifetime_seconds"] - self._loop.now()
-            self._loop.after(left, lambda: self._ending.begin("lifetime", 0))
+            self._lifetime_end = began + request["max_lifetime_seconds"]
+            self._loop.after(self._lifetime_end - self._loop.now(), self._live_no_longer)
         if request["idle_timeout_seconds"] is not None:
             self._idleness.limit(request["idle_timeout_seconds"])
+
+    def _live_no_longer(self) -> None:
+        self._ending.begin("lifetime", 0)
+
+    def _subscribe(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
+        if self._loop.now() >= self._lifetime_end:
+            self._live_no_longer()  # Its timer is due in this turn: nothing starts before it.
+        self.commands.subscribe(connection, channel, request)
 
     def _stop(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._ending.begin("stopped", request["grace_seconds"])
