@@ -152,7 +152,7 @@ class Supervisor:
         self._orphan_due = state.due
         self._idleness.called(state.last_call)
         if state.configuration is not None:
-            self._settle(state.configuration)
+            self._settle(state.configuration, state.configured)
         if state.past or state.commands:
             self._watch.begin(0.0)  # Nobody has looked since the first of them.
         self.commands.take_over(state, self._first)
@@ -160,7 +160,7 @@ class Supervisor:
         # Not before the first look at what has come: this process may have stood still on the way here.
         self._orphan_timer = self._loop.after(0, self._watch_orphanhood)
         if (configuration := state.configuration) is not None:
-            self._loop.after(0, lambda: self._limit_life(configuration, state.configured))
+            self._loop.after(0, lambda: self._limit_life(configuration))
         self._first.take(state.received)
 
     def turn(self) -> None:
@@ -315,21 +315,22 @@ class Supervisor:
     # -- the sandbox ----------------------------------------------------------------------------------------------------
 
     def _configure(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._settle(request)
+        self._settle(request, self._loop.now())
         self._orphan_timer.cancel()
         self._watch_orphanhood()
-        self._limit_life(request, self._loop.now())
+        self._limit_life(request)
 
-    def _settle(self, request: dict[str, Any]) -> None:
+    def _settle(self, request: dict[str, Any], began: float) -> None:
+        lifetime = request["max_lifetime_seconds"]
+        self._lifetime_end = float("inf") if lifetime is None else began + lifetime
         self.commands.environment = request["environment"]
         self.commands.working_dir = request["working_dir"]
         self.commands.nice = request["nice"]
         self._watch.limit(request.get("limits", {}))
         self._orphan_seconds = request["orphan_timeout_seconds"]
 
-    def _limit_life(self, request: dict[str, Any], began: float) -> None:
+    def _limit_life(self, request: dict[str, Any]) -> None:
         if request["max_lifetime_seconds"] is not None:
-            self._lifetime_end = began + request["max_lifetime_seconds"]
             self._loop.after(self._lifetime_end - self._loop.now(), self._live_no_longer)
         if request["idle_timeout_seconds"] is not None:
             self._idleness.limit(request["idle_timeout_seconds"])
