@@ -78,7 +78,8 @@ def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(
         assert row["isolation"]
         assert bool(row["measured"]) != bool(row["failure"])
         if name.startswith("aviato") and (work != "memory" or os.getuid() == 0):
-            assert row["measured"] and min(row["measured"]) > 0, row["failure"]
+            # A few sandboxes hold less than the memory of a server moves by itself.
+            assert row["measured"] and (work == "memory" or min(row["measured"]) > 0), row["failure"]
     assert measured["create", "bare subprocess"]["ratio"]["value"] < 1
     assert measured["exec", "bare bwrap"]["failure"] == "keeps nothing between commands"
     assert "llm-sandbox==0.3.46 is not installed" in measured["create", "llm-sandbox"]["failure"]
