@@ -8,7 +8,6 @@ namespace is entered, and no program of the machine runs.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.server.supervisor import tree
 from aviato.server.supervisor.births import held
 from aviato.server.supervisor.program import Supervisor
+from aviato.server.supervisor.takeover import is_open
 from aviato.wire.frames import FrameDecoder, FrameType, encode
 
 if TYPE_CHECKING:
@@ -103,16 +103,9 @@ def rehearse(children: int) -> None:
 
 
 def _descriptors() -> set[int]:
-    return {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
-
-
-def _is_open(number: int) -> bool:
-    """Also what listing them took is among them."""
-    try:
-        fcntl.fcntl(number, fcntl.F_GETFD)
-    except OSError:
-        return False
-    return True
+    return {
+        number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)
+    }  # Also what listing them took is among them.
 
 
 def _round(children: int, until: float) -> None:
