@@ -177,8 +177,7 @@ static int read_stream(struct command *command, struct stream *stream) {
 }
 
 static void keep_result(struct command *command, int status, const struct rusage *used) {
-    double ended = early_now(), processor = (double)used->ru_utime.tv_sec + (double)used->ru_stime.tv_sec +
-                                      (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
+    double ended = early_now(), processor = early_spent(used);
     int64_t most = (int64_t)used->ru_maxrss << 10, peak = early_peak(command, most);
     int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     char signal[16] = "null", bytes[32] = "null";
@@ -347,7 +346,6 @@ static int collect(void) {
         struct rusage used;
         if (wait4(command->pid, &status, WNOHANG, &used) != command->pid)
             return 0;
-        early_spent(&used);
         keep_result(command, status, &used);
         command = NULL;
         early_send_news(&commands[command_count - 1]);

@@ -80,7 +80,7 @@ int64_t early_peak(const struct command *command, int64_t most_bytes);
 int early_is_unsure(const struct command *command);
 void early_look(struct command *command);
 void early_sample(struct command *command);
-void early_spent(const struct rusage *used);
+double early_spent(const struct rusage *used);
 int early_is_little(const struct configuration *configuration);
 int early_rests(const struct configuration *configuration, struct command *command);
 

@@ -33,17 +33,21 @@ struct entry { /* of a directory, as the kernel tells it */
     char name[];
 };
 
+/* A small file of /proc; its size, or -1. */
+static ssize_t read_proc(const char *path, char *text, size_t size) {
+    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
+    ssize_t count = fd < 0 ? -1 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    text[count > 0 ? count : 0] = 0;
+    return count;
+}
+
 void early_look(struct command *command) {
     char path[64];
     command->looked = early_now();
     snprintf(path, sizeof path, "%d/status", command->pid);
-    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    ssize_t size = read(fd, status_text, STATUS_BYTES - 1);
-    close(fd);
-    status_text[size > 0 ? size : 0] = 0;
-    const char *line = strstr(status_text, "\nVmHWM:");
+    const char *line = read_proc(path, status_text, STATUS_BYTES) > 0 ? strstr(status_text, "\nVmHWM:") : NULL;
     if (line) {
         int64_t peak = strtoll(line + 7, NULL, 10) << 10;
         command->peak = peak > command->peak ? peak : command->peak;
@@ -111,16 +115,6 @@ static int count_in(int directory, struct count *count, int level) {
     }
 }
 
-/* A small file of /proc; its size, or -1. */
-static ssize_t read_proc(const char *path, char *text, size_t size) {
-    int fd = openat(AVIATO_PROC, path, O_RDONLY | O_CLOEXEC);
-    ssize_t count = fd < 0 ? -1 : read(fd, text, size - 1);
-    if (fd >= 0)
-        close(fd);
-    text[count > 0 ? count : 0] = 0;
-    return count;
-}
-
 /* Whether next to nothing is in the files in memory, and nothing in what System V has: no process shows either. */
 static int is_little_stored(void) {
     static const char *const places[] = {"/dev/shm", "/run", "/etc", "/.aviato"}, *const tables[] = {"sysvipc/shm", "sysvipc/sem", "sysvipc/msg"};
@@ -156,8 +150,11 @@ int early_is_little(const struct configuration *configuration) {
 
 /* -- one that does nothing --------------------------------------------------------------------------------------------- */
 
-void early_spent(const struct rusage *used) {
-    spent_seconds += (double)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) + (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
+/* The processor time of a command that is over; it counts for those that wait. */
+double early_spent(const struct rusage *used) {
+    double seconds = (double)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) + (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
+    spent_seconds += seconds;
+    return seconds;
 }
 
 /* Whether a process is the only one, has one thread, and has nothing open but what it was given. */

@@ -103,9 +103,8 @@ def rehearse(children: int) -> None:
 
 
 def _descriptors() -> set[int]:
-    return {
-        number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)
-    }  # Also what listing them took is among them.
+    # What listing them took is among the names, and no more open.
+    return {number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)}
 
 
 def _round(children: int, until: float) -> None:
