@@ -119,7 +119,7 @@ static int begin_command(const struct frame *frame) {
     if (!command->spec || !command->streams[0].bytes || !command->streams[1].bytes)
         goto no;
     /* Whoever else lives in here could hold up the start: Python knows how to do it then. */
-    if (kill(-1, 0) == 0 || chdir((char *)(configuration + 1)) < 0 || (request->has_directory && chdir(directory) < 0))
+    if (!early_is_alone() || chdir((char *)(configuration + 1)) < 0 || (request->has_directory && chdir(directory) < 0))
         goto no;
     if ((command->pid = early_start(given, command)) < 0)
         goto no;
@@ -244,7 +244,7 @@ static int configure(const struct frame *frame) {
 static void stop(void) {
     static const char why[] = "{\"reason\": \"stopped\", \"returncode\": null}\n";
     enum { WHY_BYTES = sizeof why - 1 };
-    if (command_count || kill(-1, 0) == 0)
+    if (command_count || !early_is_alone())
         return;
     if (write(NOTE, why, WHY_BYTES) < 0) {
         /* Then only the connection tells it. */
@@ -404,7 +404,7 @@ static int turn(void) {
         return 0;
     if (early_unsent_size || (ready > 0 && polled[0].revents && !receive()) || (ready > 0 && polled[2].revents) || early_unsent_size)
         return 0;
-    if (command && !running() && kill(-1, 0) == 0)
+    if (command && !running() && !early_is_alone())
         return 0; /* it has left somebody behind, who has to be watched */
     if (look_due >= 0 && early_now() >= look_due) {
         if (!early_is_little(configuration))

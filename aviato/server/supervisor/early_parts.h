@@ -74,6 +74,7 @@ char *early_strings(char *text, char *end, char **strings, uint32_t count);
 int early_understand(const struct configuration *configuration, struct request *request, size_t length, char **id, char **directory);
 int early_start(const struct aviato_early *given, struct command *command);
 void early_offer(const struct aviato_early *given, int pid);
+int early_is_alone(void);
 
 /* early_watch.c: what a command takes, and what it leaves. */
 int64_t early_peak(const struct command *command, int64_t most_bytes);

@@ -20,6 +20,8 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 PAUSE_SECONDS = 0.001
 FEW = 16
 """More processes than these make the first scan one of a sandbox that stands still."""
+WALL = 0x40000000
+"""Of `waitid`: children, too, that a clone without SIGCHLD made."""
 NOBODY = -1
 """A mark that no process carries."""
 MANY = 64
@@ -90,10 +92,15 @@ class OwnNamespace:
         os.kill(int(pid), number)
 
     def signal_all(self, number: int) -> bool:
-        """See `Population`."""
+        """See `Population`.
+
+        Whoever lives descends from process 1, and an orphan becomes its child: without one there is nobody, which is asked
+        first, since for `kill(-1)` the kernel looks through every process of the machine.
+        """
         try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
             os.kill(-1, number)
-        except ProcessLookupError:
+        except (ChildProcessError, ProcessLookupError):
             return False
         return True
 
