@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 
+from aviato.server.backends.local import native
 from tests.attacks import programs
 from tests.attacks.mutate import CAPABILITIES
-from tests.attacks.registry import Area, Arena, root_only
+from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
 NO_CAPABILITIES = area.defence("commands have no capability", steps=CAPABILITIES)
@@ -19,8 +21,17 @@ FAMILIES = {
 }
 
 
+OTHERS_NETWORK: list[str] = []
+"""A wall of its own where the template makes the networks: no capability of the inside is one in them."""
+if os.geteuid() == 0 and native.load() is not None:
+    wanted = Patch("server/backends/local/template.c", "template->namespaces & CLONE_NEWNET && aviato_enter_network()", "0")
+    OTHERS_NETWORK.append(area.defence("the network belongs to the template", patches=(wanted,)))
+NETWORK_ATTACKS = ("raw socket", "raw socket, version 6", "packet socket by its old name", "packet socket", "setns")
+
+
 def register(name: str, attack: programs.Attack) -> None:
-    walls = (FAMILIES[str(attack.family)], *([NO_CAPABILITIES] if attack.steps else []))
+    others = OTHERS_NETWORK if name in NETWORK_ATTACKS else []
+    walls = (FAMILIES[str(attack.family)], *([NO_CAPABILITIES] if attack.steps else []), *others)
 
     @area.attack(name, *walls)
     async def run(arena: Arena) -> bool:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.attacks.pairs.kernel import FAMILIES
@@ -108,6 +109,40 @@ async def descriptor(arena: Arena) -> bool:
         finally:
             await one.link.cancel(exec_id)
             subscription.close()
+
+
+AS_NEW = area.defence(
+    "a network that somebody used is nobody's again",
+    patches=(Patch("server/backends/local/networks.c", "if (is_in && !used && is_as_new())", "if (is_in && !used)"),),
+)
+SEND = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+    for _ in range(77):
+        made.sendto(b"x", ("127.0.0.1", 9))
+print(True)
+"""
+COUNTED = """
+with open("/proc/net/snmp") as file:
+    sent = [line.split()[4] for line in file if line.startswith("Udp:")][1]
+print(sent == "77" or sent)
+"""
+
+
+def networks_are_given_again(backend: Any) -> str | None:
+    """For `impossible`."""
+    return root_only(backend) or (None if backend._native else "each sandbox is cloned with a network of its own")
+
+
+@area.attack("learn what the sandbox before did on its network", AS_NEW, impossible=networks_are_given_again)
+async def counted(arena: Arena) -> bool:
+    async with arena.box() as one:
+        assert await arena.inside(one, SEND)
+    for _ in range(8):
+        await asyncio.sleep(0.05)
+        if await arena.program(COUNTED):
+            return True
+    return False
 
 
 # -- IPC -------------------------------------------------------------------------------------------------------------------

@@ -21,9 +21,10 @@
 #include <unistd.h>
 
 #include "birth.h"
+#include "networks.h"
 
 /* What is no system call of these arguments. */
-enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4 };
+enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5 };
 
 /* The operations, by name and in the order that numbers them; `native.py` reads the names. */
 #define OPERATIONS(o) \
@@ -32,8 +33,9 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4 };
     o(mount, SYS_mount) o(umount2, SYS_umount2) o(open_tree, SYS_open_tree) o(mount_setattr, SYS_mount_setattr) \
     o(move_mount, SYS_move_mount) o(pivot_root, SYS_pivot_root) o(setresgid, SYS_setresgid) o(setresuid, SYS_setresuid) \
     o(prctl, SYS_prctl) o(unshare, SYS_unshare) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
-    o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) o(ioctl, SYS_ioctl) \
-    o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER)
+    o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) \
+    o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER) \
+    o(raise_loopback, RAISE_LOOPBACK)
 
 #define NAME(name, number) #name " "
 #define NUMBER(name, number) number,
@@ -119,6 +121,8 @@ static long make(const struct call *call, int32_t *registers) {
         return bound_capabilities((uint64_t)given[0]);
     case LOAD_FILTER:
         return load_filter((const char *)given[0], (uint64_t)given[1]);
+    case RAISE_LOOPBACK:
+        return aviato_raise_loopback();
     }
     return syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }

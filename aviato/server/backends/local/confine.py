@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import struct
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import mounted
@@ -33,7 +32,6 @@ KEPT_FLAGS = {
 
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, each with its lock: uid 0 means nothing here.
 SECURE_BITS = 1 | 2 | 4 | 8
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 NOT_TO_BE_SET = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 """Of settings that only newer kernels have, or let a sandbox change."""
 
@@ -216,7 +214,7 @@ class Confinement:
             self._kernel.write(f"/proc/sys/{name}", value, NOT_TO_BE_SET)
 
     def _do_loopback(self) -> None:
-        self._kernel.set_interface(SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+        self._kernel.raise_loopback()
 
     def _do_watch_sockets(self) -> None:
         self._kernel.keep("sockets", self._kernel.open_diagnosis())

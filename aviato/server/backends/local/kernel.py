@@ -10,6 +10,7 @@ import fcntl
 import os
 import resource
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.local import syscalls
@@ -17,6 +18,8 @@ from aviato.server.supervisor.buffers import open_diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 
 class Kernel:
@@ -189,10 +192,13 @@ class Kernel:
         """umask(2)."""
         os.umask(mask)
 
-    def set_interface(self, request: int, argument: bytes) -> None:
-        """ioctl(2) of a network interface."""
+    def raise_loopback(self) -> None:
+        """Have `lo`, if it is not up. Where the template made the network namespace it is, and nobody here may change it."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            fcntl.ioctl(sock, request, argument)
+            name = b"lo".ljust(16, b"\0")
+            flags = struct.unpack_from("=H", fcntl.ioctl(sock, SIOCGIFFLAGS, name + bytes(24)), 16)[0]
+            if not flags & IFF_UP:
+                fcntl.ioctl(sock, SIOCSIFFLAGS, name + struct.pack("=H22x", flags | IFF_UP))
 
     def open_diagnosis(self) -> int:
         """See `buffers.open_diagnosis`."""

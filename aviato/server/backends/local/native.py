@@ -1,4 +1,4 @@
-"""The compiled part of a template, where there is one: `birth.c`, `template.c`. Standard library only: the template loads it.
+"""The compiled part of a template, if there is one: `birth.c`, `template.c` and others. Standard library only: it loads this.
 
 It is compiled when aviato is built, by whichever C compiler is there. Without one, and for what it does not fit, the same steps
 are taken by `kernel.Kernel`.
@@ -21,8 +21,8 @@ SWITCH = "AVIATO_COMPILED"
 OPERATIONS = (
     *("chdir", "fchdir", "openat", "dup3", "close", "write", "mkdirat", "fchmodat", "symlinkat", "unlinkat"),
     *("mount", "umount2", "open_tree", "mount_setattr", "move_mount", "pivot_root", "setresgid", "setresuid"),
-    *("prctl", "unshare", "sethostname", "prlimit64", "capset", "umask", "socket", "ioctl"),
-    *("label", "receive", "bound_capabilities", "load_filter"),
+    *("prctl", "unshare", "sethostname", "prlimit64", "capset", "umask", "socket"),
+    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback"),
 )
 """What it can do, in the order that numbers it."""
 
@@ -153,6 +153,8 @@ def load() -> Any | None:
         library.aviato_birth.argtypes = (ctypes.POINTER(Birth),)
         library.aviato_birth.restype = ctypes.c_long
         library.aviato_template.argtypes = (ctypes.POINTER(Turn),)
+        library.aviato_network_ended.argtypes = (ctypes.c_long,)
+        library.aviato_network_ended.restype = None
     except (OSError, ValueError, AttributeError):
         return None
     return library

@@ -247,11 +247,9 @@ class Recorder:
         """See `Kernel`."""
         self._note("umask", mask)
 
-    def set_interface(self, request: int, argument: bytes) -> None:
+    def raise_loopback(self) -> None:
         """See `Kernel`."""
-        fd = self._open("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-        self._note("ioctl", fd, request, argument)
-        self.close(fd)
+        self._note("raise_loopback")
 
     def open_diagnosis(self) -> int:
         """See `Kernel`."""

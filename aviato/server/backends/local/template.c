@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 
 #include "../../supervisor/early.h"
 #include "birth.h"
+#include "networks.h"
 
 #define MAGIC "AVB\1"
 
@@ -247,15 +249,19 @@ static long prepare_spare(struct template *template) {
     int pair[2], pidfd = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -1;
-    long pid = aviato_clone(template->namespaces, -1, &pidfd);
+    int has_network = template->namespaces & CLONE_NEWNET && aviato_enter_network();
+    long pid = aviato_clone(template->namespaces & ~(has_network ? CLONE_NEWNET : 0UL), -1, &pidfd);
     int error = errno;
     if (pid == 0) {
         /* Neither would show the end of the one that has it, as long as this had it, too. */
         close(pair[0]);
         close(template->control);
+        if (has_network)
+            aviato_forget_networks();
         await_order(template, pair[1]);
         return 0;
     }
+    aviato_leave_network(pid);
     close(pair[1]);
     if (pid < 0) {
         close(pair[0]);
@@ -407,9 +413,11 @@ static void collect_the_dead(struct template *template) {
     char told[4096];
     if (read(template->children, told, sizeof told) < 0)
         return;
-    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
+    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;) {
+        aviato_network_ended(pid);
         if (pid == template->spare)
             forget_spare(template);
+    }
 }
 
 /* Being a sandbox's process 1: what of it goes without Python. */

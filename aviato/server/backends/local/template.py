@@ -197,6 +197,8 @@ class Template:
             if pid == 0:
                 break
             self._supervisors.discard(pid)
+            if self._native is not None:
+                self._native.aviato_network_ended(pid)
         if self._orphans:
             self._kill_orphans()
 

@@ -1,0 +1,215 @@
+/* Network namespaces that one sandbox after the other can have.
+ *
+ * To make one and to take it apart costs the kernel a twentieth of a short command's processor time, most of it long after the
+ * sandbox is gone, and next to none of these commands ever opens a socket. So a namespace whose sandbox has ended is given to the
+ * next one if it cannot be told from a new one: no socket lives in it, and all that the kernel counts and lists of it is what it
+ * was when it was made. Nobody inside has any capability in it, since it belongs to the template's user namespace: addresses,
+ * routes, rules and settings are as they were made. Whatever else is seen, or cannot be seen, it goes and a new one is made.
+ *
+ * Only where the template may make network namespaces of its own (`CAP_SYS_ADMIN`); elsewhere each child has one with its clone. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "networks.h"
+
+enum { MOST_TAKEN = 64, MOST_RESTING = 24 }; /* beyond these they go with their sandboxes */
+enum { SEEN_BYTES = 32 << 10 };
+/* That a multicast group was joined and left is told about some turns of the kernel's clock later, and seen only then. And a closed
+ * netlink socket, of which process 1 has one, is counted until the kernel's readers have gone by. */
+#define REST_SECONDS 0.05
+#define LONGEST_REST_SECONDS 1.0
+
+struct network {
+    int fd;
+    long pid;
+    double ended;
+};
+
+/* No socket of anybody's lives: the file's other lines count for the whole machine. */
+static const char sockets[] = "/proc/self/net/sockstat", no_socket[] = "sockets: used 0\n";
+/* Packets and what became of them, and what a socket can leave behind without having sent any. */
+static const char *const seen_in[] = {
+    "/proc/self/net/dev",   "/proc/self/net/snmp",  "/proc/self/net/snmp6",         "/proc/self/net/netstat",
+    "/proc/self/net/igmp",  "/proc/self/net/igmp6", "/proc/self/net/ip6_flowlabel",
+};
+enum { FILES = sizeof seen_in / sizeof seen_in[0] };
+
+static enum { UNKNOWN, POSSIBLE, IMPOSSIBLE } state;
+static int home = -1, entered = -1;
+static struct network taken[MOST_TAKEN], resting[MOST_RESTING];
+static int taken_count, resting_count;
+static char of_new[SEEN_BYTES], of_this[SEEN_BYTES];
+static size_t new_size;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* Returns how much of a file there is, or -1 where it is more than the room. One that this kernel lacks is empty. */
+static ssize_t read_file(const char *path, char *into, size_t room) {
+    size_t size = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -1;
+    for (ssize_t more; size < room; size += (size_t)more)
+        if ((more = read(fd, into + size, room - size)) <= 0) {
+            close(fd);
+            return more < 0 ? -1 : (ssize_t)size;
+        }
+    close(fd);
+    return -1;
+}
+
+static ssize_t see(char *into) {
+    size_t size = 0;
+    for (int i = 0; i < FILES; i++) {
+        ssize_t more = read_file(seen_in[i], into + size, SEEN_BYTES - size);
+        if (more < 0)
+            return -1;
+        size += (size_t)more;
+    }
+    return (ssize_t)size;
+}
+
+static int has_sockets(void) {
+    char read[1024];
+    ssize_t size = read_file(sockets, read, sizeof read);
+    return size < (ssize_t)sizeof no_socket - 1 || memcmp(read, no_socket, sizeof no_socket - 1) != 0;
+}
+
+static int is_as_new(void) {
+    return see(of_this) == (ssize_t)new_size && memcmp(of_this, of_new, new_size) == 0;
+}
+
+int aviato_raise_loopback(void) {
+    struct ifreq loopback = {.ifr_name = "lo"};
+    int sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (sock < 0)
+        return -1;
+    int result = ioctl(sock, SIOCGIFFLAGS, &loopback);
+    if (result == 0 && !(loopback.ifr_flags & IFF_UP)) {
+        loopback.ifr_flags |= IFF_UP;
+        result = ioctl(sock, SIOCSIFFLAGS, &loopback);
+    }
+    int error = errno;
+    close(sock);
+    errno = error;
+    return result;
+}
+
+static int here(void) { return open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC); }
+
+/* Be in a new one. */
+static int enter_new(void) {
+    if (unshare(CLONE_NEWNET) < 0)
+        return -1;
+    if (aviato_raise_loopback() < 0)
+        return -1;
+    return entered = here();
+}
+
+/* What a new one looks like, and whether there is a way back from it. */
+static int begin(void) {
+    if (state != UNKNOWN)
+        return state == POSSIBLE;
+    state = IMPOSSIBLE;
+    if ((home = here()) < 0)
+        return 0;
+    if (enter_new() < 0) {
+        setns(home, CLONE_NEWNET);
+        close(home);
+        return 0;
+    }
+    ssize_t size = has_sockets() ? -1 : see(of_new);
+    int made = entered;
+    entered = -1;
+    if (setns(home, CLONE_NEWNET) < 0 || size <= 0) {
+        close(made);
+        close(home);
+        return 0;
+    }
+    new_size = (size_t)size;
+    state = POSSIBLE;
+    resting[resting_count++] = (struct network){.fd = made};
+    return 1;
+}
+
+/* The one that rests the longest, out of the list. */
+static int take_first(void) {
+    int fd = resting[0].fd;
+    memmove(resting, resting + 1, (size_t)--resting_count * sizeof resting[0]);
+    return fd;
+}
+
+int aviato_enter_network(void) {
+    if (!begin())
+        return 0;
+    while (resting_count && now() - resting[0].ended >= REST_SECONDS) {
+        int is_in = setns(resting[0].fd, CLONE_NEWNET) == 0, used = is_in && has_sockets();
+        if (used && now() - resting[0].ended < LONGEST_REST_SECONDS)
+            break;
+        int fd = take_first();
+        if (is_in && !used && is_as_new()) {
+            entered = fd;
+            return 1;
+        }
+        close(fd);
+    }
+    if (enter_new() >= 0)
+        return 1;
+    aviato_leave_network(-1);
+    return 0;
+}
+
+static void rest(int fd) {
+    if (resting_count < MOST_RESTING)
+        resting[resting_count++] = (struct network){.fd = fd, .ended = now()};
+    else
+        close(fd);
+}
+
+void aviato_leave_network(long pid) {
+    if (state != POSSIBLE)
+        return;
+    if (entered >= 0 && pid <= 0)
+        rest(entered);
+    else if (entered >= 0 && taken_count < MOST_TAKEN)
+        taken[taken_count++] = (struct network){.fd = entered, .pid = pid};
+    else if (entered >= 0)
+        close(entered);
+    entered = -1;
+    if (setns(home, CLONE_NEWNET) < 0)
+        state = IMPOSSIBLE; /* it went before; whatever has changed, no namespace is given twice from here on */
+}
+
+void aviato_forget_networks(void) {
+    for (int i = 0; i < taken_count; i++)
+        close(taken[i].fd);
+    for (int i = 0; i < resting_count; i++)
+        close(resting[i].fd);
+    if (state == POSSIBLE)
+        close(home);
+    if (entered >= 0)
+        close(entered);
+}
+
+void aviato_network_ended(long pid) {
+    for (int i = 0; i < taken_count; i++)
+        if (taken[i].pid == pid) {
+            rest(taken[i].fd);
+            taken[i] = taken[--taken_count];
+            return;
+        }
+}

@@ -1,0 +1,167 @@
+"""Network namespaces that one sandbox after the other has: given again only where they cannot be told from new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from aviato.server.backends.local import native
+from tests.real_backend import open_by
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network namespaces outside of a user namespace"),
+    pytest.mark.skipif(native.load() is None, reason="there is no compiled part"),
+]
+
+# In a process of its own, since it goes from one namespace to another.
+PRELUDE = """
+import json, os, socket, struct, time
+from aviato.server.backends.local import native
+library = native.load()
+here = lambda: os.stat("/proc/self/ns/net").st_ino
+LONG_ENOUGH = 0.1
+HOME, kept = here(), []
+
+def take(child=1):
+    assert library.aviato_enter_network() == 1
+    return here()
+
+def give(child=1, rest=LONG_ENOUGH):
+    library.aviato_leave_network(child)
+    library.aviato_network_ended(child)
+    assert here() == HOME
+    time.sleep(rest)
+
+def use(body, **how):
+    '''The namespace that somebody had, and the one that the next gets.'''
+    mine = take()
+    kept.append(os.open("/proc/self/ns/net", os.O_RDONLY))  # so that no other one gets its number
+    held = body()
+    give(**how)
+    return mine, take(), held
+"""
+SEND = "s = socket.socket({family}, socket.SOCK_DGRAM); s.sendto(b'x', ({address!r}, 9)); s.close()"
+JOIN = "with socket.socket(socket.AF_{family}, socket.SOCK_DGRAM) as s: s.setsockopt(socket.{what}, {group})"
+USES = {
+    "UDP": SEND.format(family="socket.AF_INET", address="127.0.0.1"),
+    "UDP over IPv6": SEND.format(family="socket.AF_INET6", address="::1"),
+    "to where no way leads": (
+        "try:\n        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))\n    except OSError: pass"
+    ),
+    "a group joined and left": JOIN.format(
+        family="INET", what="IPPROTO_IP, socket.IP_ADD_MEMBERSHIP", group="bytes((224, 1, 1, 1, 127, 0, 0, 1))"
+    ),
+    "a group of IPv6": JOIN.format(
+        family="INET6",
+        what="IPPROTO_IPV6, socket.IPV6_JOIN_GROUP",
+        group="socket.inet_pton(socket.AF_INET6, 'ff02::1:99') + struct.pack('I', 1)",
+    ),
+    "TCP, refused": "assert socket.socket().connect_ex(('127.0.0.1', 9))",
+}
+
+
+def run(program):
+    done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_one_that_nobody_used_is_had_again():
+    first, second, lo = run("""
+first, second, _ = use(lambda: None)
+print(json.dumps([first, second, socket.socket().connect_ex(("127.0.0.1", 9))]))
+""")
+    assert first == second
+    assert lo == 111  # refused, so the loopback is there
+
+
+def test_sockets_that_are_gone_without_a_trace_do_no_harm():
+    first, second = run("""
+def body():
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+        socket.socket(family).close()
+    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as abstract:
+        listener.bind(("127.0.0.1", 8080))
+        listener.listen()
+        abstract.bind("\\0name")
+print(json.dumps(use(body)[:2]))
+""")
+    assert first == second
+
+
+@pytest.mark.parametrize("how", USES)
+def test_one_in_which_something_was_sent_is_not(how):
+    first, second = run(f"def body():\n    {USES[how]}\nprint(json.dumps(use(body)[:2]))")
+    assert first != second
+
+
+@pytest.mark.parametrize("how", USES)
+def test_one_that_has_just_ended_is_not_looked_at(how):
+    """A group that was joined and left shows a moment later."""
+    first, second = run(f"def body():\n    {USES[how]}\nprint(json.dumps(use(body, rest=0)[:2]))")
+    assert first != second
+
+
+def test_one_with_a_socket_is_not_until_that_is_gone():
+    first, second, third = run("""
+first, second, held = use(lambda: socket.socket(socket.AF_UNIX))
+held.close()
+give()
+print(json.dumps([first, second, take()]))
+""")
+    assert first != second
+    assert third == first
+
+
+def test_one_whose_socket_stays_is_given_up():
+    first, after = run("""
+first, second, held = use(lambda: socket.socket(socket.AF_UNIX))
+library.aviato_leave_network(1)
+time.sleep(1)
+after = [take() for _ in range(3)]
+held.close()
+print(json.dumps([first, after]))
+""")
+    assert first not in after
+
+
+def test_many_that_live_at_once_hold_few_descriptors():
+    before, after, rested = run("""
+count = lambda: len(os.listdir("/proc/self/fd"))
+take(); give()
+before = count()
+for child in range(200):
+    take()
+    library.aviato_leave_network(child)
+after = count()
+for child in range(200):
+    library.aviato_network_ended(child)
+print(json.dumps([before, after, count()]))
+""")
+    assert after - before <= 64 + 24
+    assert rested - before <= 24
+
+
+async def test_a_sandbox_has_its_own_while_it_lives_and_never_one_that_was_used(anyio_backend, boxes):
+    show = ("sh", "-c", "readlink /proc/self/ns/net; grep -c . /proc/net/if_inet6; grep Udp: /proc/net/snmp | tail -1")
+    async for backend in open_by("compiled"):
+        seen = []
+        async with boxes.make_box(backend) as one, boxes.make_box(backend) as two:
+            assert (await one.run(*show)).stdout != (await two.run(*show)).stdout
+        for number in range(12):
+            async with boxes.make_box(backend) as box:
+                network, interfaces, counted = (await box.run(*show)).stdout.splitlines()
+                assert interfaces == "1"
+                assert set(counted.split()[1:]) == {"0"}
+                seen.append(network)
+                if number % 2:
+                    sent = "import socket; print(socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)))"
+                    assert (await box.python(sent)).stdout == "1\n"
+            await asyncio.sleep(0.03)
+        assert len(set(seen)) < len(seen)
