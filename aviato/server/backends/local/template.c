@@ -23,6 +23,7 @@
 #include "../../supervisor/early.h"
 #include "birth.h"
 #include "networks.h"
+#include "shared.h"
 
 #define MAGIC "AVB\1"
 
@@ -430,7 +431,11 @@ static int born(struct template *template) {
 /* Serve until there is something for Python: returns what. */
 int aviato_template(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
+    static int is_shared;
     int served = 0;
+    if (!is_shared)
+        aviato_share_memory();
+    is_shared = 1;
     for (;;) {
         /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
         int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : -1);
