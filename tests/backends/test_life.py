@@ -14,7 +14,9 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.local import places
 from aviato.server.backends.local.backend import LocalBackend
+from aviato.trees.removal import remove_tree
 from aviato.wire.ids import new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +84,20 @@ async def test_cancelling_a_create_anywhere_leaves_nothing(backend, boxes):
             break
         await asyncio.sleep(0.02)
     assert baseline(backend) == before
+
+
+async def test_what_nobody_wrote_to_is_removed_without_a_search(backend, boxes, monkeypatch):
+    if not backend._layered:
+        pytest.skip("without layers a sandbox has names of its own")
+    searched = []
+    monkeypatch.setattr(places, "remove_tree", lambda parent, name: searched.append(name) or remove_tree(parent, name))
+    async with boxes.make_box(backend) as box:
+        assert (await box.run("true")).returncode == 0
+    assert searched == []
+    async with boxes.make_box(backend) as box:
+        await box.run("touch", "f")
+    assert searched == [box.id]
+    assert await backend.place_ids() == []
 
 
 async def test_destroying_is_idempotent(backend):

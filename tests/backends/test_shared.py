@@ -78,7 +78,8 @@ print(json.dumps([large == b"x" * 1_000_000 + bytes(12_000_000), intact()]))
 
 
 def test_nobody_can_change_the_file():
-    assert run("""
+    assert (
+        run("""
 seals = None
 line = shared()[0]
 begin, end = line[0].split("-")
@@ -92,7 +93,9 @@ try:
 except PermissionError:  # An ordinary user may not even open it.
     changed = False
 print(json.dumps(changed))
-""") is False
+""")
+        is False
+    )
 
 
 async def test_the_templates_is_shared_with_its_sandboxes(anyio_backend, boxes):

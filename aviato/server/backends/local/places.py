@@ -213,9 +213,9 @@ def _remove_unused(path: str) -> bool:
         for name in ("note", "s"):
             os.unlink(f"{path}/{name}")
         with contextlib.suppress(FileNotFoundError):  # Only of an overlay that is `volatile`.
-            os.unlink(f"{path}/work/incompat/volatile/dirty")
-            os.rmdir(f"{path}/work/incompat/volatile")
-            os.rmdir(f"{path}/work/incompat")
+            os.unlink(f"{path}/work/work/incompat/volatile/dirty")
+            os.rmdir(f"{path}/work/work/incompat/volatile")
+            os.rmdir(f"{path}/work/work/incompat")
         for name in ("/work/work", "/work", "/upper", "/root", ""):
             os.rmdir(path + name)
     except OSError:
