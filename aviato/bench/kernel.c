@@ -130,6 +130,7 @@ static int remove_one(const char *path, const struct stat *found, int kind, stru
 static void end(const struct sandbox *sandbox) {
     if (kill((pid_t)sandbox->pid, SIGKILL) < 0 || waitpid((pid_t)sandbox->pid, NULL, 0) < 0)
         fail("end", strerror(errno));
+    aviato_network_ended(sandbox->pid); /* as a template that collects it */
     if (nftw(sandbox->place, remove_one, DEEPEST, FTW_DEPTH | FTW_PHYS) < 0)
         fail(sandbox->place, strerror(errno));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -106,10 +107,11 @@ async def test_the_templates_is_shared_with_its_sandboxes(anyio_backend, boxes):
         template = backend._template._process.pid
         async with boxes.make_box(backend) as box:
             assert (await box.run("true")).returncode == 0
-            children = map(int, Path(f"/proc/{template}/task/{template}/children").read_text().split())
-            sizes = {Path(f"/proc/{pid}/comm").read_text().strip(): written(pid) for pid in children}
-            assert sizes["aviato-supervis"] < 1_500
             assert written(template) < 1_500
+            children = map(int, Path(f"/proc/{template}/task/{template}/children").read_text().split())
+            if os.geteuid() == 0:  # Nobody else may look into them.
+                sizes = {Path(f"/proc/{pid}/comm").read_text().strip(): written(pid) for pid in children}
+                assert sizes["aviato-supervis"] < 1_500
             # Python comes in.
             await box.put("/workspace/f", b"x" * 100_000)
             assert (await box.run("wc", "-c", "/workspace/f")).stdout.startswith("100000")

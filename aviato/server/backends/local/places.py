@@ -213,6 +213,8 @@ def _remove_unused(path: str) -> bool:
         for name in ("note", "s"):
             os.unlink(f"{path}/{name}")
         with contextlib.suppress(FileNotFoundError):  # Only of an overlay that is `volatile`.
+            for name in ("", "/incompat", "/incompat/volatile") if os.geteuid() != 0 else ():
+                os.chmod(f"{path}/work/work{name}", 0o700)  # The kernel gives nobody any right to them.
             os.unlink(f"{path}/work/work/incompat/volatile/dirty")
             os.rmdir(f"{path}/work/work/incompat/volatile")
             os.rmdir(f"{path}/work/work/incompat")

@@ -17,6 +17,10 @@
 
 #include "shared.h"
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U
+#endif
+
 enum { MOST_AREAS = 512, LINE_BYTES = 1024 };
 /* Between the areas of the file: one that the C library makes longer where it is goes on into zeros, as any does. */
 #define APART (1ULL << 36)
@@ -95,8 +99,9 @@ static void share(int fd, const struct area *area, uint64_t at) {
 
 void aviato_share_memory(void) {
     struct area areas[MOST_AREAS];
-    int count = find_areas(areas), fd = memfd_create("aviato-template", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
+    int count = find_areas(areas), flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = memfd_create("aviato-template", flags | MFD_NOEXEC_SEAL); /* some machines have no others, older ones not these */
+    if (fd < 0 && (fd = memfd_create("aviato-template", flags)) < 0)
         return;
     if (ftruncate(fd, (off_t)(count * APART)) == 0)
         for (int i = 0; i < count; i++)
