@@ -172,6 +172,17 @@ async def test_the_template_dies_in_the_middle(backend):
     assert await backend.place_ids() == []
 
 
+async def test_where_nothing_was_written_nobody_looks(backend, boxes, monkeypatch):
+    """Each name that is looked for costs a system call more, in a thread that needs the interpreter's lock after each."""
+    from aviato.server.backends.local import places
+
+    looked = []
+    async with boxes.make_box(backend) as box:
+        assert (await box.run("true")).returncode == 0
+        monkeypatch.setattr(places, "remove_tree", lambda parent, name: looked.append(name) or iter(()))
+    assert await backend.place_ids() == [] and not looked
+
+
 async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypatch):
     from aviato.server.backends.local import places
 
