@@ -88,7 +88,7 @@ def _is_over(feed: Any) -> bool:
 
 _STORE = tuple(
     f"aviato.server.store.database:Store.{name}"
-    for name in ("add_sandbox", "save_sandbox", "save_execs", "save_lease", "remove_lease")
+    for name in ("add_sandbox", "save_sandbox", "save_sandboxes", "save_execs", "save_lease", "remove_lease")
 )
 _FORK = ("aviato.server.backends.local.control:TemplateControl.ask",)
 _FORKED = ("aviato.server.backends.local.control:TemplateControl._answered",)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
 from aviato.server.host import give_memory_back, resident_bytes, room
+from aviato.server.service.lives import STOP_SLACK_SECONDS
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
@@ -125,6 +126,8 @@ class Reaper:
         for box in list(self._service.registry.live.values()):
             if box.expires_at is not None and now > box.expires_at + LIFETIME_SLACK_SECONDS:
                 self._service.lives.ask_to_end(box, "lifetime")
+            if box.killed_at is not None and box.ending is None and now > box.killed_at + STOP_SLACK_SECONDS:
+                self._service.lives.force(box)
 
     async def _ping(self, box: LiveSandbox) -> None:
         link = box.link

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aviato.server import reaper
 from aviato.server.backends.registry import make_backend
-from aviato.server.service import runs
+from aviato.server.service import aftermath, runs
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +131,74 @@ async def test_what_it_writes_down_is_whole_at_the_end(server):
         await asyncio.sleep(0.02)
     await task
     await gone(server, slow["sandbox"]["sandbox_id"])
+
+
+async def test_ends_are_put_on_record_together_before_their_places_go(server, backend, monkeypatch):
+    """Of a place that is gone and an end that is not on record a later server would make another sandbox."""
+    store, saved = server.service.registry.store, []
+    save = store.save_sandboxes
+
+    def noted(records):
+        there = set(backend._places.ids())
+        saved.append([record.sandbox_id in there and record.ended_at is not None for record in records])
+        save(records)
+
+    monkeypatch.setattr(store, "save_sandboxes", noted)
+    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 0.5)
+    bodies = [request_of(server, "true") for _ in range(5)]
+    await asyncio.gather(*(run(server, body) for body in bodies))
+    assert server.service.places.admission.live <= 5 and len(server.service.registry.live) == 5
+    for body in bodies:
+        await server.wait(body["sandbox"]["sandbox_id"], "ended")
+    assert len(saved) < 5 and sum(map(len, saved)) == 5 and all(map(all, saved))
+    assert not backend._places.ids() and not backend._held and not server.service.registry.live
+    assert server.service.places.admission.live == 0 and not server.service.lives.leftovers
+
+
+async def test_a_place_is_free_once_its_sandbox_is_dead(server, monkeypatch):
+    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 60.0)
+    monkeypatch.setattr(reaper, "capacity", lambda room: 1)
+    server.service.places.admission.limit = 1
+    for _ in range(3):
+        await asyncio.wait_for(run(server, request_of(server, "true")), 10)
+    assert len(server.service.registry.live) == 3
+
+
+async def test_a_server_that_goes_leaves_nothing_of_what_was_dead(serving, folder, monkeypatch):
+    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 60.0)
+    backend = make_backend("local", directory=Path(folder.path))
+    async with serving(folder, backend) as (service, client, _):
+        body = request_of(client, "true")
+        await run(client, body)
+        while not all(box.is_dead for box in service.registry.live.values()):
+            await asyncio.sleep(0.01)
+        assert backend._places.ids()
+    assert not backend._places.ids()
+    async with serving(folder, make_backend("local", directory=Path(folder.path))) as (service, client, _):
+        assert not service.registry.live
+        assert (await client.wait(body["sandbox"]["sandbox_id"], "ended"))["status_reason"] == "stopped"
+
+
+async def test_one_that_does_not_die_when_it_is_killed_is_taken_away_all_the_same(server, backend, monkeypatch):
+    monkeypatch.setattr(backend, "kill", lambda sandbox_id: True)
+    monkeypatch.setattr(reaper, "STOP_SLACK_SECONDS", 0.1)
+    body = request_of(server, "true")
+    await run(server, body)
+    await asyncio.wait_for(gone(server, body["sandbox"]["sandbox_id"]), 10)
+    assert not backend._places.ids()
+
+
+async def test_what_resists_is_left_for_later(server, backend, monkeypatch):
+    monkeypatch.setattr(backend._places, "remove", refuse)
+    body = request_of(server, "true")
+    sandbox_id = body["sandbox"]["sandbox_id"]
+    await run(server, body)
+    await gone(server, sandbox_id)
+    assert server.service.lives.leftovers == {sandbox_id} and not server.service.idle
+    monkeypatch.undo()
+    await server.service.lives.destroy(sandbox_id)
+    assert not server.service.lives.leftovers and not backend._held and not backend._places.ids()
+
+
+def refuse(sandbox_id):
+    raise OSError(16, "busy")

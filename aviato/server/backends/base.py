@@ -5,6 +5,7 @@ Everything a user sees inside a sandbox is the supervisor's protocol (`aviato.se
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from aviato.server.images.resolved import ResolvedImage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.passage import Passage
@@ -181,6 +182,16 @@ class Backend(ABC):
     @abstractmethod
     async def destroy(self, sandbox_id: str) -> None:
         """Kill what is left and take the place away. Idempotent; works for a half-made one and an unknown one."""
+
+    def kill(self, sandbox_id: str) -> bool:
+        """Kill all that is in a sandbox, without a wait for it; its link ends then. False: only `destroy` can do that."""
+        return False
+
+    async def destroy_all(self, sandbox_ids: Iterable[str]) -> list[str]:
+        """`destroy` several that `kill` has killed; returns those that could not be."""
+        ids = list(sandbox_ids)
+        found = await asyncio.gather(*map(self.destroy, ids), return_exceptions=True)
+        return [sandbox_id for sandbox_id, one in zip(ids, found, strict=True) if isinstance(one, BaseException)]
 
     @abstractmethod
     async def place_ids(self) -> list[str]:

@@ -37,7 +37,8 @@ class LiveSandbox:
         asked: the reason for which this server wants it to end.
         grace_seconds: given to its commands when it was asked.
         entered: its task has taken its first step.
-        forced: its supervisor did not end when it was told to.
+        forced: its supervisor did not end when it was told to, or was not told.
+        killed_at: when its supervisor was killed without being told to end, by the monotonic clock.
         ending: how it ended, once that is known.
         ready: it runs, or never will.
         settled: `ending` is known.
@@ -60,6 +61,7 @@ class LiveSandbox:
     grace_seconds: float = 0.0
     entered: bool = False
     forced: bool = False
+    killed_at: float | None = None
     ending: Ending | None = None
     output: MainOutput | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,6 +90,11 @@ class LiveSandbox:
     def for_one_run(self) -> bool:
         """Whether it was made for one command, and ends with it."""
         return self.record.for_one_run
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether all that is left to be done is to put its end on record and to take its place away."""
+        return self.killed_at is not None and self.ending is not None
 
     @property
     def main_exec_id(self) -> str:

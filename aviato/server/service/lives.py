@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
+from aviato.server.service.aftermath import Aftermath
 from aviato.server.service.egress import port_of
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aviato.server.backends.base import Backend
     from aviato.server.service.egress import Egress
@@ -79,6 +80,7 @@ class Lives:
         """Told when a sandbox that ended without a server has left results behind."""
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
+        self.aftermath = Aftermath(registry, self._destroy_all, self._forget)
 
     def begin(self, box: LiveSandbox) -> None:
         """Let it live: a new one from the queue on, one with a link from there on."""
@@ -96,7 +98,7 @@ class Lives:
         if box.record.status is not SandboxStatus.TERMINATING:
             self._save(box, box.move(SandboxStatus.TERMINATING, status_reason=reason))
         if box.for_one_run and box.ready.is_set() and box.request.command is None and not grace_seconds:
-            self.force(box)  # Its command is over and was read: there is nothing to drain.
+            self._kill(box)  # Its command is over and was read: there is nothing to drain.
         elif box.ready.is_set():
             box.spawn(asyncio.create_task(self._stop(box, grace_seconds)))
         elif box.entered and box.task is not None:
@@ -236,6 +238,14 @@ class Lives:
             log.warning("sandbox %s did not stop when it was told to (%r); its place is taken away", box.sandbox_id, error)
         self.force(box)
 
+    def _kill(self, box: LiveSandbox) -> None:
+        """End it without a word; its life goes on when its link ends."""
+        if self._backend.kill(box.sandbox_id):
+            box.forced = True
+            box.killed_at = time.monotonic()
+        else:
+            self.force(box)
+
     def force(self, box: LiveSandbox) -> None:
         """Its supervisor is of no use any more: go on to the removal of its place."""
         if box.ending is None and box.task is not None:
@@ -246,7 +256,8 @@ class Lives:
         """Its end is known: take its place away and put the end on record."""
         self._ports.close(box.sandbox_id)
         self._egress.close(box.sandbox_id)
-        if box.record.begun:
+        dead = box.killed_at is not None and box.link is not None and box.link.ended() is not None
+        if box.record.begun and not dead:
             if not box.forced and (box.link is None or box.link.active_execs()):
                 await self._results.gather(box.sandbox_id, self._backend.leave_results, box.confirmed)
                 if box.link is None and self.adopt is not None:
@@ -269,8 +280,16 @@ class Lives:
         for begin in box.on_run:
             begin()
         box.on_run.clear()
+        if dead:
+            # Nobody waits for the rest, and it holds nothing that others would wait for.
+            self.places.gone(box)
+            self.aftermath.add(box)
+            return
         if not self._registry.save(record) and not box.for_one_run:
             await self._remember_end(box.sandbox_id, ending.reason)
+        self._forget(box)
+
+    def _forget(self, box: LiveSandbox) -> None:
         del self._registry.live[box.sandbox_id]
         self._registry.let_go.pop(box.sandbox_id, None)
         self.places.gone(box)
@@ -295,6 +314,16 @@ class Lives:
         except Exception as error:
             self.leftovers.add(sandbox_id)
             log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+
+    async def _destroy_all(self, sandbox_ids: Sequence[str]) -> None:
+        """As `destroy`, for sandboxes that were killed."""
+        try:
+            async with asyncio.timeout(DESTROY_SECONDS):
+                left = await self._backend.destroy_all(sandbox_ids)
+        except Exception as error:
+            log.warning("the places of sandboxes cannot be taken away yet: %r", error)
+            left = list(sandbox_ids)
+        self.leftovers.update(left)
 
 
 def _uncancel() -> None:

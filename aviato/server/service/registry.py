@@ -12,7 +12,7 @@ from aviato.exceptions import SandboxNotFoundError, SandboxUnavailableError
 from aviato.server.states import Ending, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
@@ -58,6 +58,18 @@ class Registry:
         self._unsaved[record.sandbox_id] = record
         if self._save_timer is None:
             self._save_timer = asyncio.get_running_loop().call_later(SOON_SECONDS, self.save_again)
+
+    def save_together(self, records: Sequence[SandboxRecord]) -> None:
+        """Put last changes of several sandboxes on record, in one commit; as with `save`, it is tried again."""
+        for record in records:
+            self._unsaved[record.sandbox_id] = record
+        try:
+            self.store.save_sandboxes(records)
+        except sqlite3.Error as error:
+            log.error("the ends of %d sandboxes cannot be put on record now: %s", len(records), error)
+            return
+        for record in records:
+            del self._unsaved[record.sandbox_id]
 
     def save_again(self) -> None:
         """Put on record what is not there yet."""

@@ -289,7 +289,7 @@ class Sandboxes:
         """Hold a tenant to its number of sandboxes; one that was let go makes room for the next try."""
         if caller.max_sandboxes is None:
             return
-        own = [box for box in self._registry.live.values() if box.record.owner == caller.tenant]
+        own = [box for box in self._registry.live.values() if box.record.owner == caller.tenant and not box.is_dead]
         if len(own) < caller.max_sandboxes:
             return
         soon = any(box.asked is not None for box in own)

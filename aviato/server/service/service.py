@@ -168,6 +168,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.lives.aftermath.close()
         await self.execs.detached.close()
         await self.ports.shut()
         await self.egress.shut()

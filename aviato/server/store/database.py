@@ -146,6 +146,11 @@ class Store:
         """Put a change of a sandbox on record."""
         self._db.execute(_UPDATE_SANDBOX, changed_row(record))
 
+    def save_sandboxes(self, records: Iterable[SandboxRecord]) -> None:
+        """Put a change of each of several sandboxes on record, in one commit."""
+        with self._transaction():
+            self._db.executemany(_UPDATE_SANDBOX, [changed_row(record) for record in records])
+
     def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The record of a sandbox."""
         row = self._db.execute("SELECT * FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,)).fetchone()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import random
+import select
 import signal
 import socket
 from dataclasses import dataclass, replace
@@ -28,8 +30,10 @@ from aviato.server.supervisor.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 DEFAULT_WORKING_DIR = "/workspace"
 NICE = 10
@@ -48,6 +52,8 @@ class _Held:
     asked: asyncio.Future[tuple[int, int]] | None = None
     pidfd: int | None = None
     link: SupervisorLink | None = None
+    killed: bool = False
+    """Process 1 is on its way out, with all that is inside."""
 
 
 class LocalBackend(Backend):
@@ -279,6 +285,27 @@ class LocalBackend(Backend):
             task.add_done_callback(lambda _: self._destroying.pop(sandbox_id, None))
         await asyncio.shield(task)
 
+    def kill(self, sandbox_id: str) -> bool:
+        """See `Backend`."""
+        held = self._held.get(sandbox_id)
+        if held is None or held.pidfd is None or held.link is None or sandbox_id in self._destroying:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(held.pidfd, signal.SIGKILL)
+        held.killed = True
+        return True
+
+    async def destroy_all(self, sandbox_ids: Iterable[str]) -> list[str]:
+        """See `Backend`; those that were killed in one turn of a thread."""
+        ids = list(sandbox_ids)
+        killed = {one: held for one in ids if (held := self._held.get(one)) and held.killed and one not in self._destroying}
+        task = asyncio.create_task(self._remove_killed(killed))
+        for sandbox_id in killed:
+            self._destroying[sandbox_id] = task
+        left = await super().destroy_all(one for one in ids if one not in killed)
+        await asyncio.shield(task)
+        return left + [sandbox_id for sandbox_id in killed if sandbox_id in self._held]
+
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
         return await asyncio.to_thread(self._places.ids)
@@ -459,6 +486,17 @@ class LocalBackend(Backend):
         self._held.pop(sandbox_id, None)
         self._uids.give_back(held.uid)
 
+    async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
+        """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
+        pidfds = {sandbox_id: held.pidfd for sandbox_id, held in killed.items() if held.pidfd is not None}
+        try:
+            for sandbox_id in await asyncio.to_thread(_remove_dead, self._places, pidfds):
+                os.close(pidfds[sandbox_id])
+                self._uids.give_back(self._held.pop(sandbox_id).uid)
+        finally:
+            for sandbox_id in killed:
+                del self._destroying[sandbox_id]
+
     async def _kill_rest(self, uid: int) -> None:
         """Kill what the end of process 1 does not end; nothing in namespaces."""
 
@@ -473,6 +511,23 @@ class LocalBackend(Backend):
             await asyncio.wait_for(dead.wait(), DEATH_SECONDS)
         finally:
             loop.remove_reader(pidfd)
+
+
+def _remove_dead(places: Places, pidfds: Mapping[str, int]) -> list[str]:
+    """Take away the places of sandboxes whose process 1 is dying, with all that is inside; returns those that are gone."""
+    removed = []
+    for sandbox_id, pidfd in pidfds.items():
+        death = select.poll()
+        death.register(pidfd, select.POLLIN)
+        try:
+            if not death.poll(DEATH_SECONDS * 1000):
+                raise TimeoutError("its process 1 does not die")
+            places.remove(sandbox_id)
+        except OSError as error:
+            log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+        else:
+            removed.append(sandbox_id)
+    return removed
 
 
 @contextlib.contextmanager
