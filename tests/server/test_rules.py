@@ -55,6 +55,20 @@ async def test_create_joins_by_id_and_refuses_another_body(server):
     assert ended["status"] == "terminated"
 
 
+async def test_a_repeat_of_one_that_has_ended_is_refused_nothing(server):
+    """Nobody looks first whether an id is new; what then does not fit a new one must not keep a repeat from its answer."""
+    body = {"sandbox_id": new_sandbox_id(), "lease_id": server.lease_id, "tags": ["a"], "annotations": {"k": "v", "l": "w"}}
+    created = await server.call("POST", "/v1/sandboxes", body=body, expect=201)
+    await server.call("POST", f"/v1/sandboxes/{created['sandbox_id']}/stop", body={}, expect=200)
+    turned = {**body, "annotations": {"l": "w", "k": "v"}}
+    assert (await server.call("POST", "/v1/sandboxes", body=turned, expect=200))["status"] == "terminated"
+    server.service.places.admission.queue_bound = 0
+    assert (await server.call("POST", "/v1/sandboxes", body=body, expect=200))["status"] == "terminated"
+    await server.call("POST", "/v1/sandboxes", body={**body, "tags": ["b"]}, expect=409)
+    await server.call("POST", "/v1/sandboxes", body={**body, "sandbox_id": new_sandbox_id()}, expect=429)
+    assert not server.service.registry.live and not server.service.places.admission.live
+
+
 async def test_exec_joins_by_id_and_refuses_another_body(server):
     sandbox_id = (await server.running())["sandbox_id"]
     exec_id = new_exec_id()

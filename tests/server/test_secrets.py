@@ -12,6 +12,7 @@ import pytest
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.carriers import carrier
 from aviato.server.folders import Folder
+from aviato.server.service import sandboxes
 from aviato.server.service.secrets import LARGEST_BYTES, LARGEST_TOTAL_BYTES, Secrets, take_variables
 from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_sandbox_id
@@ -149,6 +150,8 @@ async def test_values_of_the_caller_reach_the_backend_and_no_record(serving, fol
     """The control: a request that is put on record with its values is found there."""
     if not stripped:
         monkeypatch.setattr(CreateSandbox, "model_copy", lambda self, update: self)
+        monkeypatch.setattr(sandboxes, "_body", lambda request: request.model_dump_json())
+        monkeypatch.setattr(sandboxes, "_hash", lambda request, body: sandboxes._earlier_hash(request))
     async with serving(folder, backend, secrets=Secrets(None)) as (service, client, _):
         body = {"sandbox_id": new_sandbox_id(), "detached": True, "secrets": [refer("A"), refer("A", env_var="B")]}
         create = {**body, "secret_values": {"A": VALUE}}

@@ -22,6 +22,7 @@ from aviato.server.service import Service
 from aviato.server.service.execs import RECORD_DELAY_SECONDS
 from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.sandboxes import CreateSandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -271,7 +272,8 @@ def as_before_there_were_tenants(folder):
     for column in ("unkept_promises", "for_one_run"):
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     for sandbox_id, body in db.execute("SELECT sandbox_id, body FROM sandboxes WHERE body IS NOT NULL").fetchall():
-        known = {name: value for name, value in json.loads(body).items() if name not in NEWER}
+        whole = CreateSandbox.model_validate_json(body).model_dump(mode="json")
+        known = {name: value for name, value in whole.items() if name not in NEWER}
         text = json.dumps(known, sort_keys=True).encode()
         db.execute("UPDATE sandboxes SET body_hash = ? WHERE sandbox_id = ?", (hashlib.sha256(text).hexdigest(), sandbox_id))
     db.execute("PRAGMA user_version = 4")

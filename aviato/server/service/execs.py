@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
@@ -201,7 +200,7 @@ class Execs:
             if box is None or not caller.sees(box.record.owner) or box.let_go:
                 continue
             if box.request.releasable and not box.record.detached:
-                box.record = replace(box.record, let_go=True)
+                box.record = box.record.but(let_go=True)
                 self._registry.save(box.record)
                 self._registry.let_go[sandbox_id] = box
                 freed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aviato.options import SandboxStatus
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.exceptions import SandboxError
-    from aviato.server.backends.base import ResolvedImage
+    from aviato.server.backends.base import ResolvedImage, SandboxSpec
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.output import MainOutput
     from aviato.server.store import SandboxRecord
@@ -30,6 +30,7 @@ class LiveSandbox:
         record: what the store knows of it.
         image: None for one found again after a restart.
         secrets: environment variables, until its supervisor has them.
+        spec: what the backend is asked for, where that was made and it can start at once.
         client: whose turn in the queue it takes, where it has no lease.
         accepted_at: by the monotonic clock.
         place: resolves when it may start.
@@ -52,6 +53,7 @@ class LiveSandbox:
     request: CreateSandbox
     holder: str
     client: str = ""
+    spec: SandboxSpec | None = field(default=None, repr=False)
     image: ResolvedImage | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     accepted_at: float = field(default_factory=time.monotonic)
@@ -125,7 +127,7 @@ class LiveSandbox:
     def move(self, status: SandboxStatus, **changes: Any) -> SandboxRecord:
         """Go to another status; the new record is returned, and is not in the store yet."""
         check_transition(self.record.status, status)
-        self.record = replace(self.record, status=status, status_updated_at=time.time(), **changes)
+        self.record = self.record.but(status=status, status_updated_at=time.time(), **changes)
         return self.record
 
     def settle(self, ending: Ending) -> None:

@@ -8,7 +8,6 @@ import logging
 import time
 from base64 import b64decode
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
@@ -143,11 +142,13 @@ class Lives:
     async def _start(self, box: LiveSandbox) -> None:
         await box.place
         if not box.record.begun:
-            box.record = replace(box.record, begun=True)
+            box.record = box.record.but(begun=True)
             self._registry.save(box.record)
         async with asyncio.timeout(START_SECONDS):
             assert box.image is not None
-            box.link = await self._backend.create(self.spec(box))
+            spec, box.spec = box.spec or self.spec(box), None
+            box.link = await self._backend.create(spec)
+            del spec
             box.secrets = {}
             await self.run(box)
 
@@ -205,7 +206,7 @@ class Lives:
             mounted_files=tuple(
                 MountedFile(path=file.mount_path, content=b64decode(file.file_content)) for file in box.request.mounted_files
             ),
-            exposes_ports=bool(box.record.ports),
+            exposes_ports=bool(box.request.ports),
             egress_port=port_of(box.request),
             requests=box.request.resources.requests.named(),
             limits=box.request.resources.limits.named(),

@@ -13,7 +13,7 @@ import resource
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,7 @@ class Ports:
         addresses: dict[int, int | None] = {number: exposed.ports[number].address for number in box.record.ports}
         if addresses != box.record.ports:
             log.warning("ports of sandbox %s have other addresses now: %s", box.sandbox_id, addresses)
-            box.record = replace(box.record, ports=addresses)
+            box.record = box.record.but(ports=addresses)
             self._registry.save(box.record)
 
     def close(self, sandbox_id: str) -> None:

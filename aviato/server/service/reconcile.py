@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -106,7 +105,7 @@ class Reconciliation:
             if box.gone.is_set():
                 return
         # Whatever runs there is out of reach for good, so its place goes too.
-        box.record = replace(box.record, begun=True)
+        box.record = box.record.but(begun=True)
         if box.ending is None:
             box.settle(lost(message))
         self._places.gone(box)  # It may have been in the queue.
@@ -116,7 +115,7 @@ class Reconciliation:
     def _unusable(self, record: SandboxRecord) -> LiveSandbox:
         status = record.status if record.status in _LIVING else SandboxStatus.RUNNING
         request = CreateSandbox.model_construct(sandbox_id=record.sandbox_id)
-        return LiveSandbox(record=replace(record, status=status), request=request, holder="detached")
+        return LiveSandbox(record=record.but(status=status), request=request, holder="detached")
 
     async def _queue(self, record: SandboxRecord) -> None:
         """Nothing of it is there: it waits for a place, again or still."""
@@ -124,7 +123,7 @@ class Reconciliation:
         try:
             box.secrets = await self._secrets.find_again(box.request.secrets)
             box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
-            box.record = replace(record, ports={**self._ports.open(box.sandbox_id, record.ports)})
+            box.record = record.but(ports={**self._ports.open(box.sandbox_id, record.ports)})
         except AviatoError as error:
             box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
             self._enter(box)
@@ -140,7 +139,7 @@ class Reconciliation:
     async def _resume(self, record: SandboxRecord) -> None:
         """Go on with it, or with its end."""
         if record.sandbox_id in self._placed:
-            record = replace(record, begun=True)  # So it was, or its end was remembered there.
+            record = record.but(begun=True)  # So it was, or its end was remembered there.
         box = self._box(record)
         if not record.begun and box.asked is None:
             self._unbegun[record.sandbox_id] = record
@@ -151,7 +150,7 @@ class Reconciliation:
             if link is not None:
                 link.detach()
             await self._lives.destroy(record.sandbox_id)
-            self._unbegun[record.sandbox_id] = record = replace(record, begun=False)
+            self._unbegun[record.sandbox_id] = record = record.but(begun=False)
             self._registry.save(record)
             return
         self._enter(box)

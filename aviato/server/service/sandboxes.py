@@ -7,10 +7,9 @@ import json
 import os
 import sqlite3
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.callers import OPERATOR
 from aviato.server.service.limits import check_limits
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 
 _NEWER = ("egress_mode", "secrets")
 """Without these a body has the hash that an earlier version has on record for it, so that a create can be repeated after it."""
+_NOT_BODY = {"lease_id", "secret_values"}
+_OF_BODY = "b:"
+"""What a hash begins with that is of the body as it is put on record."""
 SOON_SECONDS = 0.5
 """When a place is about to be free."""
 
@@ -128,19 +130,34 @@ class Sandboxes:
             SandboxImageError: the image is unknown.
             SandboxResourceExhaustedError: the queue is full, the caller has as many as it may, or no port can be opened.
         """
-        body_hash = _hash(request)
+        if request.sandbox_id not in self._registry.live:
+            try:
+                return self._create(request, peer, caller, secrets or {}, for_one_run)
+            except AviatoError:
+                # Next to all ids are new, so nobody has looked whether this one is. A repeat is refused nothing.
+                if self._registry.find_record(request.sandbox_id) is None:
+                    raise
         known = self._registry.live.get(request.sandbox_id)
-        record = known.record if known is not None else self._registry.find_record(request.sandbox_id)
-        if record is not None:
-            if record.body_hash != body_hash or not caller.sees(record.owner):
-                raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
-            if record.ended_at is None and request.lease_id is not None and not request.detached:
-                self._leases.renew(request.lease_id, peer, caller)
-            return Accepted(known, record, is_new=False)
+        record = self._registry.record(request.sandbox_id)
+        if not _is_of(record, request) or not caller.sees(record.owner):
+            raise RequestConflictError(f"{request.sandbox_id} was used before with another body")
+        if record.ended_at is None and request.lease_id is not None and not request.detached:
+            self._leases.renew(request.lease_id, peer, caller)
+        return Accepted(known, record, is_new=False)
+
+    def _create(
+        self,
+        request: CreateSandbox,
+        peer: Callable[[], Peer | None],
+        caller: Caller,
+        secrets: Mapping[str, str],
+        for_one_run: bool,
+    ) -> Accepted:
+        """As `create`, of an id that is taken for new; whatever is raised, the id may have been on record."""
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         client = _process(peer) if request.detached or request.lease_id is None else ""
-        body = request.model_dump_json()
+        body = _body(request)
         self._places.check_room(caller.tenant, request.lease_id or client, len(body))
         self._check_share(caller)
         lease = None
@@ -151,7 +168,7 @@ class Sandboxes:
             sandbox_id=request.sandbox_id,
             created_at=now,
             status_updated_at=now,
-            body_hash=body_hash,
+            body_hash=_hash(request, body),
             detached=request.detached,
             lease_id=None if lease is None else lease.lease_id,
             owner=caller.tenant,
@@ -170,19 +187,22 @@ class Sandboxes:
             holder=_holder(lease),
             client=client,
             image=image,
-            secrets=dict(secrets or {}),
+            secrets=dict(secrets),
         )
-        spec = self._lives.spec(box)
+        box.spec = spec = self._lives.spec(box)
         self._backend.check(spec)
         limits = self._backend.limits(spec)
         check_limits(request, limits)
-        box.record = record = replace(record, limits={name: {**vars(limit)} for name, limit in limits.items()})
+        box.record = record = record.but(limits={name: {**vars(limit)} for name, limit in limits.items()})
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
-        box.record = record = replace(record, ports={**addresses})
+        box.record = record = record.but(ports={**addresses})
         self._registry.live[box.sandbox_id] = box
         self._places.join(box)
         # One that need not wait begins at once, which then is on record from the first.
-        box.record = record = replace(record, begun=box.place.done())
+        if box.place.done():
+            box.record = record = record.but(begun=True)
+        else:
+            box.spec = None  # It can hold files a second time.
         try:
             self._registry.store.add_sandbox(record)
         except sqlite3.Error as error:
@@ -336,7 +356,26 @@ class Sandboxes:
             raise AviatoValidationError(text, field_violations=violations)
 
 
-def _hash(request: CreateSandbox) -> str:
+def _body(request: CreateSandbox) -> str:
+    """What is put on record of it. What is not said has the default of the server that reads it."""
+    return request.model_dump_json(exclude=_NOT_BODY, exclude_defaults=True)
+
+
+def _hash(request: CreateSandbox, body: str) -> str:
+    """To tell a repeat. A version that knows more fields has the same for a request without them."""
+    if len(request.environment_variables) > 1 or len(request.annotations) > 1:
+        body = json.dumps(json.loads(body), sort_keys=True)  # Their order says nothing.
+    return _OF_BODY + hashlib.sha256(body.encode()).hexdigest()
+
+
+def _is_of(record: SandboxRecord, request: CreateSandbox) -> bool:
+    """Whether this create is the one that is on record."""
+    earlier = not record.body_hash.startswith(_OF_BODY)
+    return record.body_hash == (_earlier_hash(request) if earlier else _hash(request, _body(request)))
+
+
+def _earlier_hash(request: CreateSandbox) -> str:
+    """As earlier versions made it."""
     body: dict[str, Any] = request.model_dump(mode="json", exclude={"lease_id", "secret_values"})
     for name in _NEWER:
         if not body[name]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.store.listing import Query, page
 from aviato.server.store.records import (
+    CHANGING_COLUMNS,
     EXEC_COLUMNS,
-    FIXED_COLUMNS,
     LEASE_COLUMNS,
     SANDBOX_COLUMNS,
     ExecRecord,
@@ -42,9 +42,8 @@ def _insert(table: str, columns: tuple[str, ...], *, replace: bool = False) -> s
     return f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join(':' + name for name in columns)})"
 
 
-_INSERT_SANDBOX = _insert("sandboxes", SANDBOX_COLUMNS)
-_CHANGES = ", ".join(f"{name} = :{name}" for name in SANDBOX_COLUMNS if name not in FIXED_COLUMNS)
-_UPDATE_SANDBOX = f"UPDATE sandboxes SET {_CHANGES} WHERE sandbox_id = :sandbox_id"
+_INSERT_SANDBOX = f"INSERT INTO sandboxes ({', '.join(SANDBOX_COLUMNS)}) VALUES ({', '.join('?' * len(SANDBOX_COLUMNS))})"
+_UPDATE_SANDBOX = f"UPDATE sandboxes SET {', '.join(f'{name} = ?' for name in CHANGING_COLUMNS)} WHERE sandbox_id = ?"
 _SAVE_EXEC = (
     f"{_insert('execs', EXEC_COLUMNS)} ON CONFLICT (exec_id) DO UPDATE SET "
     f"{', '.join(f'{name} = excluded.{name}' for name in EXEC_COLUMNS)} WHERE sandbox_id = excluded.sandbox_id"

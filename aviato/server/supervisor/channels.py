@@ -42,7 +42,7 @@ class SubscriptionChannel:
     def frame(self, frame: Frame) -> bool:
         """See `Channel`."""
         last = frame.type in _SUBSCRIPTION_ENDS
-        self.subscription._push(frame._replace(channel=0, payload=bytes(frame.payload)), last)
+        self.subscription._push(Frame(frame.type, frame.stream, 0, frame.offset, bytes(frame.payload)), last)
         return last
 
     def gone(self, ended: Ended) -> None:

@@ -529,7 +529,10 @@ class SupervisorLink(asyncio.BufferedProtocol):
         elif frame.type == FrameType.HELLO:
             self.hello = json.loads(frame.payload)
             self._active.update(self.hello["execs"])
-            self._keep_speaking()
+            if self._orphan_seconds is None:
+                self._keep_speaking()
+            else:
+                self._speak_later()  # It has just heard its configuration, and is about to hear its first command.
             if not self._ready.done():
                 self._ready.set_result(None)
         elif frame.type == FrameType.ENDED:
@@ -541,6 +544,10 @@ class SupervisorLink(asyncio.BufferedProtocol):
         """An idle sandbox must hear from us, or it takes itself for an orphan."""
         if self.ended() is None and not self._detached:
             self._send(FrameType.KEEPALIVE)
+            self._speak_later()
+
+    def _speak_later(self) -> None:
+        if self.ended() is None and not self._detached:
             patience = self._orphan_seconds or float(self.hello["orphan_timeout_seconds"])
             self._beat = self._loop.call_later(min(60.0, patience / 4), self._keep_speaking)
 

@@ -17,6 +17,8 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.local import bare, native
 
 END_SECONDS = 5.0
+LARGEST_ANSWER = 16 << 10
+"""Memory of that size is at hand: each time that it were new memory it would cost more than the answer."""
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
@@ -113,17 +115,17 @@ class TemplateControl:
             self._process.wait()
 
     def _readable(self) -> None:
-        while self.alive:
-            try:
-                data, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            except OSError:
-                data, fds = b"", []
-            if not data:
-                self._died()
-                return
-            self._answered(json.loads(data.decode(errors="replace")), fds)
+        # One at a time: they come one at a time, and the loop calls again where there is more.
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, LARGEST_ANSWER, 4, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._died()
+            return
+        self._answered(json.loads(data.decode(errors="replace")), fds)
 
     def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
         answer = self._asked.pop(message.get("n", 0), None)
