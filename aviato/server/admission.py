@@ -79,6 +79,12 @@ class Admission:
         """How many wait."""
         return len(self._queue)
 
+    def has_room(self, owner: str | None = None, client: str = "") -> bool:
+        """Whether one more may come."""
+        # The more is taken the less may one have, so that there is always room for who has nothing waiting.
+        own, of_owner = self._queue.count(owner, client), self._queue.count(owner)
+        return own < 4 * (1.25 * self.queue_bound - of_owner) and of_owner < 5 * (1.5 * self.queue_bound - len(self._queue))
+
     def check_room(
         self, owner: str | None = None, client: str = "", *, per_second: float | None = None, refused_per_second: float = 0.0
     ) -> None:
@@ -93,11 +99,9 @@ class Admission:
         Raises:
             SandboxResourceExhaustedError: the queue is full; it carries the delay before the next try.
         """
-        waiting = len(self._queue)
-        # The more is taken the less may one have, so that there is always room for who has nothing waiting.
-        own, of_owner = self._queue.count(owner, client), self._queue.count(owner)
-        if own < 4 * (1.25 * self.queue_bound - of_owner) and of_owner < 5 * (1.5 * self.queue_bound - waiting):
+        if self.has_room(owner, client):
             return
+        waiting, own = len(self._queue), self._queue.count(owner, client)
         delay = RETRY_DELAY_SECONDS
         if per_second:
             # A queue that is half empty by then never runs dry while its clients wait. Where that is soon, twice as many as can

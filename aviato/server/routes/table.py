@@ -26,7 +26,7 @@ OCTETS = "application/octet-stream"
 _KEY = re.compile("[0-9A-Za-z]{1,64}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Call:
     """A request whose parts have been checked."""
 
@@ -126,14 +126,14 @@ class Route:
         """Check the parts of a request and answer it."""
         service = request.app[SERVICE]
         query = parse_query(self.query, request) if self.query is not None or request.query_string else None
-        body = None
+        call = Call(request=request, service=service, query=query)
         if isinstance(self.body, type):
-            body = parse_body(self.body, await Call(request=request, service=service).read(), foreign_text=self.foreign_text)
+            call.body = parse_body(self.body, await call.read(), foreign_text=self.foreign_text)
         if self.waits:
             await service.ready()
         if (sandbox_id := request.match_info.get("sandbox_id")) is not None:
             service.registry.check(CALLER.get(), sandbox_id)
-        return await self.handler(Call(request=request, service=service, query=query, body=body))
+        return await self.handler(call)
 
 
 def parse_body(model: type[BaseModel], data: bytes, *, foreign_text: bool = False) -> BaseModel:

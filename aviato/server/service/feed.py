@@ -220,7 +220,9 @@ class ExecFeed(Sending):
         command = self.state.command if self.reader_id else None
         if command is not None and sum(map(len, command)) > LONGEST_COMMAND:
             command = None
-        return Accepted(exec_id=self.state.exec_id, command=command).model_dump_json(exclude_none=True).encode()
+        if command is None:
+            return b'{"exec_id":"%b"}' % self.state.exec_id.encode()
+        return Accepted(exec_id=self.state.exec_id, command=command).model_dump_json().encode()
 
     def _started(self, payload: bytes) -> bytes:
         record = self.box.record

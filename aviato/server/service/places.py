@@ -58,15 +58,12 @@ class Places:
         Raises:
             SandboxResourceExhaustedError: too many do, or with too much.
         """
-        lately = time.monotonic() - 1.0
-        refused = sum(at > lately for at in self._refused)
-        try:
+        if not self.admission.has_room(owner, client):
+            now = time.monotonic()
+            refused = sum(at > now - 1.0 for at in self._refused)
+            self._refused.append(now)
             self.admission.check_room(owner, client, per_second=self._rate(), refused_per_second=refused)
-        except SandboxResourceExhaustedError:
-            self._refused.append(time.monotonic())
-            raise
-        queued = sum(self._queued_bytes.values())
-        if size_bytes > SMALL_REQUEST_BYTES and queued + size_bytes > QUEUED_BYTES:
+        if size_bytes > SMALL_REQUEST_BYTES and (queued := sum(self._queued_bytes.values())) + size_bytes > QUEUED_BYTES:
             raise SandboxResourceExhaustedError(
                 f"the sandboxes that wait have {queued >> 20} MiB of files with them, and may have {QUEUED_BYTES >> 20}; "
                 "write_file() adds files once a sandbox runs",

@@ -12,7 +12,7 @@ import json
 import mmap
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.server.supervisor import prepared
@@ -80,6 +80,27 @@ class ExecSpec:
         return _json(fields) if given is None else b'%b,"input":"%b"}' % (_json(fields)[:-1], given.encode())
 
 
+class Configuration(NamedTuple):
+    """What a new supervisor is told first, as it is sent.
+
+    Attributes:
+        form, payload: of the request.
+        orphan_timeout_seconds: how long it waits for a word.
+    """
+
+    form: prepared.Form
+    payload: bytes
+    orphan_timeout_seconds: float
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Configuration:
+        """From the fields of `configure`."""
+        form = prepared.configuration(values)
+        payload = form + _json({"op": "configure", **values})
+        kind = prepared.Form.CONFIGURATION if form else prepared.Form.JSON
+        return cls(kind, payload, values["orphan_timeout_seconds"])
+
+
 class SupervisorLink(asyncio.BufferedProtocol):
     """A connection to one supervisor. Made by `connect`; used from one event loop."""
 
@@ -110,7 +131,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
     # -- making and ending ----------------------------------------------------------------------------------------------
 
     @classmethod
-    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: dict[str, Any] | None = None) -> SupervisorLink:
+    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration | None = None) -> SupervisorLink:
         """The link over a connected stream socket, once the supervisor has said HELLO.
 
         Args:
@@ -127,10 +148,8 @@ class SupervisorLink(asyncio.BufferedProtocol):
             link._rest = Rest(sock)
             await link._loop.create_unix_connection(lambda: link, sock=sock)
             if configuration is not None:
-                link._orphan_seconds = configuration["orphan_timeout_seconds"]
-                form = prepared.configuration(configuration)
-                request = form + _json({"op": "configure", **configuration})
-                link._send(FrameType.REQUEST, request, stream=prepared.Form.CONFIGURATION if form else prepared.Form.JSON)
+                link._orphan_seconds = configuration.orphan_timeout_seconds
+                link._send(FrameType.REQUEST, configuration.payload, stream=configuration.form)
             await link._ready
         except BaseException:
             link.detach()

@@ -18,6 +18,7 @@ from aviato.server.backends.local.limits import limits_of
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.reference import parse
 from aviato.server.images.resolve import LocalImages
+from aviato.server.supervisor.link import Configuration
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -155,6 +156,9 @@ class LandlockBackend(LocalBackend):
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
         return plan.environment(self._places.path(spec.sandbox_id), spec.image.interpreter is not None)
+
+    def _configured(self, spec: SandboxSpec) -> Configuration:
+        return Configuration.of(self._configuration(spec))  # Its folder is in it.
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
         usual = super()._configuration(spec)

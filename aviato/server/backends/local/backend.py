@@ -25,7 +25,7 @@ from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.resolve import LocalImages
-from aviato.server.supervisor.link import SandboxGone, SupervisorLink
+from aviato.server.supervisor.link import Configuration, SandboxGone, SupervisorLink
 from aviato.server.supervisor.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
@@ -229,7 +229,7 @@ class LocalBackend(Backend):
         try:
             with theirs, _content(spec) as content:
                 held.asked = template.ask(request, theirs, content)
-            held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configuration(spec))
+            held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
         except SandboxGone as gone:
             assert held.asked is not None
@@ -440,6 +440,15 @@ class LocalBackend(Backend):
         """What every command finds set, whoever asked for it."""
         return plan.environment(spec.image.interpreter is not None)
 
+    def _configured(self, spec: SandboxSpec) -> Configuration:
+        """What its supervisor is told, kept where nothing of it is the caller's own."""
+        if spec.environment or spec.secrets:
+            return Configuration.of(self._configuration(spec))
+        times = (spec.orphan_timeout_seconds, spec.max_lifetime_seconds, spec.idle_timeout_seconds)
+        asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
+        key = (spec.image, spec.working_dir, spec.egress_port, times, asked)
+        return self._known().configurations.get(key, lambda: Configuration.of(self._configuration(spec)))
+
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
         limits = self.limits(spec)
         return {
@@ -508,7 +517,8 @@ class LocalBackend(Backend):
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            await asyncio.wait_for(dead.wait(), DEATH_SECONDS)
+            async with asyncio.timeout(DEATH_SECONDS):
+                await dead.wait()
         finally:
             loop.remove_reader(pidfd)
 

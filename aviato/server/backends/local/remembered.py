@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aviato.server.backends.local import native
     from aviato.server.backends.local.host_tree import Skeleton
     from aviato.server.backends.local.plan import HostFacts
+    from aviato.server.supervisor.link import Configuration
 
 T = TypeVar("T")
 MOST = 64
@@ -46,6 +47,7 @@ class Remembered:
         self.limits: Known[dict[str, Limit]] = Known()
         self.skeletons: Known[Skeleton] = Known()
         self.requests: Known[native.Usual | None] = Known()
+        self.configurations: Known[Configuration] = Known()
 
     def is_of(self, facts: HostFacts, compiled: bytes) -> bool:
         """Whether it is still that machine."""
