@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
 
-TOGETHER_SECONDS = 0.1
+TOGETHER_SECONDS = 0.05
 
 
 class Aftermath:
