@@ -27,6 +27,7 @@ from aviato.wire.ids import new_exec_id
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aviato.bridge.collection import Collection
     from aviato.core.execution import Execution
     from aviato.policy.metrics import Outcome
     from aviato.sandbox_state import SandboxState
@@ -62,7 +63,6 @@ class Process(OperationRef[ProcessResult]):
         check: bool = False,
         max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         attach: tuple[int, int] | None = None,
-        only: bool = False,
     ) -> None:
         self.exec_id: str = request["exec_id"]
         self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0))
@@ -71,7 +71,6 @@ class Process(OperationRef[ProcessResult]):
         self._given = given
         self._check = check
         self._attached = attach is not None
-        self._only = only
         self._command: tuple[str, ...] = tuple(request["command"])
         self._outlives: bool = self._attached or request.get("detach", False)
         self._execution: Execution | None = None
@@ -141,14 +140,14 @@ class Process(OperationRef[ProcessResult]):
         feeding: asyncio.Task[None] | None = None
         try:
             execution = self._execution = Execution(
-                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached, only=self._only
+                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached
             )
             if self._given is not None:
                 feeding = asyncio.get_running_loop().create_task(feed(execution, self._given))
                 self._given = None
             ended = await execution.run()
         except AviatoError as error:
-            self._settle(error, _class_of(error, self._state))
+            self._settle(error, class_of(error, self._state))
             raise
         finally:
             if feeding is not None:
@@ -156,12 +155,9 @@ class Process(OperationRef[ProcessResult]):
         result = process_result(self.command, ended, self.stdout, self.stderr)
         self._returncode = result.returncode
         failed = failure(result, request, sandbox_id=self._state.sandbox_id, check=self._check, cancelled=ended.cancelled)
-        if isinstance(failed, SandboxExecutionError):
-            self._settle(None, "nonzero", result)  # the streams of a command that ended by itself end without an error
-        elif failed is not None:
-            self._settle(failed, "cancelled" if ended.cancelled else "error", result)
-        else:
-            self._settle(None, "ok" if result.returncode == 0 else "nonzero", result)
+        # The streams of a command that ended by itself end without an error.
+        by_itself = failed is None or isinstance(failed, SandboxExecutionError)
+        self._settle(None if by_itself else failed, class_of_end(ended), result)
         if failed is not None:
             raise failed
         return result
@@ -186,16 +182,7 @@ class Process(OperationRef[ProcessResult]):
             self.stdin.mark_closed("the command has ended")
         if self._attached:
             return  # It is counted where it was begun.
-        self._state.stats.exec_ended(outcome)
-        if self._state.metrics is not None:
-            self._state.metrics.exec_ended(
-                self._state.sandbox_id,
-                outcome,
-                None if result is None else result.duration_seconds,
-                timed_out=result is not None and result.timed_out,
-                infrastructure=isinstance(error, AviatoError) and error.is_infrastructure,
-                truncated=result is not None and (result.stdout_truncated or result.stderr_truncated),
-            )
+        count(self._state, outcome, error, result)
 
     async def _write(self, data: bytes, offset: int) -> None:
         await self._executing().write_stdin(data, offset)
@@ -337,7 +324,7 @@ def failure(
 
 
 def process_result(
-    command: tuple[str, ...], ended: ExecExit, stdout: StreamReader[str], stderr: StreamReader[str]
+    command: tuple[str, ...], ended: ExecExit, stdout: Collection | StreamReader[str], stderr: Collection | StreamReader[str]
 ) -> ProcessResult:
     """The result from what the server said at the end and what was collected on the way."""
     out, err = stdout.collected(), stderr.collected()
@@ -376,9 +363,32 @@ async def feed(execution: Execution, content: bytes) -> None:
         pass
 
 
-def _class_of(error: AviatoError, state: SandboxState) -> Outcome:
-    """By the caller's own `stop()` a command counts as cancelled."""
+def count(state: SandboxState, outcome: Outcome, error: BaseException | None, result: ProcessResult | None) -> None:
+    """Count a command that has ended, before anyone learns of its end."""
+    state.stats.exec_ended(outcome)
+    if state.metrics is not None:
+        state.metrics.exec_ended(
+            state.sandbox_id,
+            outcome,
+            None if result is None else result.duration_seconds,
+            timed_out=result is not None and result.timed_out,
+            infrastructure=isinstance(error, AviatoError) and error.is_infrastructure,
+            truncated=result is not None and (result.stdout_truncated or result.stderr_truncated),
+        )
+
+
+def class_of(error: AviatoError, state: SandboxState) -> Outcome:
+    """What a command without an end counts as: by the caller's own `stop()` as cancelled."""
     return "cancelled" if isinstance(error, SandboxNotRunningError) and state.stopped else "error"
+
+
+def class_of_end(ended: ExecExit) -> Outcome:
+    """What a command that has ended counts as."""
+    if ended.cancelled:
+        return "cancelled"
+    if ended.timed_out:
+        return "error"
+    return "ok" if ended.returncode == 0 else "nonzero"
 
 
 def _shown(command: tuple[str, ...]) -> str:

@@ -302,9 +302,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
                 f"graceful_shutdown_seconds must be 0 or more, got {graceful_shutdown_seconds!r}",
                 field_violations={"graceful_shutdown_seconds": "negative or not finite"},
             )
-        self._state.stopped = True
-        work = self._state.do(lambda handle: handle.stop(grace, missing_ok=missing_ok))
-        return begin(work, f"stop {self.sandbox_id}", shared=True)
+        return self._state.stop(grace, missing_ok=missing_ok)
 
     def __enter__(self) -> Self:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
 from aviato.sandbox_state import begin
@@ -76,23 +76,6 @@ class SandboxCommands:
         )
         most = output_limit(max_output_bytes)
         return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
-
-    def _run_only(self, command: Sequence[str], **arguments: Any) -> Process:
-        """As `exec`, of the one command that a sandbox not started yet is for: one request makes, runs and ends it.
-
-        Args:
-            command: as of `exec`.
-            arguments: as of `exec`; and `cases`, see `aviato.grading.driver`.
-        """
-        from aviato.process import Process, exec_request, output_limit
-
-        config = self._state.config
-        most = output_limit(arguments.pop("max_output_bytes", None))
-        cases = arguments.pop("cases", None)
-        request, given = exec_request(command, default_timeout_seconds=config.exec_timeout_seconds, **arguments)
-        if cases is not None:
-            request["cases"] = cases
-        return Process(self._state_in_use(), request, given=given, max_bytes=most, only=True)
 
     def attach(self, exec_id: str, stdout_offset: int = 0, stderr_offset: int = 0) -> Process:
         """Read a command that was begun elsewhere, from these offsets to its end.

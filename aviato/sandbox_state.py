@@ -97,6 +97,17 @@ class SandboxState:
         finally:
             handle.leave()
 
+    def stop(self, grace_seconds: float, *, missing_ok: bool) -> OperationRef[None]:
+        """End it; from any thread."""
+        self.stopped = True
+        work = self.do(lambda handle: handle.stop(grace_seconds, missing_ok=missing_ok))
+        return begin(work, f"stop {self.sandbox_id}", shared=True)
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the server is known to end it: nobody need ask. On the loop thread only."""
+        return self._handle is not None and self._handle.over
+
     @property
     def last_seen(self) -> SandboxInfo | None:
         """What the server said last."""

@@ -98,23 +98,38 @@ class Session:
             start: False leaves the start to its first use.
             options: as the constructor of `Sandbox`; `defaults` in place of the session's.
         """
+        return self._sandbox(self._config(options), start=start)
+
+    def _config(self, options: SandboxOptions) -> SandboxConfig:
+        """What a sandbox with these options is made from, one or many.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
+        """
         self._enter_process()
         if options.get("defaults") is None:
             options["defaults"] = self._defaults
-        config = sandbox_config.config(options, releasable=True)
+        return sandbox_config.config(options, releasable=True)
+
+    def _sandbox(self, config: SandboxConfig, *, start: bool = True) -> Sandbox:
+        """As `sandbox`."""
+        return Sandbox._of(self._state(config, start=start), let_go=not _detached(config))
+
+    def _state(self, config: SandboxConfig, *, start: bool) -> SandboxState:
+        """A sandbox of this session, without the object by which a caller holds it."""
+        self._enter_process()
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
         state.turns = self._turns
-        detached = bool(options.get("detached"))
         with self._lock:
             self._check_open()
-            if not detached:
+            if not _detached(config):
                 self._made[state.sandbox_id] = config.connection
                 self._states[state.sandbox_id] = state
                 self._close_at_exit()
             if start:
                 begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
         self._metrics.sandbox_created()
-        return Sandbox._of(state, let_go=not detached)
+        return state
 
     def function(
         self,
@@ -368,6 +383,10 @@ def _turns(max_concurrency: int | None) -> Turns | None:
     from aviato.core.turns import Turns
 
     return Turns(max_concurrency)
+
+
+def _detached(config: SandboxConfig) -> bool:
+    return config.create is not None and bool(config.create["detached"])
 
 
 def _whole(step: int) -> int:

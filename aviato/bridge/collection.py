@@ -72,11 +72,11 @@ class Collection:
                 del first[:excess]
                 self._tail_bytes -= excess
 
-    def skip(self, size: int) -> bool:
-        """Leave out bytes that will never come; False where they belong to the head, which cannot have a hole."""
+    def skip(self, offset: int) -> bool:
+        """Leave out bytes before `offset`, which never come; False where they belong to the head, which cannot have a hole."""
         if self._head_bytes < self._head_max:
             return False
-        self.total += size
+        self.total = offset
         self._tail.clear()
         self._tail_bytes = 0
         return True
@@ -86,3 +86,22 @@ class Collection:
         head = self._head.getvalue()
         data = b"".join((head, *self._tail)) if self._tail else head
         return Collected(data, self._head_bytes if self.dropped else None, self.total)
+
+
+class Kept(Collection):
+    """The output of a command that nobody reads along: only kept for its result."""
+
+    reading = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Up to which offset bytes have been fed."""
+        return self.total
+
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
+        """Append bytes that begin at `offset`, no later than those so far have ended; what came before is skipped."""
+        skip = self.total - offset
+        self.add(data[skip:] if skip else data)
+
+    async def ready(self) -> None:
+        """Nobody has to catch up."""

@@ -75,7 +75,7 @@ class StreamReader(Generic[T]):
     def skip(self, offset: int) -> bool:
         """Leave out the bytes before `offset`, which will never come; False where someone would miss them."""
         with self._condition:
-            return self._active is None and self._collection.skip(offset - self._collection.total)
+            return self._active is None and self._collection.skip(offset)
 
     async def ready(self) -> None:
         """Wait until a live iterator has read enough; at once if there is none."""

@@ -157,12 +157,13 @@ class SandboxHandle:
         try:
             if turn is not None and not turn.done():
                 await self._take(turn)
-            values = {**self._create, "sandbox_id": self.sandbox_id}
-            if values.get("secrets") and self.client.transport.server.endpoint.embedded:
-                values["secret_values"] = own_values(values["secrets"])
-            if not values.get("detached"):
-                values["lease_id"] = self.presence.take_lease()
-            await send(encode_create(values))
+            own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
+            secrets = self._create.get("secrets")
+            if secrets and self.client.transport.server.endpoint.embedded:
+                own["secret_values"] = own_values(secrets)
+            if not self._create.get("detached"):
+                own["lease_id"] = self.presence.take_lease()
+            await send(encode_create(self._create, **own))
             self.accepted = True
             self.presence.hold()
         except BaseException:

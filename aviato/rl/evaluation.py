@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Unpack
 
-    from aviato.sandbox import Sandbox
-    from aviato.sandbox_config import SandboxOptions
+    from aviato.sandbox_config import SandboxConfig, SandboxOptions
+    from aviato.sandbox_state import SandboxState
     from aviato.waiting import AsCompleted
 
 logger = logging.getLogger("aviato")
@@ -101,15 +101,16 @@ def evaluate(
     limit = None if session is None or session._turns is None else session._turns.limit
     if limit == 1 and any(task.grading == "separate" for task in found):
         raise AviatoValidationError("grading='separate' needs two sandboxes at a time; the session has max_concurrency=1")
+    own, session = session is None, session or Session()
     run = _Run(
-        session or Session(),
-        session is None,
+        session,
+        own,
         float(timeout_seconds),
         retry_budget_seconds,
         len(found),
         max_concurrency,
         progress,
-        options,
+        session._config(options),
     )
     return Evaluation([ItemEvaluation(index, task, run.item(task)) for index, task in enumerate(found)])
 
@@ -139,7 +140,7 @@ class _Run:
         total: int,
         max_concurrency: int,
         progress: Callable[[int, int], object] | None,
-        options: Any,
+        config: SandboxConfig,
     ) -> None:
         self._session = session
         self._own = own
@@ -149,7 +150,7 @@ class _Run:
         self._done = 0
         self._slots = asyncio.Semaphore(max_concurrency)
         self._progress = progress
-        self._options = options
+        self._config = config
 
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
@@ -198,32 +199,39 @@ class _Run:
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
         if task.grading == "separate":
             return await self._attempt_separately(task, attempts)
-        # Its one command starts it, if nothing has to be in it before.
-        sandbox = self._session.sandbox(start=bool(task.files), **self._options)
+        limit = task.timeout_seconds or self._timeout_seconds
+        grade = grade_in_process if task.command is None else grade_command
+        if task.files:
+            sandbox = self._session._sandbox(self._config)
+            state = sandbox._state
+        else:
+            # Its one command starts it.
+            state = self._session._state(self._config, start=False)
         try:
             for path, content in task.files.items():
                 await sandbox.write_file(path, content)
-            limit = task.timeout_seconds or self._timeout_seconds
-            grade = grade_in_process if task.command is None else grade_command
-            return await grade(sandbox, task, limit, attempts)
+            return await grade(state, task, limit, attempts)
         finally:
-            let_go(self._session, sandbox)
+            let_go(self._session, state)
 
     async def _attempt_separately(self, task: Task, attempts: int) -> Outcome:
-        grader, solution = (self._session.sandbox(start=False, **self._options) for _ in range(2))
+        grader, solution = (self._session._sandbox(self._config, start=False) for _ in range(2))
         try:
             return await grade_separate(grader, solution, task, task.timeout_seconds or self._timeout_seconds, attempts)
         finally:
-            let_go(self._session, grader)
-            let_go(self._session, solution)
+            let_go(self._session, grader._state)
+            let_go(self._session, solution._state)
 
 
-def let_go(session: Session, sandbox: Sandbox) -> None:
+def let_go(session: Session, state: SandboxState) -> None:
     """End a sandbox without waiting for it; its session forgets it then, so that a long run gathers none."""
+    sandbox_id = state.sandbox_id
+    if state.ends_by_itself:
+        session._forget(sandbox_id)
+        return
 
     def ended(stopping: OperationRef[None]) -> None:
         if stopping.exception() is None:
             session._forget(sandbox_id)
 
-    sandbox_id = sandbox.sandbox_id
-    sandbox.stop(0, missing_ok=True).add_done_callback(ended)
+    state.stop(0, missing_ok=True).add_done_callback(ended)

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
 from aviato.grading import driver
+from aviato.one_command import run_only
 from aviato.rl.outcome import CaseOutcome, Outcome, Task, TestCase, Verdict
 
 if TYPE_CHECKING:
     from aviato.results import ProcessResult
-    from aviato.sandbox import Sandbox
+    from aviato.sandbox_state import SandboxState
 
 
-async def grade_command(sandbox: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+async def grade_command(state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """A command passes by its returncode."""
     assert task.command is not None
     stdin = task.stdin if task.stdin is not None else False
     try:
-        result = await sandbox._run_only(task.command, stdin=stdin, timeout_seconds=timeout_seconds)
+        result = await run_only(state, task.command, stdin=stdin, timeout_seconds=timeout_seconds)
     except SandboxError as error:
         return _of_error(error, (), "command", attempts)
     verdict, message = Verdict.PASSED, ""
@@ -29,7 +30,7 @@ async def grade_command(sandbox: Sandbox, task: Task, timeout_seconds: float, at
     return _outcome(verdict, message, (), result, "command", attempts)
 
 
-async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+async def grade_in_process(state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """Code passes if each of its cases has written its own record; without cases, if it runs to its end."""
     cases = [case for case in task.tests if isinstance(case, TestCase)]
     names = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)] or ["runs"]
@@ -40,8 +41,8 @@ async def grade_in_process(sandbox: Sandbox, task: Task, timeout_seconds: float,
     command, given, asked = driver.command(task.code or "", told, packages_later=True)
     most = driver.MAX_OUTPUT_BYTES
     try:
-        result = await sandbox._run_only(
-            command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most, cases=asked
+        result = await run_only(
+            state, command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most, cases=asked
         )
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None

@@ -39,7 +39,7 @@ async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout
     directory, _ = await asyncio.gather(directory_of(solving), directory_of(grading))
     async with linked(grading, solving, directory) as broken:
         outcome = await grade_in_process(
-            grader, replace(task, code=_stand_ins(code_names(task)), grading="in_process"), timeout_seconds, attempts
+            grader._state, replace(task, code=_stand_ins(code_names(task)), grading="in_process"), timeout_seconds, attempts
         )
         if broken.done():
             raise broken.result()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from aviato import OperationRef, Sandbox, SandboxUnavailableError
+from aviato.one_command import run_only
 from aviato.transport import http
 from aviato.wire.version import WIRE_VERSION
 from tests.conftest import RunningServer
@@ -90,7 +91,8 @@ async def detached(place: Place) -> bool:
 async def alone(place: Place) -> bool:
     place.arm("POST /v1/runs ")
     box = Sandbox(base_url=place.gate.url)
-    result = await place.done(box._run_only(["sh", "-c", "echo once >> ran; cat ran; exit 3"], timeout_seconds=20))
+    work = run_only(box._state, ["sh", "-c", "echo once >> ran; cat ran; exit 3"], timeout_seconds=20)
+    result = await place.done(OperationRef.start(work, name="the one command"))
     return (result.returncode, result.stdout) == (3, "once\n")
 
 

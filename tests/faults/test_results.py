@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import Process, ProcessResult, Sandbox
+from aviato import OperationRef, Process, ProcessResult, Sandbox
+from aviato.one_command import run_only
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
 from tests.faults.gate import Gate, gate_to
@@ -110,11 +111,11 @@ ENDS: dict[str, tuple[Callable[[FaultyServer, Sandbox], None], dict[str, Any], s
 }
 
 
-def result_of(process: Process, form: str) -> ProcessResult:
+def result_of(process: OperationRef[ProcessResult], form: str) -> ProcessResult:
     return process.result(20) if form == "blocking" else asyncio.run(_awaited(process))
 
 
-async def _awaited(process: Process) -> ProcessResult:
+async def _awaited(process: OperationRef[ProcessResult]) -> ProcessResult:
     return await process
 
 
@@ -168,7 +169,8 @@ def test_the_answer_of_a_sandbox_for_one_command_was_lost(
         pass  # There was a server.
     sandbox = Sandbox(base_url=gate.url)
     gate.swallow()
-    process = sandbox._run_only(["sh", "-c", f"echo once; head -c {size} /dev/zero; exit 4"], timeout_seconds=20)
+    work = run_only(sandbox._state, ["sh", "-c", f"echo once; head -c {size} /dev/zero; exit 4"], timeout_seconds=20)
+    process = OperationRef.start(work, name="the one command")
     until(lambda: _ended(faulty, sandbox), 10)
     if then:
         time.sleep(0.5)

@@ -122,7 +122,7 @@ class SandboxEnvironment:
 
     def _let_go(self) -> None:
         if self._sandbox is not None:
-            let_go(self._session or shared_session(), self._sandbox)
+            let_go(self._session or shared_session(), self._sandbox._state)
         self._forget()
 
     # -- the model's tools
@@ -243,7 +243,8 @@ class SandboxEnvironment:
             return (await evaluate([task], session=session, timeout_seconds=limit, **self._options))[0]
         argv = _argv(self._row.get(TEST_COMMAND))
         if argv:
-            return await grade_command(sandbox, Task(command=argv), self._grading_timeout_seconds, 1)
+            grading = grade_command(sandbox._state, Task(command=argv), self._grading_timeout_seconds, 1)
+            return await OperationRef.start(grading, name="grade an episode")
         warn_once(f"a row has neither {TESTS!r} nor {TEST_COMMAND!r}; its episodes get the reward of skipped ones")
         return Outcome(verdict=Verdict.SKIPPED, message="the row has nothing to test with")
 
