@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
+from aviato.core.shared import ended
 from aviato.exceptions import OperationCancelledError, OperationTimeoutError
 
 if TYPE_CHECKING:
@@ -201,6 +202,10 @@ class OperationRef(Generic[T]):
     async def _wake_up(self) -> None:
         """Wait on the caller's own loop until it has ended."""
         loop = asyncio.get_running_loop()
+        task = self._task
+        if task is not None and self._thread.is_current():
+            await ended(task)  # No thread has to be woken; what the task's own end does was asked for before.
+            return
         waiter: asyncio.Future[None] = loop.create_future()
 
         def wake(_: object) -> None:

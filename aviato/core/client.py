@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import pydantic
+from pydantic_core import PydanticSerializationError, to_json
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxUnavailableError
 from aviato.wire.errors import ErrorBody, from_wire
@@ -34,7 +34,6 @@ _ANY_ID = f"sb-{'0' * 26}"
 _ANY_BEGINNING = f'{{"sandbox_id":"{_ANY_ID}",'.encode()
 _common: tuple[dict[str, Any], bytes] | None = None
 """The fields that were encoded last, and what they are as JSON."""
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Retrying(Protocol):
@@ -258,7 +257,7 @@ def encode_create(fields: dict[str, Any], **own: Any) -> bytes:
     common = _common[1]
     if len(common) > _KEPT_BYTES:
         _common = None
-    return _encode(own).encode()[:-1] + common
+    return to_json(own)[:-1] + common
 
 
 def encode_exec(values: dict[str, Any]) -> bytes:
@@ -271,10 +270,10 @@ def encode_exec(values: dict[str, Any]) -> bytes:
     if given is not None:
         values = {name: value for name, value in values.items() if name != "input"}
     try:
-        body = _encode(values).encode()
+        body = to_json(values)
         # Base64 needs no escapes, and is most of the body: an encoder that looked for them would take longer than all the rest.
         return body if given is None else b'%b,"input":"%b"}' % (body[:-1], given.encode())
-    except UnicodeEncodeError:
+    except PydanticSerializationError:
         raise AviatoValidationError("the command, its cwd or its environment holds text that is not Unicode") from None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, Self
+import functools
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 LONGEST_LINE_BYTES = 4 << 10
 """Of those between the chunks of a body."""
 SHORT_LINE_BYTES = 32
+KEPT_HEAD_BYTES = 1 << 10
+_NO_BODY = (204, 304)
 PAUSE_BYTES = 1 << 19
 """So much may lie here for who does not read as fast as it comes."""
 
@@ -42,7 +45,7 @@ class Answer:
         content_length: None where the head does not say it.
     """
 
-    def __init__(self, source: Source, status: int, headers: CIMultiDict[str], content_length: int | None) -> None:
+    def __init__(self, source: Source, status: int, headers: CIMultiDictProxy[str], content_length: int | None) -> None:
         self.status = status
         self.headers = headers
         self.content_length = content_length
@@ -189,12 +192,57 @@ class Chunks:
                 self._trailer = True
 
 
-def parse_head(text: str) -> tuple[int, CIMultiDict[str], str]:
-    """Status, headers, and version of HTTP.
+class Head(NamedTuple):
+    """The head of an answer.
+
+    Attributes:
+        status: of HTTP.
+        headers: whatever their case.
+        length: of the body; None where the head does not say it.
+        chunked: whether the body comes in chunks.
+        again: whether the connection can be used again.
+    """
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    length: int | None
+    chunked: bool
+    again: bool
+
+
+def parse_head(head: bytes) -> Head:
+    """What a head says; those of the same requests are the same for a second, and are kept.
 
     Raises:
         ValueError: this is no head of an answer.
     """
+    return _kept_head(head) if len(head) <= KEPT_HEAD_BYTES else _parse_head(head)
+
+
+def _parse_head(head: bytes) -> Head:
+    status, headers, version = _fields(head.decode("latin-1"))
+    length, chunked = None, False
+    if status in _NO_BODY:
+        length = 0
+    elif (coding := headers.get("Transfer-Encoding")) is not None:
+        if coding.strip().lower() != "chunked":
+            raise ValueError(f"Transfer-Encoding {coding!r}")
+        chunked = True
+    elif "Content-Length" in headers:
+        (stated,) = set(headers.getall("Content-Length"))
+        length = number(stated.encode("latin-1"), 10)
+    until_end = length is None and not chunked
+    again = not until_end and (
+        "close" not in (said := headers.get("Connection", "").lower()) and (version == "1.1" or "keep-alive" in said)
+    )
+    return Head(status, CIMultiDictProxy(headers), length, chunked, again)
+
+
+_kept_head = functools.lru_cache(maxsize=32)(_parse_head)
+
+
+def _fields(text: str) -> tuple[int, CIMultiDict[str], str]:
+    """Status, headers, and version of HTTP."""
     first, *lines = text.split("\r\n")
     protocol, _, rest = first.partition(" ")
     if protocol not in ("HTTP/1.1", "HTTP/1.0"):

@@ -83,6 +83,8 @@ class _Pool:
 
     async def unix(self) -> UnixPool:
         """The connections to a Unix socket; the embedded server is found or started first, as by `session`."""
+        if self._unix is not None and (self.server.up or not self.server.endpoint.embedded):
+            return self._unix
         await self._begin()
         if self._unix is None:
             assert self._name is not None

@@ -11,7 +11,7 @@ import mmap
 from typing import TYPE_CHECKING, cast
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.transport.answers import Answer, Chunks, number, parse_head
+from aviato.transport.answers import Answer, Chunks, parse_head
 from aviato.transport.faults import CONNECT
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ COPIED_BYTES = 64 << 10
 MOST_PIECES = 64
 STEP_BYTES = 128 << 10
 ROOM_BYTES = 256 << 10
-_NO_BODY = (204, 304)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -193,21 +192,8 @@ class Connection(asyncio.BufferedProtocol):
                 raise ValueError("its head is too large")
         body = data[position - len(rest) :]
         self._head = b""
-        status, headers, version = parse_head(head.decode("latin-1"))
-        self._left, self._chunks = None, None
-        if status in _NO_BODY:
-            self._left = 0
-        elif (coding := headers.get("Transfer-Encoding")) is not None:
-            if coding.strip().lower() != "chunked":
-                raise ValueError(f"Transfer-Encoding {coding!r}")
-            self._chunks = Chunks()
-        elif "Content-Length" in headers:
-            (length,) = set(headers.getall("Content-Length"))
-            self._left = number(length.encode("latin-1"), 10)
-        until_end = self._left is None and self._chunks is None
-        self._again = not until_end and (
-            "close" not in (said := headers.get("Connection", "").lower()) and (version == "1.1" or "keep-alive" in said)
-        )
+        status, headers, self._left, chunked, self._again = parse_head(head)
+        self._chunks = Chunks() if chunked else None
         answer = self._answer = Answer(self, status, headers, self._left)
         self._coming.set_result(answer)
         if body or self._left == 0:

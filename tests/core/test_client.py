@@ -11,6 +11,9 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, SandboxDefaults
+from aviato.core.client import encode_create, encode_exec
+from aviato.wire.ids import new_lease_id, new_sandbox_id
+from aviato.wire.sandboxes import CreateSandbox
 from tests.core.fake import FakeServer, serving
 
 
@@ -162,3 +165,26 @@ def test_an_answer_that_is_no_json_is_a_typed_error(tmp_path: Path) -> None:
 
     found, _ = listing(tmp_path, [script])
     assert isinstance(found, aviato.SandboxUnavailableError)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tags": ["a"], "environment_variables": {"ä": '"x'}}, {"annotations": {"a": "b" * 70_000}}]
+)
+def test_creates_with_the_same_fields_are_their_own(fields: dict[str, Any]) -> None:
+    """What they have in common is encoded once; others' fields, and other sandboxes' ids, are in none of them."""
+    for common in (fields, {"image": "host"}, fields, dict(fields)):
+        for own in ({"sandbox_id": new_sandbox_id()}, {"sandbox_id": new_sandbox_id(), "lease_id": new_lease_id()}):
+            assert CreateSandbox.model_validate_json(encode_create(common, **own)) == CreateSandbox(**own, **common)
+
+
+def test_fields_that_the_wire_does_not_allow_are_refused_each_time() -> None:
+    fields = {"tags": ["\n"]}
+    for _ in range(2):
+        with pytest.raises(aviato.AviatoValidationError, match="tags"):
+            encode_create(fields, sandbox_id=new_sandbox_id())
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    for fields in ({"command": ["\ud800"]}, {"environment_variables": {"\ud800": "x"}}):
+        with pytest.raises(aviato.AviatoValidationError, match="not Unicode"):
+            encode_exec({"exec_id": "ex", **fields})

@@ -298,6 +298,34 @@ def test_cancelling_ends_everything(served: Any, session: aviato.Session) -> Non
         time.sleep(0.01)
 
 
+def test_options_that_cannot_be_meant_are_refused_before_anything_starts(session: aviato.Session) -> None:
+    with pytest.raises(TypeError, match="no parameter 'size'"):
+        evaluate([Task(code=RIGHT)], session=session, size=1)  # type: ignore[call-arg]
+    assert session.sandbox_count == 0
+
+
+def test_nothing_is_left_to_a_session_of_items_that_have_ended(session: aviato.Session) -> None:
+    """Their server ends them, and a session of a long run gathers none; each is counted once."""
+    outcomes = evaluate([Task(command=["sh", "-c", f"exit {code}"]) for code in (0, 3, 0)], session=session).result(50)
+    assert [outcome.passed for outcome in outcomes] == [True, False, True] and session.sandbox_count == 0
+    counted = session.get_metrics()
+    assert (counted["aviato/sandboxes_created"], counted["aviato/startup_count"]) == (3, 3)
+    assert (counted["aviato/exec_completed_ok"], counted["aviato/exec_completed_nonzero"]) == (2, 1)
+    assert not session._made
+
+
+def test_an_item_that_is_cancelled_counts_as_cancelled(session: aviato.Session) -> None:
+    running = evaluate([Task(command=["sleep", "60"])], session=session)
+    until = time.monotonic() + 20
+    while not session.get_metrics()["aviato/startup_count"] and time.monotonic() < until:
+        time.sleep(0.05)
+    running.items[0].cancel()
+    with pytest.raises(aviato.OperationCancelledError):
+        running.items[0].result(20)
+    counted = session.get_metrics()
+    assert (counted["aviato/exec_cancelled"], counted["aviato/executions"]) == (1, 0)
+
+
 def test_wrong_arguments_are_refused_at_once() -> None:
     with pytest.raises(TypeError, match="item 0 must be a Task"):
         evaluate(["print(1)"])  # type: ignore[list-item]

@@ -226,8 +226,20 @@ def test_idle_connections_are_closed_after_a_while(tmp_path: Path) -> None:
 
 
 def test_headers_are_found_whatever_their_case() -> None:
-    status, headers, version = parse_head("HTTP/1.1 409 Conflict\r\nRetry-After:  7 \r\nX: a\r\nX: b")
-    assert (status, version, headers["retry-after"], headers.getall("x")) == (409, "1.1", "7", ["a", "b"])
+    head = parse_head(b"HTTP/1.1 409 Conflict\r\nRetry-After:  7 \r\nX: a\r\nX: b")
+    assert (head.status, head.headers["retry-after"], head.headers.getall("x")) == (409, "7", ["a", "b"])
+    assert (head.length, head.chunked, head.again) == (None, False, False)
+
+
+def test_heads_that_differ_are_not_taken_for_each_other() -> None:
+    """Those that are equal are parsed once, and nobody can change what others read; one that is wrong is wrong each time."""
+    first, second = (parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: %d" % length) for length in (5, 6))
+    assert (first.length, second.length, first.again) == (5, 6, True)
+    assert parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5") == first
+    assert not hasattr(first.headers, "add")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Transfer-Encoding"):
+            parse_head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip")
 
 
 def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:
