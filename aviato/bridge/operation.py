@@ -204,7 +204,7 @@ class OperationRef(Generic[T]):
         loop = asyncio.get_running_loop()
         task = self._task
         if task is not None and self._thread.is_current():
-            await ended(task)  # No thread has to be woken; what the task's own end does was asked for before.
+            await ended(task)  # No thread has to be woken. `_finish` was asked for before, so it has run then.
             return
         waiter: asyncio.Future[None] = loop.create_future()
 

@@ -15,12 +15,10 @@ T = TypeVar("T")
 
 
 async def ended(task: asyncio.Future[Any]) -> None:
-    """Wait until a task of this loop has ended, however it did; who is cancelled leaves it running.
+    """Wait until a task of this loop has ended, however it did, and the callbacks that it had before have run.
 
-    As `asyncio.wait` for one, which does more than all the rest of a short wait.
+    Who is cancelled leaves it running. As `asyncio.wait` for one, which does more than all the rest of a short wait.
     """
-    if task.done():
-        return
     waiter: asyncio.Future[None] = task.get_loop().create_future()
 
     def wake(_: object) -> None:

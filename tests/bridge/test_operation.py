@@ -537,3 +537,27 @@ def ended(ref):
     over = threading.Event()
     ref.add_done_callback(lambda _: over.set())
     assert over.wait(5)
+
+
+def test_awaited_on_its_own_loop_between_the_end_of_the_work_and_what_that_does():
+    """The work has returned, and its outcome is there a turn of the loop later: whoever came in between must not block it."""
+
+    async def main():
+        gate = asyncio.get_running_loop().create_future()
+
+        async def work():
+            await gate
+            return 7
+
+        async def wait():
+            await gate
+            return await ref
+
+        ref = start(work())
+        await asyncio.sleep(0.05)  # The work waits for the gate now, and is woken before the other.
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        gate.set_result(None)
+        return await waiting
+
+    assert start(main()).result(10) == 7
