@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +26,8 @@ TURN_BYTES = 1 << 20
 MAX_IOVECS = 64
 COPIED_BYTES = 8 << 10
 """A payload below this goes out in one piece with its head: copying it costs less than a piece more."""
+
+_FD = struct.Struct("=i")
 
 
 class Source(Protocol):
@@ -66,6 +70,7 @@ class Connection:
         self._out_bytes = 0
         self._sources: deque[Source] = deque()
         self._blocked = False
+        self._descriptors: deque[int] | None = None
 
     def begin(self, fd: int) -> None:
         """Speak over this socket, and own it from now on."""
@@ -143,7 +148,18 @@ class Connection:
             os.close(self._fd)
             self._out.clear()
             self._sources.clear()
+            for fd in self._descriptors or ():
+                os.close(fd)
             self._on_close(self)
+
+    def expect_descriptors(self) -> None:
+        """The server is about to send some: whoever reads nothing but bytes loses them."""
+        if self._descriptors is None:
+            self._descriptors = deque()
+
+    def descriptor(self) -> int | None:
+        """The next that has come, for whoever owns it from now on."""
+        return self._descriptors.popleft() if self._descriptors else None
 
     def _fill(self) -> None:
         # One pass: a source that never runs dry gets its next piece in a later turn of the loop, after the others.
@@ -175,7 +191,7 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            count = os.readv(self._fd, [self._room])
+            count = os.readv(self._fd, [self._room]) if self._descriptors is None else self._read_all(self._descriptors)
         except BlockingIOError:
             return
         except OSError:
@@ -185,6 +201,20 @@ class Connection:
             return
         self.last_heard = self._loop.now()
         self.take(self._room[:count])
+
+    def _read_all(self, found: deque[int]) -> int:
+        """As `readv`, and what descriptors come with it."""
+        sock = socket.socket(fileno=self._fd)
+        try:
+            count, ancillary, _, _ = sock.recvmsg_into(
+                [self._room], socket.CMSG_SPACE(_FD.size), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+            )
+        finally:
+            sock.detach()
+        for _, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                found.extend(fd for (fd,) in _FD.iter_unpack(data[: len(data) // _FD.size * _FD.size]))
+        return count
 
     def take(self, data: bytes | memoryview) -> None:
         """What the other side has sent."""

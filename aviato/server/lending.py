@@ -1,0 +1,157 @@
+"""Memory that clients on this machine lend: its descriptors are taken here and passed on, and nothing here looks into it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoValidationError
+from aviato.wire.memory import MOST_PIECES, NUMBER, REFUSED
+
+if TYPE_CHECKING:
+    from aviato.server.callers import Caller
+    from aviato.server.supervisor.link import SupervisorLink
+
+F_GET_SEALS = 1034
+_FD = struct.Struct("=i")
+_ONE = socket.CMSG_LEN(_FD.size)
+
+
+class Memory:
+    """A piece of it.
+
+    Attributes:
+        fd: of it; -1 once it was taken back.
+        borrower: the sandbox that has it: what one can write to, no other reads.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.borrower: str | None = None
+        self._links: dict[SupervisorLink, asyncio.Task[int]] = {}
+
+    async def number(self, link: SupervisorLink) -> int:
+        """By which the supervisor knows it, which is given it the first time."""
+        passed = self._links.get(link)
+        if passed is None or (passed.done() and (passed.cancelled() or passed.exception() is not None)):
+            if self.fd < 0:
+                raise refused("it was taken back")
+            passed = self._links[link] = asyncio.get_running_loop().create_task(link.lend(self.fd))
+        return await asyncio.shield(passed)
+
+    def close(self) -> None:
+        """It was taken back."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            for link, passed in self._links.items():
+                if passed.done() and not passed.cancelled() and passed.exception() is None:
+                    link.give_back(passed.result())
+            self._links.clear()
+
+
+class Lender:
+    """One connection of a client that lends.
+
+    Args:
+        sock: of it; owned.
+        caller: whose it is.
+    """
+
+    def __init__(self, sock: socket.socket, caller: Caller) -> None:
+        self.name = secrets.token_hex(16)
+        self.caller = caller
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sock = sock
+        self._lent: dict[int, Memory] = {}
+        sock.setblocking(False)
+        asyncio.get_running_loop().add_reader(sock.fileno(), self.take)
+
+    def find(self, number: int) -> Memory | None:
+        """The piece of this number."""
+        self.take()
+        return self._lent.get(number)
+
+    def take(self) -> None:
+        """What has come: a client asks over another connection as soon as it has sent it."""
+        while self._sock.fileno() >= 0:
+            try:
+                data, ancillary, _, _ = self._sock.recvmsg(NUMBER.size, _ONE, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, ancillary = b"", []
+            fds = [_FD.unpack(found[: _FD.size])[0] for _, kind, found in ancillary if kind == socket.SCM_RIGHTS]
+            if len(data) < NUMBER.size:
+                self.close()
+                return
+            (number,) = NUMBER.unpack(data)
+            if (older := self._lent.pop(number, None)) is not None:
+                older.close()
+            for fd in fds:
+                if len(self._lent) < MOST_PIECES and _is_memory(fd):
+                    self._lent[number] = Memory(fd)
+                else:
+                    os.close(fd)
+
+    def close(self) -> None:
+        """The client has gone."""
+        if self._sock.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+            self._sock.close()
+        for memory in self._lent.values():
+            memory.close()
+        self._lent.clear()
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class Lenders:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Lender] = {}
+
+    def add(self, lender: Lender) -> None:
+        """It begins."""
+        self._by_name[lender.name] = lender
+
+    def remove(self, lender: Lender) -> None:
+        """It is over."""
+        self._by_name.pop(lender.name, None)
+        lender.close()
+
+    def memory(self, name: str, sandbox_id: str, caller: Caller) -> Memory:
+        """What a request names.
+
+        Raises:
+            AviatoValidationError: there is none of this name for this caller and this sandbox.
+        """
+        lender_name, _, number = name.partition(".")
+        lender = self._by_name.get(lender_name)
+        memory = None
+        if lender is not None and lender.caller.tenant == caller.tenant and number.isdecimal():
+            memory = lender.find(int(number))
+        if memory is None or memory.borrower not in (None, sandbox_id):
+            raise refused("no memory of this name was lent to this sandbox")
+        memory.borrower = sandbox_id
+        return memory
+
+
+def refused(message: str) -> AviatoValidationError:
+    """What tells a client to send by the socket."""
+    return AviatoValidationError(message, reason=REFUSED, field_violations={"memory": message})
+
+
+def _is_memory(fd: int) -> bool:
+    """Whether it is memory and nothing else: no file, device or directory of this machine goes into a sandbox."""
+    try:
+        fcntl.fcntl(fd, F_GET_SEALS)
+    except OSError:
+        return False
+    return os.fstat(fd).st_nlink == 0

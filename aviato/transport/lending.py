@@ -1,0 +1,223 @@
+"""Memory lent to a server on the same machine, so that contents of files go by no socket. See `wire.memory`.
+
+A piece of it serves one sandbox and is kept for a moment, since new memory costs as much as sockets do: it begins with the
+second large file of a sandbox. It is never mapped here, only read and written by calls: nobody who has it, too, can end this
+process by shortening it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.transport.answers import parse_head
+from aviato.wire.memory import MOST_BYTES, MOST_PIECES, NAME_HEADER, NUMBER, REFUSED, UPGRADE
+from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KEPT_SECONDS = 5.0
+"""How long a piece is kept that nobody uses."""
+CONNECT_SECONDS = 1.0
+REMEMBERED = 1024
+"""Sandboxes that are known to have large files."""
+
+
+class Memory:
+    """One piece, for one request at a time.
+
+    Args:
+        lender: it belongs to.
+        sandbox_id: that it serves.
+        number: of it.
+        fd: of it.
+
+    Attributes:
+        name: for requests.
+        used_at: when it was, by the loop's clock.
+    """
+
+    def __init__(self, lender: Lender, sandbox_id: str, number: int, fd: int) -> None:
+        self.name = f"{lender.name}.{number}"
+        self.sandbox_id = sandbox_id
+        self.number = number
+        self.busy = True
+        self.used_at = 0.0
+        self._lender = lender
+        self._fd = fd
+
+    def put(self, content: Sequence[bytes]) -> None:
+        """Write to it."""
+        position = 0
+        for piece in content:
+            view = memoryview(piece)
+            while view:
+                count = os.pwrite(self._fd, view, position)
+                position, view = position + count, view[count:]
+
+    def get(self, size: int) -> bytes:
+        """What was put into it by the sandbox's side.
+
+        Raises:
+            SandboxUnavailableError: there is less.
+        """
+        content = os.pread(self._fd, min(size, MOST_BYTES), 0)
+        if len(content) != size:
+            raise SandboxUnavailableError(f"{len(content)} of {size} bytes are in the memory that was lent", reason=REFUSED)
+        return content
+
+    def keep(self) -> None:
+        """The request has its answer."""
+        self.busy = False
+        self._lender.kept(self)
+
+    def drop(self) -> None:
+        """Nobody knows who may still use it: it serves no other request."""
+        self._lender.drop(self)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._fd)
+
+
+class Lender:
+    """What one loop lends to one server.
+
+    Args:
+        address: of the server's socket, as `connect` takes it.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.name = ""
+        self._address = address
+        self._sock: socket.socket | None = None
+        self._able = True
+        self._connecting = False
+        self._pieces: dict[str, Memory] = {}
+        self._large: dict[str, None] = {}
+        self._last = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def noted(self, sandbox_id: str) -> None:
+        """A large file of this sandbox went by the socket."""
+        self._large[sandbox_id] = None
+        while len(self._large) > REMEMBERED:
+            del self._large[next(iter(self._large))]
+
+    async def memory(self, sandbox_id: str) -> Memory | None:
+        """A piece for a request, which must `keep` or `drop` it; None where the socket will do."""
+        found = self._pieces.get(sandbox_id)
+        if found is not None:
+            if found.busy:
+                return None
+            found.busy = True
+            return found
+        if not self._able or sandbox_id not in self._large or len(self._pieces) >= MOST_PIECES:
+            return None
+        if self._sock is None and not await self._connect():
+            return None
+        return None if sandbox_id in self._pieces else self._new(sandbox_id)
+
+    def kept(self, memory: Memory) -> None:
+        """It is free again."""
+        loop = asyncio.get_running_loop()
+        memory.used_at = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(KEPT_SECONDS, self._look)
+
+    def drop(self, memory: Memory) -> None:
+        """Take a piece back."""
+        if self._pieces.get(memory.sandbox_id) is memory:
+            del self._pieces[memory.sandbox_id]
+            memory.close()
+            self._send(NUMBER.pack(memory.number), None)
+
+    def close(self) -> None:
+        """Take all of it back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for memory in self._pieces.values():
+            memory.close()
+        self._pieces.clear()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _new(self, sandbox_id: str) -> Memory | None:
+        try:
+            fd = os.memfd_create("aviato", os.MFD_CLOEXEC)
+        except (OSError, AttributeError):
+            self._able = False
+            return None
+        self._last += 1
+        memory = self._pieces[sandbox_id] = Memory(self, sandbox_id, self._last, fd)
+        if not self._send(NUMBER.pack(memory.number), fd):
+            return None
+        return memory
+
+    def _send(self, data: bytes, fd: int | None) -> bool:
+        """At once or not at all; then the connection is of no use, nor is what was lent over it."""
+        if self._sock is None:
+            return False
+        try:
+            socket.send_fds(self._sock, [data], [] if fd is None else [fd])
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    async def _connect(self) -> bool:
+        if self._connecting:
+            return False
+        self._connecting = True
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self._able = await self._upgrade(sock)
+            if self._able:
+                self._sock = sock
+            return self._able
+        except (OSError, ValueError, TimeoutError):
+            return False  # Whoever asks over the usual connections learns what is wrong with this server.
+        finally:
+            self._connecting = False
+            if self._sock is not sock:
+                sock.close()
+
+    async def _upgrade(self, sock: socket.socket) -> bool:
+        """Whether the server takes memory."""
+        loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, self._address)
+        head = f"POST /v1/memory HTTP/1.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
+        head += f"Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\nContent-Length: 0\r\n\r\n"
+        await loop.sock_sendall(sock, head.encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            piece = await loop.sock_recv(sock, 4096)
+            if not piece:
+                return False
+            answer += piece
+        protocol, status, rest = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split(" ", 2)
+        if status != "101":
+            return False
+        # Those that it reads are never so low: the rest is a head like any other.
+        _, headers, _ = parse_head(f"{protocol} 200 {rest}")
+        self.name = headers.get(NAME_HEADER, "")
+        return bool(self.name)
+
+    def _look(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        before = loop.time() - KEPT_SECONDS
+        for memory in [one for one in self._pieces.values() if not one.busy and one.used_at <= before]:
+            self.drop(memory)
+        if self._pieces:
+            self._timer = loop.call_later(KEPT_SECONDS, self._look)
+        else:
+            self.close()  # Else a server that ends when nobody needs it would stay for this connection.
