@@ -16,6 +16,7 @@ from aviato.wire.memory import MOST_PIECES, NUMBER, REFUSED
 if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.supervisor.link import SupervisorLink
+    from aviato.server.supervisor.subscription import Subscription
 
 F_GET_SEALS = 1034
 _FD = struct.Struct("=i")
@@ -35,13 +36,13 @@ class Memory:
         self.borrower: str | None = None
         self._links: dict[SupervisorLink, asyncio.Task[int]] = {}
 
-    async def number(self, link: SupervisorLink) -> int:
-        """By which the supervisor knows it, which is given it the first time."""
+    async def number(self, link: SupervisorLink, output: tuple[Subscription, int] | None = None) -> int:
+        """By which the supervisor knows it, which is given it the first time; an `output` is then kept there."""
         passed = self._links.get(link)
         if passed is None or (passed.done() and (passed.cancelled() or passed.exception() is not None)):
             if self.fd < 0:
                 raise refused("it was taken back")
-            passed = self._links[link] = asyncio.get_running_loop().create_task(link.lend(self.fd))
+            passed = self._links[link] = asyncio.get_running_loop().create_task(link.lend(self.fd, output))
         return await asyncio.shield(passed)
 
     def close(self) -> None:

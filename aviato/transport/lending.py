@@ -8,21 +8,27 @@ process by shortening it.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import socket
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport.answers import parse_head
-from aviato.wire.memory import MOST_BYTES, MOST_PIECES, NAME_HEADER, NUMBER, REFUSED, UPGRADE
+from aviato.wire.memory import CONFIRMED, CONFIRMED_AT, MOST_BYTES, MOST_PIECES, NAME_HEADER, NUMBER, REFUSED, UPGRADE
 from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 KEPT_SECONDS = 5.0
 """How long a piece is kept that nobody uses."""
 CONNECT_SECONDS = 1.0
+ROOM_BYTES = 256 << 10
+MOST_REFUSALS = 3
+"""One after the other."""
 REMEMBERED = 1024
 """Sandboxes that are known to have large files."""
 
@@ -32,7 +38,7 @@ class Memory:
 
     Args:
         lender: it belongs to.
-        sandbox_id: that it serves.
+        use: the sandbox that it serves, or the command.
         number: of it.
         fd: of it.
 
@@ -41,9 +47,9 @@ class Memory:
         used_at: when it was, by the loop's clock.
     """
 
-    def __init__(self, lender: Lender, sandbox_id: str, number: int, fd: int) -> None:
+    def __init__(self, lender: Lender, use: str, number: int, fd: int) -> None:
         self.name = f"{lender.name}.{number}"
-        self.sandbox_id = sandbox_id
+        self.use = use
         self.number = number
         self.busy = True
         self.used_at = 0.0
@@ -51,13 +57,18 @@ class Memory:
         self._fd = fd
 
     def put(self, content: Sequence[bytes]) -> None:
-        """Write to it."""
+        """Write to it.
+
+        Raises:
+            SandboxUnavailableError: it takes no more.
+        """
         position = 0
-        for piece in content:
-            view = memoryview(piece)
-            while view:
-                count = os.pwrite(self._fd, view, position)
-                position, view = position + count, view[count:]
+        with _told():
+            for piece in content:
+                view = memoryview(piece)
+                while view:
+                    count = os.pwrite(self._fd, view, position)
+                    position, view = position + count, view[count:]
 
     def get(self, size: int) -> bytes:
         """What was put into it by the sandbox's side.
@@ -65,10 +76,35 @@ class Memory:
         Raises:
             SandboxUnavailableError: there is less.
         """
-        content = os.pread(self._fd, min(size, MOST_BYTES), 0)
+        with _told():
+            content = os.pread(self._fd, min(size, MOST_BYTES), 0)
         if len(content) != size:
-            raise SandboxUnavailableError(f"{len(content)} of {size} bytes are in the memory that was lent", reason=REFUSED)
+            raise _missing(size - len(content))
         return content
+
+    def pieces(self, position: int, size: int) -> Iterator[memoryview]:
+        """What lies in it from there on, in pieces that are good until the next.
+
+        Raises:
+            SandboxUnavailableError: there is less.
+        """
+        room = _room()
+        while size:
+            with _told():
+                count = os.preadv(self._fd, [room[:size]], position)
+            if not count:
+                raise _missing(size)
+            position, size = position + count, size - count
+            yield room[:count]
+
+    def confirm(self, offset: int) -> None:
+        """Say in it how much of an output is here, see `wire.memory`.
+
+        Raises:
+            SandboxUnavailableError: it cannot be said.
+        """
+        with _told():
+            os.pwrite(self._fd, CONFIRMED.pack(offset), CONFIRMED_AT)
 
     def keep(self) -> None:
         """The request has its answer."""
@@ -80,8 +116,29 @@ class Memory:
         self._lender.drop(self)
 
     def close(self) -> None:
-        """Let go of it."""
-        os.close(self._fd)
+        """Let go of it; it is of no use from then on."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _missing(size: int) -> SandboxUnavailableError:
+    return SandboxUnavailableError(f"{size} bytes are missing in the memory that was lent", reason=REFUSED)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the kernel refuses is for the socket to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxUnavailableError(f"memory that was lent is of no use: {error}", reason=REFUSED) from None
+
+
+@cache
+def _room() -> memoryview:
+    """Kept, since new memory for each piece would cost more than its bytes."""
+    return memoryview(mmap.mmap(-1, ROOM_BYTES))
 
 
 class Lender:
@@ -96,34 +153,54 @@ class Lender:
         self._address = address
         self._sock: socket.socket | None = None
         self._able = True
+        self._refusals = 0
         self._connecting = False
         self._pieces: dict[str, Memory] = {}
         self._large: dict[str, None] = {}
         self._last = 0
         self._timer: asyncio.TimerHandle | None = None
+        """Looks for what nobody uses."""
 
-    def noted(self, sandbox_id: str) -> None:
-        """A large file of this sandbox went by the socket."""
-        self._large[sandbox_id] = None
+    def noted(self, what: str) -> None:
+        """A large file of this sandbox went by the socket, or large output of it came."""
+        self._large[what] = None
         while len(self._large) > REMEMBERED:
             del self._large[next(iter(self._large))]
 
+    def is_noted(self, what: str) -> bool:
+        """Whether `noted` was told this."""
+        return what in self._large
+
     async def memory(self, sandbox_id: str) -> Memory | None:
         """A piece for a request, which must `keep` or `drop` it; None where the socket will do."""
-        found = self._pieces.get(sandbox_id)
+        return await self._piece(sandbox_id) if sandbox_id in self._large else None
+
+    async def output(self, exec_id: str) -> Memory | None:
+        """A piece for what a command prints, which must be dropped at its end; None where the socket will do."""
+        return await self._piece(exec_id)
+
+    async def _piece(self, use: str) -> Memory | None:
+        found = self._pieces.get(use)
         if found is not None:
             if found.busy:
                 return None
             found.busy = True
             return found
-        if not self._able or sandbox_id not in self._large or len(self._pieces) >= MOST_PIECES:
+        if not self._able or len(self._pieces) >= MOST_PIECES:
             return None
         if self._sock is None and not await self._connect():
             return None
-        return None if sandbox_id in self._pieces else self._new(sandbox_id)
+        return None if use in self._pieces else self._new(use)
+
+    def refused(self) -> None:
+        """The server did not know what was lent: it is another one, or what is between here and there loses descriptors."""
+        self.close()
+        self._refusals += 1
+        self._able = self._refusals < MOST_REFUSALS
 
     def kept(self, memory: Memory) -> None:
         """It is free again."""
+        self._refusals = 0
         loop = asyncio.get_running_loop()
         memory.used_at = loop.time()
         if self._timer is None:
@@ -131,8 +208,8 @@ class Lender:
 
     def drop(self, memory: Memory) -> None:
         """Take a piece back."""
-        if self._pieces.get(memory.sandbox_id) is memory:
-            del self._pieces[memory.sandbox_id]
+        if self._pieces.get(memory.use) is memory:
+            del self._pieces[memory.use]
             memory.close()
             self._send(NUMBER.pack(memory.number), None)
 
@@ -148,14 +225,14 @@ class Lender:
             self._sock.close()
             self._sock = None
 
-    def _new(self, sandbox_id: str) -> Memory | None:
+    def _new(self, use: str) -> Memory | None:
         try:
             fd = os.memfd_create("aviato", os.MFD_CLOEXEC)
         except (OSError, AttributeError):
             self._able = False
             return None
         self._last += 1
-        memory = self._pieces[sandbox_id] = Memory(self, sandbox_id, self._last, fd)
+        memory = self._pieces[use] = Memory(self, use, self._last, fd)
         if not self._send(NUMBER.pack(memory.number), fd):
             return None
         return memory

@@ -14,6 +14,9 @@ NAME_HEADER = "Aviato-Memory"
 """Of the answer: the name of the connection."""
 BYTES_HEADER = "Aviato-Memory-Bytes"
 """Of an answer whose body is empty since so many bytes of it lie in memory that was lent."""
+CONFIRMED = struct.Struct("<Q")
+CONFIRMED_AT = 4 << 20
+"""Behind the bytes of an output, its reader says there up to which offset of the stream it has them: no request is needed."""
 NUMBER = struct.Struct("!I")
 MOST_BYTES = 4 << 20
 """Of a file that goes this way, so that process 1 does little else for a millisecond."""

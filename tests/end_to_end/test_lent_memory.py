@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
+import random
 import signal
 import socket
 import threading
@@ -153,6 +154,86 @@ def test_a_server_that_dies_is_asked_by_the_socket(make_server: Any, used: list[
             round_trip(sandbox, os.urandom(SIZE))
             round_trip(sandbox, os.urandom(SIZE))
             assert len(used) > before
+
+
+SIZE_PRINTED = 24_000_000
+PRINT = "import random, sys; r, out = random.Random(3), sys.stdout.buffer\n"
+PRINT += f"for _ in range({SIZE_PRINTED // 50_000}): out.write(r.randbytes(50_000))"
+
+
+@pytest.fixture(scope="module")
+def printed() -> bytes:
+    pick = random.Random(3)
+    return b"".join(pick.randbytes(50_000) for _ in range(SIZE_PRINTED // 50_000))
+
+
+@pytest.fixture
+def lent_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much output came by memory, piece by piece."""
+    found: list[int] = []
+    pieces = lending.Memory.pieces
+
+    def counting(self: lending.Memory, position: int, size: int) -> Iterator[memoryview]:
+        found.append(size)
+        return pieces(self, position, size)
+
+    monkeypatch.setattr(lending.Memory, "pieces", counting)
+    return found
+
+
+def test_large_output_comes_by_memory(sandbox: aviato.Sandbox, printed: bytes, lent_bytes: list[int]) -> None:
+    for _ in range(3):
+        lent_bytes.clear()
+        result = sandbox.exec(["python3", "-c", PRINT], max_output_bytes=1 << 30).result()
+        assert result.stdout_bytes == printed
+        assert sum(lent_bytes) > SIZE_PRINTED // 2
+    result = sandbox.exec(["python3", "-c", PRINT.replace("stdout", "stderr")], max_output_bytes=1 << 30).result()
+    assert result.stderr_bytes == printed
+
+
+def test_large_output_from_asyncio(served: Any, printed: bytes, lent_bytes: list[int]) -> None:
+    async def work() -> None:
+        async with aviato.AsyncClient() as client:
+            sandbox = await client.sandbox()
+            running = [sandbox.exec(["python3", "-c", PRINT], max_output_bytes=1 << 30) for _ in range(3)]
+            for result in await asyncio.gather(*running):
+                assert result.stdout_bytes == printed
+
+    asyncio.run(work())
+    assert lent_bytes
+
+
+def test_who_reads_along_slowly_gets_all_of_it(sandbox: aviato.Sandbox, printed: bytes, lent_bytes: list[int]) -> None:
+    process = sandbox.exec(["python3", "-c", PRINT])
+    found = b""
+    for piece in process.stdout.raw():
+        found += piece
+        if len(found) < SIZE_PRINTED // 2:
+            threading.Event().wait(0.01)
+    assert found == printed and lent_bytes
+
+
+def test_a_server_that_dies_loses_no_output(make_server: Any, printed: bytes, lent_bytes: list[int]) -> None:
+    server = make_server()
+    slowly = PRINT.replace("out.write", "__import__('time').sleep(0.002); out.write")
+    with aviato.Session(defaults=aviato.SandboxDefaults(base_url=server.url)) as session:
+        sandbox = session.sandbox()
+        process = sandbox.exec(["python3", "-c", slowly], max_output_bytes=1 << 30)
+        assert _until(lambda: len(lent_bytes) > 3)
+        server.stop(signal.SIGKILL)
+        server.restart()
+        assert process.result().stdout_bytes == printed
+
+
+def test_another_reader_takes_over(sandbox: aviato.Sandbox, printed: bytes, lent_bytes: list[int]) -> None:
+    process = sandbox.exec(["sh", "-c", 'python3 -c "$0"; sleep 0.5; python3 -c "$0"', PRINT], max_output_bytes=1 << 30)
+    assert _until(lambda: process.stdout.total_bytes == SIZE_PRINTED)
+    assert lent_bytes
+    other = sandbox.attach(process.exec_id, stdout_offset=SIZE_PRINTED)
+    with pytest.raises(aviato.SandboxError):
+        process.result()
+    found = b"".join(other.stdout.raw())
+    assert found == printed and other.result().stdout_bytes_total == 2 * SIZE_PRINTED
 
 
 @pytest.fixture

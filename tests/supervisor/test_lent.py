@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+import random
 
 import pytest
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.wire.files import FilePart
-from aviato.wire.memory import LEAST_BYTES, MOST_BYTES, REFUSED
+from aviato.wire.frames import PLACE, FrameType
+from aviato.wire.memory import CONFIRMED, CONFIRMED_AT, LEAST_BYTES, MOST_BYTES, REFUSED
 
 pytestmark = pytest.mark.anyio
 
@@ -123,3 +126,86 @@ async def test_no_command_has_it(box, memory):
     await box.link.lend(memory)
     listed = await box.sh("ls -l /proc/self/fd; sleep 0; ls -l /proc/$$/fd")
     assert listed.returncode == 0 and "memfd" not in listed.stdout
+
+
+def random_bytes(size):
+    """A program that prints them, and what it prints."""
+    program = "import random, sys; r, out = random.Random(3), sys.stdout.buffer\n"
+    program += f"for _ in range({size // 50_000}): out.write(r.randbytes(50_000))"
+    pick = random.Random(3)
+    return ["python3", "-c", program], b"".join(pick.randbytes(50_000) for _ in range(size // 50_000))
+
+
+async def by_memory(box, memory, subscription, *, confirm=True, content=b"", until=None):
+    """What a subscription tells of stdout, and how much of it lay in the memory."""
+    lent = 0
+    async for frame in subscription:
+        if frame.type == FrameType.DATA and frame.stream == 1:
+            assert frame.offset == len(content)
+            content += frame.payload
+            box.link.acknowledge(subscription.exec_id, len(content), 0, False)
+        elif frame.type == FrameType.LENT:
+            place, size = PLACE.unpack(frame.payload)
+            assert frame.offset == len(content) and place + size <= CONFIRMED_AT
+            content += os.pread(memory, size, place)
+            lent += size
+            if confirm:
+                os.pwrite(memory, CONFIRMED.pack(len(content)), CONFIRMED_AT)
+        if until is not None and len(content) >= until:
+            break
+    return content, lent
+
+
+async def test_large_output_comes_by_it(box, memory):
+    """Round the ring some times, without a request that confirms anything."""
+    command, printed = random_bytes(30_000_000)
+    _, subscription = box.start(*command)
+    await box.link.lend(memory, (subscription, 1))
+    content, lent = await asyncio.wait_for(by_memory(box, memory, subscription), 30)
+    assert content == printed and lent > 20_000_000
+
+
+async def test_what_is_not_confirmed_is_kept(box, memory):
+    """A reader that was cut off gets all of it from where it was, and by the connection."""
+    command, printed = random_bytes(12_000_000)
+    exec_id, subscription = box.start(*command)
+    await box.link.lend(memory, (subscription, 1))
+    content, lent = await asyncio.wait_for(by_memory(box, memory, subscription, confirm=False, until=3_000_000), 30)
+    assert lent
+    subscription.close()
+    known = len(content) // 2
+    again = box.link.subscribe(None, exec_id, known, 0)
+    content, lent = await asyncio.wait_for(by_memory(box, memory, again, content=content[:known]), 30)
+    assert content == printed and not lent
+
+
+async def test_it_is_for_who_reads(box, memory):
+    """Another reader has no such memory, and must not be told places in it."""
+    command, printed = random_bytes(8_000_000)
+    exec_id, subscription = box.start(*command)
+    other = box.link.subscribe(None, exec_id)
+    with pytest.raises(AviatoValidationError):
+        await box.link.lend(memory, (subscription, 1))
+    content, lent = await asyncio.wait_for(by_memory(box, memory, other), 30)
+    assert content == printed and not lent
+
+
+async def test_a_terminal_has_none(box, memory):
+    exec_id, subscription = box.start("cat", terminal=(80, 24))
+    with pytest.raises(AviatoValidationError) as caught:
+        await box.link.lend(memory, (subscription, 1))
+    assert caught.value.reason == REFUSED
+    await box.link.cancel(exec_id)
+
+
+async def test_a_reader_that_confirms_nonsense_or_shortens_it_harms_itself_alone(box, memory):
+    command, _ = random_bytes(12_000_000)
+    exec_id, subscription = box.start(*command)
+    await box.link.lend(memory, (subscription, 1))
+    await by_memory(box, memory, subscription, until=3_000_000)
+    os.pwrite(memory, b"\xff" * 8, CONFIRMED_AT)
+    os.ftruncate(memory, 100)
+    await asyncio.sleep(0.1)
+    os.ftruncate(memory, 0)
+    await box.link.cancel(exec_id)
+    assert (await box.sh("echo on")).stdout == "on\n"

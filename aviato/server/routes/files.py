@@ -8,7 +8,7 @@ from aiohttp import web
 from pydantic import Field
 
 from aviato.exceptions import AviatoValidationError
-from aviato.server.routes.memory import memory_of
+from aviato.server.routes.memory import LentName, memory_of
 from aviato.server.routes.streaming import stream_archive, stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
@@ -17,8 +17,6 @@ from aviato.wire.memory import BYTES_HEADER, MOST_BYTES
 from aviato.wire.sandboxes import Text
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
-LentName = Annotated[str, Field(max_length=64)]
-"""See `wire.memory`."""
 Path = Annotated[Text, Field(min_length=1, max_length=4096)]
 
 

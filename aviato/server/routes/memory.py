@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from aiohttp import web
+from pydantic import Field
 
 from aviato.server.lending import Lender, Lenders, refused
 from aviato.server.routes.table import Call, Route
@@ -15,6 +16,8 @@ from aviato.wire.memory import NAME_HEADER, UPGRADE
 if TYPE_CHECKING:
     from aviato.server.lending import Memory
 
+LentName = Annotated[str, Field(max_length=64)]
+"""See `wire.memory`."""
 LENDERS = web.AppKey("lenders", Lenders)
 
 

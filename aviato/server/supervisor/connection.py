@@ -70,7 +70,9 @@ class Connection:
         self._out_bytes = 0
         self._sources: deque[Source] = deque()
         self._blocked = False
-        self._descriptors: deque[int] | None = None
+        self._descriptors: deque[int] = deque()
+        self._expected = 0
+        """How many of those are still to come."""
 
     def begin(self, fd: int) -> None:
         """Speak over this socket, and own it from now on."""
@@ -148,14 +150,13 @@ class Connection:
             os.close(self._fd)
             self._out.clear()
             self._sources.clear()
-            for fd in self._descriptors or ():
-                os.close(fd)
+            while self._descriptors:
+                os.close(self._descriptors.popleft())
             self._on_close(self)
 
-    def expect_descriptors(self) -> None:
-        """The server is about to send some: whoever reads nothing but bytes loses them."""
-        if self._descriptors is None:
-            self._descriptors = deque()
+    def expect_descriptor(self) -> None:
+        """The server is about to send one: whoever reads nothing but bytes loses it."""
+        self._expected += 1
 
     def descriptor(self) -> int | None:
         """The next that has come, for whoever owns it from now on."""
@@ -191,7 +192,7 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            count = os.readv(self._fd, [self._room]) if self._descriptors is None else self._read_all(self._descriptors)
+            count = self._read_all() if self._expected else os.readv(self._fd, [self._room])
         except BlockingIOError:
             return
         except OSError:
@@ -202,9 +203,9 @@ class Connection:
         self.last_heard = self._loop.now()
         self.take(self._room[:count])
 
-    def _read_all(self, found: deque[int]) -> int:
+    def _read_all(self) -> int:
         """As `readv`, and what descriptors come with it."""
-        sock = socket.socket(fileno=self._fd)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._fd)
         try:
             count, ancillary, _, _ = sock.recvmsg_into(
                 [self._room], socket.CMSG_SPACE(_FD.size), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
@@ -213,7 +214,8 @@ class Connection:
             sock.detach()
         for _, kind, data in ancillary:
             if kind == socket.SCM_RIGHTS:
-                found.extend(fd for (fd,) in _FD.iter_unpack(data[: len(data) // _FD.size * _FD.size]))
+                self._descriptors.extend(fd for (fd,) in _FD.iter_unpack(data[: len(data) // _FD.size * _FD.size]))
+                self._expected -= 1
         return count
 
     def take(self, data: bytes | memoryview) -> None:

@@ -31,11 +31,20 @@ class Lent:
         self._last = 0
         self._room: memoryview | None = None
 
-    def operations(self, reply: Callable[[Connection, int, dict[str, Any]], None]) -> dict[str, Operation]:
-        """What the server asks for, by name: that descriptors be looked for, one that came with the request, and its end."""
+    def operations(
+        self,
+        reply: Callable[[Connection, int, dict[str, Any]], None],
+        output: Callable[[Connection, dict[str, Any], int], None],
+    ) -> dict[str, Operation]:
+        """What the server asks for, by name: that a descriptor be looked for, one that came with the request, and its end.
+
+        Args:
+            reply: answers.
+            output: has an output kept in it, by a descriptor of its own.
+        """
 
         def lend(connection: Connection, channel: int, request: dict[str, Any]) -> None:
-            connection.expect_descriptors()
+            connection.expect_descriptor()
             reply(connection, channel, {})
 
         def lent(connection: Connection, channel: int, request: dict[str, Any]) -> None:
@@ -44,6 +53,8 @@ class Lent:
                 raise invalid("no descriptor came with it")
             self._last += 1
             self._fds[self._last] = fd
+            if (wanted := request.get("output")) is not None:
+                output(connection, wanted, os.dup(fd))
             reply(connection, channel, {"memory": self._last})
 
         def give_back(connection: Connection, channel: int, request: dict[str, Any]) -> None:

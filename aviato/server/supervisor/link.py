@@ -40,6 +40,9 @@ LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
 LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
+BUSY_LOOKS = 50
+BUSY_SECONDS = 0.001
+"""Between two of them."""
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
@@ -395,8 +398,12 @@ class SupervisorLink(asyncio.BufferedProtocol):
         async with in_time(path):
             await self._call(request)
 
-    async def lend(self, fd: int) -> int:
+    async def lend(self, fd: int, output: tuple[Subscription, int] | None = None) -> int:
         """Pass a descriptor of memory on to the supervisor; returns the number that requests name it by.
+
+        Args:
+            fd: of it.
+            output: who reads a command, and which of its streams is kept there: it gets LENT frames from then on.
 
         Raises:
             AviatoValidationError: it takes none, or none now.
@@ -404,13 +411,25 @@ class SupervisorLink(asyncio.BufferedProtocol):
         if FEATURE not in self.hello["features"]:
             raise AviatoValidationError(f"{self.sandbox_id} was made by a version that takes no memory", reason=REFUSED)
         await self._call({"op": "lend"})
-        # Nothing may come between: the descriptor goes beside the transport, which cannot send any.
-        if self._rest is None or self._transport is None or self._transport.get_write_buffer_size() or self._acks:
+        # The descriptor goes beside the transport, which cannot send any: once that has nothing more to send.
+        for _ in range(BUSY_LOOKS):
+            self._send_acks()
+            if self._transport is None or not self._transport.get_write_buffer_size():
+                break
+            await asyncio.sleep(BUSY_SECONDS)
+        if self._rest is None or self._transport is None or self._transport.get_write_buffer_size():
             raise AviatoValidationError(f"{self.sandbox_id} is busy", reason=REFUSED)
+        request: dict[str, Any] = {"op": "lent"}
+        if output is not None:
+            subscription, stream = output
+            number, current = self._subscriptions.get(subscription.exec_id, (0, None))
+            if current is not subscription:
+                raise AviatoValidationError(f"another reads {subscription.exec_id} now", reason=REFUSED)
+            request["output"] = {"exec_id": subscription.exec_id, "stream": stream, "channel": number}
         reply = ReplyChannel(self._loop)
         channel = self._open(reply)
         try:
-            self._rest.send(encode(FrameType.REQUEST, _json({"op": "lent"}), channel=channel), fd)
+            self._rest.send(encode(FrameType.REQUEST, _json(request), channel=channel), fd)
         except OSError as error:
             del self._channels[channel]
             raise AviatoValidationError(f"{self.sandbox_id} is busy: {error}", reason=REFUSED) from None

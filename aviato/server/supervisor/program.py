@@ -119,7 +119,7 @@ class Supervisor:
             "write": self._write,
             "read_tree": self._read_tree,
             "write_tree": self._write_tree,
-            **self._lent.operations(self._reply),
+            **self._lent.operations(self._reply, self._lend_output),
         }
         self._ports: Ports | None = None
         self.hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
@@ -411,6 +411,9 @@ class Supervisor:
     def _resize(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self.commands.find(request["exec_id"]).resize(request["width"], request["height"])
         self._reply(connection, channel)
+
+    def _lend_output(self, connection: Connection, request: dict[str, Any], memory: int) -> None:
+        self.commands.find(request["exec_id"]).lend(connection, request["channel"], request["stream"], memory)
 
     def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self.commands.cancelled(request["exec_id"])
