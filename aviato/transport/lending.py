@@ -12,7 +12,6 @@ import mmap
 import os
 import socket
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
@@ -88,7 +87,7 @@ class Memory:
         Raises:
             SandboxUnavailableError: there is less.
         """
-        room = _room()
+        room = self._lender.room()
         while size:
             with _told():
                 count = os.preadv(self._fd, [room[:size]], position)
@@ -135,12 +134,6 @@ def _told() -> Iterator[None]:
         raise SandboxUnavailableError(f"memory that was lent is of no use: {error}", reason=REFUSED) from None
 
 
-@cache
-def _room() -> memoryview:
-    """Kept, since new memory for each piece would cost more than its bytes."""
-    return memoryview(mmap.mmap(-1, ROOM_BYTES))
-
-
 class Lender:
     """What one loop lends to one server.
 
@@ -153,6 +146,7 @@ class Lender:
         self._address = address
         self._sock: socket.socket | None = None
         self._able = True
+        self._room: memoryview | None = None
         self._refusals = 0
         self._connecting = False
         self._pieces: dict[str, Memory] = {}
@@ -160,6 +154,12 @@ class Lender:
         self._last = 0
         self._timer: asyncio.TimerHandle | None = None
         """Looks for what nobody uses."""
+
+    def room(self) -> memoryview:
+        """Where a piece is read to: of this loop alone, and kept, since new memory for each would cost more than its bytes."""
+        if self._room is None:
+            self._room = memoryview(mmap.mmap(-1, ROOM_BYTES))
+        return self._room
 
     def noted(self, what: str) -> None:
         """A large file of this sandbox went by the socket, or large output of it came."""
