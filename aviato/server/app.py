@@ -63,8 +63,14 @@ def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.
     for route in sorted(routes, key=lambda route: route.path != EXECS):
         app.router.add_route(route.method, route.path, route.__call__)
     app.on_response_prepare.append(add_headers)
+    app.on_shutdown.append(_end_lending)
     app.cleanup_ctx.append(_running)
     return app
+
+
+async def _end_lending(app: web.Application) -> None:
+    """Their requests last for as long as their clients: the server's end does not wait for them."""
+    app[LENDERS].close()
 
 
 async def _running(app: web.Application) -> AsyncIterator[None]:

@@ -127,6 +127,11 @@ class Lenders:
         self._by_name.pop(lender.name, None)
         lender.close()
 
+    def close(self) -> None:
+        """End them all."""
+        for lender in self._by_name.values():
+            lender.close()
+
     def memory(self, name: str, sandbox_id: str, caller: Caller) -> Memory:
         """What a request names.
 
