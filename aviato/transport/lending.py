@@ -280,12 +280,11 @@ class Lender:
             if not piece:
                 return False
             answer += piece
-        protocol, status, rest = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split(" ", 2)
-        if status != "101":
+        protocol, status, rest = answer.partition(b"\r\n\r\n")[0].split(b" ", 2)
+        if status != b"101":
             return False
         # Those that it reads are never so low: the rest is a head like any other.
-        _, headers, _ = parse_head(f"{protocol} 200 {rest}")
-        self.name = headers.get(NAME_HEADER, "")
+        self.name = parse_head(b"%b 200 %b" % (protocol, rest)).headers.get(NAME_HEADER, "")
         return bool(self.name)
 
     def _look(self) -> None:
