@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import venv
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -67,7 +67,8 @@ def follow(command: driver.Command, first: int = 0) -> Told:
             if len(bodies) > len(command.cases["timeout_seconds"]) - first:
                 go.close()
             elif bodies[1:]:
-                go.write(b"g")
+                with suppress(BrokenPipeError):  # One that goes no further may be gone.
+                    go.write(b"g")
         assert child.wait(PATIENCE_SECONDS) == 0, _text(kept[2])
         return Told(bodies, *map(_text, kept[1:]))
 

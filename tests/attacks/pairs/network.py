@@ -46,7 +46,7 @@ class World:
         self.secrets = secrets
         self.asked: list[str] = []
         self.reached = False
-        self._serving: list[asyncio.Task[None]] = []
+        self._serving: dict[asyncio.Task[None], socket.socket] = {}
 
     def resolve(self, host: str) -> list[str]:
         """As the machine's resolver; each time the next of its answers, the last one again and again."""
@@ -61,13 +61,13 @@ class World:
         """As a connection of the proxy."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        self._serving.append(asyncio.create_task(self._serve(str(address), theirs)))
+        self._serving[asyncio.create_task(self._serve(str(address), theirs))] = theirs
         return ours
 
     async def _serve(self, address: str, sock: socket.socket) -> None:
         """A server that takes framing lightly: it strips names of fields, takes any line end, and prefers chunks."""
         reader, writer = await asyncio.open_connection(sock=sock, limit=16 << 20)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while head := await reader.readuntil(b"\r\n\r\n"):
                 fields = [line.partition(b":") for line in head.lower().split(b"\n")[1:]]
                 named = {name.strip(): value.strip() for name, _, value in fields}
@@ -80,13 +80,14 @@ class World:
                 secret = other or self.secrets is None or address in self.secrets
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + (b"secret" if secret else b"public"))
                 await writer.drain()
-        writer.close()
 
     async def end(self) -> None:
         """Nobody serves any more."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
+        for sock in self._serving.values():
+            sock.close()  # Also of who was cancelled before it began.
 
 
 @asynccontextmanager
