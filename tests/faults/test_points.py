@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -67,6 +67,24 @@ def test_a_store_that_cannot_be_written_refuses_creates_and_holds_up_nothing_els
         faulty.kill()
         faulty.start()
         assert stopped.get_status() == "terminated" and old.exec(["echo", "on"]).result().stdout == "on\n"
+
+
+def test_files_stay_though_a_full_disk_kept_their_sandbox_off_the_record(make_faulty: Callable[..., FaultyServer]) -> None:
+    """What the next server finds on record is a sandbox that nobody was told of."""
+    server = make_faulty(max_sandboxes=1)
+    with aviato.Sandbox(base_url=server.url) as first:
+        first.wait()
+        box = aviato.Sandbox(base_url=server.url)
+        starting = box.start()
+        until(lambda: box.get_status() == "pending", 10)
+        server.arm("fail", "store.before")
+        first.stop().result()
+        starting.result(20)
+        box.write_file("a/data", b"kept").result()
+        server.kill()
+        server.start()
+        assert box.exec(["cat", "a/data"]).result().stdout == "kept"
+        box.stop().result()
 
 
 def test_a_lease_ends_while_the_store_cannot_be_written(faulty: FaultyServer) -> None:

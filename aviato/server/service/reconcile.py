@@ -176,9 +176,13 @@ class Reconciliation:
             self._lives.ask_to_end(box, asked)
 
     async def _is_unused(self, box: LiveSandbox, link: SupervisorLink | None) -> bool:
-        """Whether nothing has run in a sandbox that is not known to run, so that it can be made again."""
+        """Whether nobody can have used a sandbox that is not known to run, so that it can be made again.
+
+        Once its supervisor was told what holds inside somebody may have, though a full disk kept the server from putting on
+        record that it runs: files may be there. An earlier supervisor tells of commands only.
+        """
         if link is not None:
-            return not link.hello["execs"]
+            return not (link.hello["execs"] or link.hello.get("configured"))
         if box.sandbox_id not in await self._backend.place_ids():
             return True
         # Commands come later; the main one may have run, and then its supervisor was killed before it could be told.

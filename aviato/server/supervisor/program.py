@@ -94,6 +94,7 @@ class Supervisor:
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self.commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
+        self._configured = False
         self._orphan_due = self._last_heard = 0.0
         self._orphan_timer: Timer
         self._lifetime_end = float("inf")
@@ -232,6 +233,7 @@ class Supervisor:
         now = {
             "pid_namespace": self._pid_namespace,
             "orphan_timeout_seconds": self._orphan_seconds,
+            "configured": self._configured,
             "execs": self.commands.summary(),
         }
         connection.send(FrameType.HELLO, self.hello + _compact(now).encode()[1:])
@@ -327,6 +329,7 @@ class Supervisor:
         self._limit_life(request)
 
     def _settle(self, request: dict[str, Any], began: float) -> None:
+        self._configured = True
         lifetime = request["max_lifetime_seconds"]
         self._lifetime_end = float("inf") if lifetime is None else began + lifetime
         self.commands.environment = request["environment"]
