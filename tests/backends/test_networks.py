@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +166,23 @@ async def test_a_sandbox_has_its_own_while_it_lives_and_never_one_that_was_used(
                     assert (await box.python(sent)).stdout == "1\n"
             await asyncio.sleep(0.03)
         assert len(set(seen)) < len(seen)
+
+
+def held_by(backend):
+    """How many a template holds."""
+    folder = Path(f"/proc/{backend._template._process.pid}/fd")
+    return sum(os.readlink(one).startswith("net:") for one in folder.iterdir())
+
+
+async def test_a_template_that_nobody_asks_holds_none(anyio_backend, boxes):
+    """But its own, and that of the child at hand."""
+    async for backend in open_by("compiled"):
+        for _ in range(3):
+            async with boxes.make_box(backend) as box:
+                assert (await box.run("true")).returncode == 0
+        assert held_by(backend) > 2
+        async with asyncio.timeout(15):
+            while held_by(backend) > 2:
+                await asyncio.sleep(0.05)
+        async with boxes.make_box(backend) as box:
+            assert (await box.run("true")).returncode == 0

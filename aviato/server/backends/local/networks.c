@@ -28,6 +28,8 @@ enum { SEEN_BYTES = 32 << 10 };
  * netlink socket, of which process 1 has one, is counted until the kernel's readers have gone by. */
 #define REST_SECONDS 0.05
 #define LONGEST_REST_SECONDS 1.0
+/* Where nobody asks for sandboxes none is held: each is some hundred KiB of the kernel's. */
+#define KEPT_SECONDS 5.0
 
 struct network {
     int fd;
@@ -192,6 +194,12 @@ void aviato_leave_network(long pid) {
     entered = -1;
     if (setns(home, CLONE_NEWNET) < 0)
         state = IMPOSSIBLE; /* it went before; whatever has changed, no namespace is given twice from here on */
+}
+
+int aviato_drop_networks(void) {
+    while (resting_count && now() - resting[0].ended >= KEPT_SECONDS)
+        close(take_first());
+    return resting_count ? (int)((resting[0].ended + KEPT_SECONDS - now()) * 1000) + 1 : -1;
 }
 
 void aviato_forget_networks(void) {

@@ -9,6 +9,9 @@ int aviato_enter_network(void);
 /* Be in the template's own again. The child has the other one; -1 means that there is none. */
 void aviato_leave_network(long pid);
 
+/* Let go of those that nobody has asked for in a while. Returns in how many milliseconds that is to be done again, or -1. */
+int aviato_drop_networks(void);
+
 /* In a child: hold none of the others. */
 void aviato_forget_networks(void);
 

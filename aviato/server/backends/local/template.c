@@ -438,10 +438,10 @@ int aviato_template(struct template *template) {
     is_shared = 1;
     for (;;) {
         /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
-        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : -1);
+        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : aviato_drop_networks());
         if (ready < 0 && errno != EINTR)
             return ENDED;
-        if (ready == 0 && !template->spare && prepare_spare(template) == 0)
+        if (ready == 0 && served && !template->spare && prepare_spare(template) == 0)
             return born(template);
         served = ready != 0 && served;
         if (ready <= 0)
