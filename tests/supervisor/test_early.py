@@ -294,7 +294,7 @@ WORKS = {
     "nameless files": "f = os.memfd_create('f')",
     "sockets": "import socket; s = socket.socketpair()",
     "memory": "x = b'x' * 40_000_000",
-    "the processor": "t = time.monotonic() + 0.09\nwhile time.monotonic() < t: pass",
+    "the processor": "while time.process_time() < 0.15: pass",
     "on disk": "open('f', 'wb').write(b'x' * 2_000_000)",
 }
 
