@@ -147,13 +147,13 @@ class EveryThirdLost(aviato.Session):
 
     made = 0
 
-    def sandbox(self, **options: Any) -> aviato.Sandbox:
-        sandbox = super().sandbox(**options)
+    def _state(self, *args: Any, **options: Any) -> Any:
+        state = super()._state(*args, **options)
         place = self.made % (2 * GROUP)
         self.made += 1
         if place % 3 == 2:
-            threading.Thread(target=kill_supervisor, args=(sandbox.sandbox_id,)).start()
-        return sandbox
+            threading.Thread(target=kill_supervisor, args=(state.sandbox_id,)).start()
+        return state
 
 
 def main() -> None:
