@@ -52,6 +52,22 @@ print(json.dumps([len(shared()), before, now, intact() and large == b"x" * 1_000
     assert whole
 
 
+def test_what_is_wiped_in_a_child_stays_so():
+    """The C library draws random numbers from such a page: as another one all children would draw the same."""
+    wiped = run("""
+MADV_WIPEONFORK = 18
+page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+page.madvise(MADV_WIPEONFORK)
+page[:] = b"x" * mmap.PAGESIZE
+library.aviato_share_memory()
+child = os.fork()
+if child == 0:
+    os._exit(page[:] != bytes(mmap.PAGESIZE))
+print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0))
+""")
+    assert wiped
+
+
 def test_what_one_writes_nobody_else_sees():
     child, own = run("""
 child = os.fork()

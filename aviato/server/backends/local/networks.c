@@ -26,7 +26,7 @@ enum { MOST_TAKEN = 64, MOST_RESTING = 24 }; /* beyond these they go with their 
 enum { SEEN_BYTES = 32 << 10 };
 /* That a multicast group was joined and left is told about some turns of the kernel's clock later, and seen only then. And a closed
  * netlink socket, of which process 1 has one, is counted until the kernel's readers have gone by. */
-#define REST_SECONDS 0.05
+#define REST_SECONDS 0.15
 #define LONGEST_REST_SECONDS 1.0
 /* Where nobody asks for sandboxes none is held: each is some hundred KiB of the kernel's. */
 #define KEPT_SECONDS 5.0
@@ -39,10 +39,11 @@ struct network {
 
 /* No socket of anybody's lives: the file's other lines count for the whole machine. */
 static const char sockets[] = "/proc/self/net/sockstat", no_socket[] = "sockets: used 0\n";
-/* Packets and what became of them, and what a socket can leave behind without having sent any. */
+/* Packets and what became of them, and what a socket can leave behind without having sent any: to have looked for a way is enough for
+ * IPv6 to keep one for that processor, and some kernels count who looks for one of IPv4. */
 static const char *const seen_in[] = {
-    "/proc/self/net/dev",   "/proc/self/net/snmp",  "/proc/self/net/snmp6",         "/proc/self/net/netstat",
-    "/proc/self/net/igmp",  "/proc/self/net/igmp6", "/proc/self/net/ip6_flowlabel",
+    "/proc/self/net/dev",  "/proc/self/net/snmp",  "/proc/self/net/snmp6",         "/proc/self/net/netstat",   "/proc/self/net/igmp",
+    "/proc/self/net/igmp6", "/proc/self/net/ip6_flowlabel", "/proc/self/net/rt6_stats", "/proc/self/net/fib_triestat",
 };
 enum { FILES = sizeof seen_in / sizeof seen_in[0] };
 
@@ -91,8 +92,18 @@ static int has_sockets(void) {
     return size < (ssize_t)sizeof no_socket - 1 || memcmp(read, no_socket, sizeof no_socket - 1) != 0;
 }
 
+/* For IPv4 it keeps the way as well, and tells by netlink alone since when: all that is kept becomes invalid. */
+static int forget_routes(void) {
+    int fd = open("/proc/sys/net/ipv4/route/flush", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t written = write(fd, "-1", 2);
+    close(fd);
+    return written == 2 ? 0 : -1;
+}
+
 static int is_as_new(void) {
-    return see(of_this) == (ssize_t)new_size && memcmp(of_this, of_new, new_size) == 0;
+    return forget_routes() == 0 && see(of_this) == (ssize_t)new_size && memcmp(of_this, of_new, new_size) == 0;
 }
 
 int aviato_raise_loopback(void) {
@@ -129,12 +140,16 @@ static int begin(void) {
     state = IMPOSSIBLE;
     if ((home = here()) < 0)
         return 0;
+    if (setns(home, CLONE_NEWNET) < 0) { /* in a user namespace that shares another's network: there is no way back */
+        close(home);
+        return 0;
+    }
     if (enter_new() < 0) {
         setns(home, CLONE_NEWNET);
         close(home);
         return 0;
     }
-    ssize_t size = has_sockets() ? -1 : see(of_new);
+    ssize_t size = has_sockets() || forget_routes() < 0 ? -1 : see(of_new);
     int made = entered;
     entered = -1;
     if (setns(home, CLONE_NEWNET) < 0 || size <= 0) {

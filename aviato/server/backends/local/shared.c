@@ -55,11 +55,21 @@ static char *next_line(struct lines *lines) {
     }
 }
 
+/* Whether a mapping has no property but these: one that is wiped in a clone, dropped, locked or kept from clones stays what it is.
+ * The C library's random numbers (glibc 2.41, Linux 6.11) come from such a page: as another one all children would draw the same. */
+static int is_plain(char *flags) {
+    static const char known[] = " rd wr mr mw me ac nr sd ";
+    for (char *rest, *flag = strtok_r(flags, " ", &rest), word[8]; flag; flag = strtok_r(NULL, " ", &rest))
+        if (strlen(flag) != 2 || snprintf(word, sizeof word, " %s ", flag) < 0 || !strstr(known, word))
+            return 0;
+    return 1;
+}
+
 /* What has been written of private memory, as far as most of it has: the rest is not worth being filled in. */
 static int find_areas(struct area *areas) {
     struct lines lines = {.fd = open("/proc/self/smaps", O_RDONLY | O_CLOEXEC)};
     struct area area = {0};
-    int count = 0, fits = 0;
+    int count = 0, fits = 0, written = 0;
     for (char *line; lines.fd >= 0 && (line = next_line(&lines));) {
         unsigned long begin, end, kilobytes;
         char access[5];
@@ -67,7 +77,10 @@ static int find_areas(struct area *areas) {
         if (sscanf(line, "%lx-%lx %4s %*s %*s %*s %n", &begin, &end, access, &name) == 3) {
             area = (struct area){begin, end, PROT_READ | (access[1] == 'w' ? PROT_WRITE : 0)};
             fits = access[0] == 'r' && access[2] == '-' && access[3] == 'p' && (line[name] != '[' || strcmp(line + name, "[heap]") == 0);
-        } else if (fits && sscanf(line, "Anonymous: %lu", &kilobytes) == 1 && kilobytes << 11 >= area.end - area.begin && count < MOST_AREAS) {
+            written = 0;
+        } else if (sscanf(line, "Anonymous: %lu", &kilobytes) == 1) {
+            written = kilobytes << 11 >= area.end - area.begin;
+        } else if (fits && written && strncmp(line, "VmFlags:", 8) == 0 && is_plain(line + 8) && count < MOST_AREAS) {
             areas[count++] = area;
         }
     }
