@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.subscription import Subscription
 
 F_GET_SEALS = 1034
+MOST_AT_ONCE = 4 * MOST_PIECES
+"""Numbers that are taken in one turn of the loop: who sends more than a client has gets others no less of the server."""
 _FD = struct.Struct("=i")
 _ONE = socket.CMSG_LEN(_FD.size)
 
@@ -42,8 +44,23 @@ class Memory:
         if passed is None or (passed.done() and (passed.cancelled() or passed.exception() is not None)):
             if self.fd < 0:
                 raise refused("it was taken back")
-            passed = self._links[link] = asyncio.get_running_loop().create_task(link.lend(self.fd, output))
+            passed = self._links[link] = asyncio.get_running_loop().create_task(self._pass(link, output))
         return await asyncio.shield(passed)
+
+    async def _pass(self, link: SupervisorLink, output: tuple[Subscription, int] | None) -> int:
+        # Of its own: the other is closed when the memory is taken back meanwhile, and its number may be another file's then.
+        try:
+            fd = os.dup(self.fd)
+        except OSError as error:
+            raise refused(f"it cannot be passed on: {error}") from None
+        try:
+            number = await link.lend(fd, output)
+        finally:
+            os.close(fd)
+        if self.fd < 0:
+            link.give_back(number)
+            raise refused("it was taken back")
+        return number
 
     def close(self) -> None:
         """It was taken back."""
@@ -80,7 +97,9 @@ class Lender:
 
     def take(self) -> None:
         """What has come: a client asks over another connection as soon as it has sent it."""
-        while self._sock.fileno() >= 0:
+        for _ in range(MOST_AT_ONCE):
+            if self._sock.fileno() < 0:
+                return
             try:
                 data, ancillary, _, _ = self._sock.recvmsg(NUMBER.size, _ONE, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
@@ -89,6 +108,8 @@ class Lender:
                 data, ancillary = b"", []
             fds = [_FD.unpack(found[: _FD.size])[0] for _, kind, found in ancillary if kind == socket.SCM_RIGHTS]
             if len(data) < NUMBER.size:
+                for fd in fds:
+                    os.close(fd)
                 self.close()
                 return
             (number,) = NUMBER.unpack(data)

@@ -203,8 +203,11 @@ class Lender:
         self._refusals = 0
         loop = asyncio.get_running_loop()
         memory.used_at = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(KEPT_SECONDS, self._look)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._timer is None and self._sock is not None:
+            self._timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._look)
 
     def drop(self, memory: Memory) -> None:
         """Take a piece back."""
@@ -212,6 +215,7 @@ class Lender:
             del self._pieces[memory.use]
             memory.close()
             self._send(NUMBER.pack(memory.number), None)
+            self._look_later()
 
     def close(self) -> None:
         """Take all of it back."""

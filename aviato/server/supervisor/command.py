@@ -194,13 +194,9 @@ class Command:
         try:
             if self.terminal or self.subscriber is None or not self.subscriber.is_on(connection, channel):
                 raise OSError("nobody reads along who could use it")
-            fd, owned = -1, fd
-            self.outputs[stream - 1].lend(owned)
+            self.outputs[stream - 1].lend(os.dup(fd))
         except OSError as error:
             raise Refused("VALIDATION", f"output cannot be kept there: {error}", reason=REFUSED) from None
-        finally:
-            if fd >= 0:
-                os.close(fd)
         self.subscriber.has_lent[stream - 1] = True
 
     def left_behind(self) -> bytes:
@@ -336,6 +332,11 @@ class Subscriber:
                     self._turn = 1 - index
                     return True
                 piece = output.peek(self._sent[index])
+                if not piece:  # Whoever lent the memory in which it was has shortened it.
+                    gap = {"from_offset": self._sent[index], "to_offset": output.end}
+                    self._frame(FrameType.GAP, gap, stream=index + 1)
+                    self._sent[index] = output.end
+                    return True
                 connection.send(FrameType.DATA, piece, stream=index + 1, channel=self._channel, offset=self._sent[index])
                 self._sent[index] += len(piece)
                 self._turn = 1 - index

@@ -54,7 +54,11 @@ class Lent:
             self._last += 1
             self._fds[self._last] = fd
             if (wanted := request.get("output")) is not None:
-                output(connection, wanted, os.dup(fd))
+                try:
+                    output(connection, wanted, fd)
+                except BaseException:
+                    self._let_go(self._last)  # Nobody learns its number.
+                    raise
             reply(connection, channel, {"memory": self._last})
 
         def give_back(connection: Connection, channel: int, request: dict[str, Any]) -> None:
@@ -93,9 +97,11 @@ class Lent:
             if size + count > most_bytes:
                 return None
             try:
-                size += os.pwrite(fd, room[:count], size)
+                if os.pwrite(fd, room[:count], size) < count:
+                    return None  # It takes no more, which the kernel tells by what it took.
             except OSError:
                 return None
+            size += count
         return size
 
     def _find(self, number: int) -> int:

@@ -98,6 +98,15 @@ class Output:
         """
         self._window = self._lent = LentWindow(fd, self._window.rest)
         self._watch()
+        if self._fd is not None:
+            self._look_in_memory(self._lent)  # It may be full already: then nobody reads, and nobody would look.
+
+    def _leave_memory(self) -> None:
+        """It takes no more: what comes goes by the connection again. What is confirmed is still told there."""
+        window = Window()
+        window.limit_bytes = self._window.limit_bytes
+        window.put(self._window.rest)
+        self._window = window
 
     def _look_in_memory(self, lent: LentWindow) -> None:
         """Whoever reads says there what he has; where there is no room otherwise it is looked for at intervals."""
@@ -170,6 +179,9 @@ class Output:
                 self.target = min(self.target, self.end)
             return False
         except OSError:
+            if self._window is self._lent:
+                self._leave_memory()
+                return True
             count = 0
         if not count:
             self._ended()
