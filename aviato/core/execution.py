@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
 from aviato.core.exec_calls import ExecCalls
-from aviato.core.lent import LentOutput
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -111,8 +110,6 @@ class Execution(ExecCalls):
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         self._wide_window = False
-        plain = not attached and not only and not request.get("detach") and not request.get("terminal")
-        self._lent = LentOutput(handle, self._path, self.exec_id) if plain else None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
         self._accepted = attached
@@ -194,13 +191,6 @@ class Execution(ExecCalls):
         return False
 
     async def _read(self) -> None:
-        try:
-            await self._read_on()
-        finally:
-            if self._lent is not None:
-                self._lent.end()
-
-    async def _read_on(self) -> None:
         self._ends_sandbox = False
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
@@ -269,8 +259,6 @@ class Execution(ExecCalls):
             if frame.offset > output.total_bytes:
                 raise _Cut(f"bytes before offset {frame.offset} are missing")
             output.feed(frame.payload, frame.offset)
-        elif kind == FrameType.LENT:
-            self._take_lent(frame)
         elif kind == FrameType.EXIT:
             ended = decode(ExecExit, frame.payload)
             for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
@@ -313,15 +301,6 @@ class Execution(ExecCalls):
         self._accepted = self._moved = True
         self._is_submitted()
         return False
-
-    def _take_lent(self, frame: Frame) -> None:
-        output, position = self._output(frame), frame.offset
-        pieces = None if self._lent is None else self._lent.take(frame.payload)
-        if pieces is None or position > output.total_bytes:
-            raise _Cut(f"bytes from offset {position} on are in memory that is not here")
-        for piece in pieces:
-            output.feed(piece, position)
-            position += len(piece)
 
     def _output(self, frame: Frame) -> Output:
         output = self._outputs.get(frame.stream)
@@ -380,8 +359,6 @@ class Execution(ExecCalls):
         """Confirm what has arrived, in steps; of a stream whose reader is slow only once the reader has caught up."""
         for stream, output in self._outputs.items():
             confirmed = self._confirmed[stream]
-            if self._lent is not None and output.total_bytes >= ACKNOWLEDGE_BYTES // 2:
-                self._lent.large(stream, output.total_bytes)
             wide = self._wide_window and confirmed >= WIDE_WINDOW_BYTES
             if output.total_bytes - confirmed < (WIDE_WINDOW_BYTES // 2 if wide else ACKNOWLEDGE_BYTES):
                 continue
@@ -400,8 +377,6 @@ class Execution(ExecCalls):
 
     def _confirm(self, stream: int) -> None:
         self._confirmed[stream] = self._total(stream)
-        if self._lent is not None and self._lent.confirm(stream, self._confirmed[stream]):
-            return
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
         self._received(stdout, stderr, done=False)
 

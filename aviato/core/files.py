@@ -9,7 +9,6 @@ import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from aviato.core import lent
 from aviato.core.client import decode, new_key
 from aviato.exceptions import (
     AviatoError,
@@ -20,7 +19,6 @@ from aviato.exceptions import (
 )
 from aviato.results import FileInfo
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, LOG_OFFSET_HEADER, FileList, FileStat
-from aviato.wire.memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES
 
 MAX_PATH_BYTES = 4095
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
-    from aviato.transport.lending import Memory
 
 PART_BYTES = 4 << 20
 """Of a file that a source yields, so much is held to be sent again."""
@@ -45,14 +42,10 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
     Raises:
         SandboxFileError: it cannot be read, or is too large for memory.
     """
-    url = _url(handle, "", path=path)
 
-    async def attempt(memory: Memory | None = None) -> bytes:
-        response = await handle.client.transport.open("GET", url if memory is None else f"{url}&memory={memory.name}")
+    async def attempt() -> bytes:
+        response = await handle.client.transport.open("GET", _url(handle, "", path=path))
         try:
-            if memory is not None and (size := response.headers.get(BYTES_HEADER)) is not None:
-                await response.read()
-                return memory.get(int(size))
             if response.length is not None and response.length > READ_FILE_BYTES:
                 raise _too_large(handle, path)
             # Its value is not copied out of it, and new memory is what reading a large file costs most.
@@ -70,10 +63,7 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
                 response.close()
 
     await handle.wait_running()
-    if (content := await lent.attempt(handle, attempt)) is None:
-        content = await handle.client.repeat(attempt, f"read {path!r}")
-    lent.note(handle, len(content))
-    return content
+    return await handle.client.repeat(attempt, f"read {path!r}")
 
 
 async def read_chunks(handle: SandboxHandle, path: str, on_mode: Callable[[int], None] | None = None) -> AsyncIterator[bytes]:
@@ -128,18 +118,7 @@ async def logs(handle: SandboxHandle, *, follow: bool, tail_lines: int | None) -
 async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: int | None) -> None:
     """Replace a file, atomically and once, by one or more pieces."""
     await handle.wait_running()
-    url, key = _url(handle, "", path=path, mode=mode), new_key()
-    size = sum(map(len, content))
-
-    async def attempt(memory: Memory) -> bool:
-        memory.put(content)
-        path = f"{url}&memory={memory.name}&memory_bytes={size}"
-        await handle.client.transport.request("PUT", path, key=key)
-        return True
-
-    if not (LEAST_BYTES <= size <= MOST_BYTES and await lent.attempt(handle, attempt)):
-        await _put(handle, url, content, f"write {path!r}", key)
-        lent.note(handle, size)
+    await _put(handle, _url(handle, "", path=path, mode=mode), content, f"write {path!r}", new_key())
 
 
 async def _put(handle: SandboxHandle, url: str, content: Sequence[bytes], operation: str, key: str) -> None:

@@ -10,14 +10,12 @@ from aiohttp import web
 
 from aviato import __version__
 from aviato.server.crowd import Crowd
-from aviato.server.lending import Lenders
 from aviato.server.middlewares import add_headers, make_middleware
 from aviato.server.openapi import document
 from aviato.server.reaper import Reaper
 from aviato.server.routes import ROUTES
 from aviato.server.routes.bodies import BODIES, LARGEST_BODY_BYTES, Bodies
 from aviato.server.routes.execs import EXECS
-from aviato.server.routes.memory import LENDERS
 from aviato.server.routes.table import SERVICE, Call, Route
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.
     app = web.Application(middlewares=[make_middleware(guard, crowd or Crowd())], client_max_size=LARGEST_BODY_BYTES)
     app[SERVICE] = service
     app[BODIES] = Bodies()
-    app[LENDERS] = Lenders()
     description: list[bytes] = []
 
     async def describe(call: Call) -> web.Response:
@@ -63,14 +60,8 @@ def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.
     for route in sorted(routes, key=lambda route: route.path != EXECS):
         app.router.add_route(route.method, route.path, route.__call__)
     app.on_response_prepare.append(add_headers)
-    app.on_shutdown.append(_end_lending)
     app.cleanup_ctx.append(_running)
     return app
-
-
-async def _end_lending(app: web.Application) -> None:
-    """Their requests last for as long as their clients: the server's end does not wait for them."""
-    app[LENDERS].close()
 
 
 async def _running(app: web.Application) -> AsyncIterator[None]:

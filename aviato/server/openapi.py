@@ -28,7 +28,6 @@ _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
 }
 _ALWAYS = (400, 401, 426, 429, 500, 503)
 _TEXTS = {
-    101: "The connection is for descriptors from now on",
     200: "Done",
     201: "Accepted and on record",
     204: "Done",

@@ -19,7 +19,6 @@ from yarl import URL
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.transport import auth, embedded, faults
 from aviato.transport.answers import Answer
-from aviato.transport.lending import Lender
 from aviato.transport.resolution import Endpoint, endpoint
 from aviato.transport.unix import UnixPool
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
@@ -66,8 +65,6 @@ class _Pool:
         self.proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._unix: UnixPool | None = None
-        self.lender: Lender | None = None
-        """To a server on a Unix socket that was asked before."""
         self._begun = False
         self._name: str | None = None
         self._name_fd: int | None = None
@@ -92,7 +89,6 @@ class _Pool:
         if self._unix is None:
             assert self._name is not None
             self._unix = UnixPool(self.server.endpoint.url, self._name, _IDLE_SECONDS)
-            self.lender = Lender(self._name)
         return self._unix
 
     async def _begin(self) -> None:
@@ -115,8 +111,6 @@ class _Pool:
             _pools.pop(loop, None)
             if self._unix is not None:
                 self._unix.close()
-            if self.lender is not None:
-                self.lender.close()
             if self._session is not None:
                 await self._session.close()
             if self._name_fd is not None:
@@ -294,11 +288,6 @@ class HttpTransport:
             pool.server.up = False
             raise
         return Response(response, translate, pool.server)
-
-    @property
-    def lender(self) -> Lender | None:
-        """What lends this server memory, where it is on this machine and was asked before."""
-        return self._pool().lender
 
     async def until_lost(self) -> None:
         """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HEAD = struct.Struct(">BBHIQ")
-PLACE = struct.Struct(">QQ")
 INPUT_BYTES = 64 << 10
 """Input of up to so much comes with the request of its command; more is sent after it."""
 WIDE_WINDOW_BYTES = 4 << 20
@@ -47,8 +46,6 @@ class FrameType(IntEnum):
     """JSON: an error (`wire.errors.ErrorBody`); the last frame."""
     KEEPALIVE = 7
     """JSON, maybe empty: the peer is alive and has nothing to say."""
-    LENT = 8
-    """As DATA, of bytes that lie in memory which the reader has lent (`wire.memory`): where, and how many (`PLACE`)."""
 
     HELLO = 32
     REQUEST = 33

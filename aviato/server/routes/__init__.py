@@ -1,6 +1,6 @@
 """Routes: HTTP in, a service call, HTTP out. One declarative table says all that is true of them."""
 
-from aviato.server.routes import execs, files, leases, memory, ports, run_code, sandboxes, system
+from aviato.server.routes import execs, files, leases, ports, run_code, sandboxes, system
 from aviato.server.routes.table import Route
 
 ROUTES: tuple[Route, ...] = (
@@ -10,7 +10,6 @@ ROUTES: tuple[Route, ...] = (
     *files.ROUTES,
     *ports.ROUTES,
     *leases.ROUTES,
-    *memory.ROUTES,
     *run_code.ROUTES,
 )
 """Every route but that of the description made from them."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from aviato.server.peers import Asker
-from aviato.server.routes.memory import LentName, memory_of
 from aviato.server.routes.streaming import stream_exec, stream_run
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
@@ -41,14 +40,6 @@ class StdinQuery(RequestModel):
 
     offset: Offset = 0
     eof: bool = False
-
-
-class LendQuery(RequestModel):
-    """Query of memory for an output."""
-
-    memory: LentName
-    stream: Annotated[int, Field(ge=1, le=2)]
-    """1 is stdout, 2 is stderr."""
 
 
 async def start(call: Call) -> web.StreamResponse:
@@ -89,15 +80,6 @@ async def signal(call: Call) -> web.Response:
 async def resize(call: Call) -> web.Response:
     """Give a terminal another size."""
     await call.service.execs.resize(call.path("sandbox_id"), call.path("exec_id"), call.body.width, call.body.height)
-    return done()
-
-
-async def lend_output(call: Call) -> web.Response:
-    """Have output come by memory."""
-    query: LendQuery = call.query
-    memory = memory_of(call, query.memory)
-    assert memory is not None
-    await call.service.execs.lend_output(call.path("sandbox_id"), call.path("exec_id"), memory, query.stream)
     return done()
 
 
@@ -178,15 +160,6 @@ ROUTES = (
         body=TerminalSize,
         answers={204: None},
         errors=(404, 409, 422),
-    ),
-    Route(
-        method="POST",
-        path=f"{_EXEC}/memory",
-        handler=lend_output,
-        summary="Have output of a command come by memory that its reader has lent",
-        query=LendQuery,
-        answers={204: None},
-        errors=(404, 409),
     ),
     Route(
         method="POST",

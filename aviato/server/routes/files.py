@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from aiohttp import web
 from pydantic import Field
 
 from aviato.exceptions import AviatoValidationError
-from aviato.server.routes.memory import LentName, memory_of
 from aviato.server.routes.streaming import stream_archive, stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, FileList, FilePart, FileStat
-from aviato.wire.memory import BYTES_HEADER, MOST_BYTES
 from aviato.wire.sandboxes import Text
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Path = Annotated[Text, Field(min_length=1, max_length=4096)]
@@ -32,8 +32,6 @@ class ReadQuery(PathQuery):
     offset: Offset = 0
     version: Annotated[str, Field(max_length=200)] | None = None
     """As an earlier answer had it; the file is refused if it has changed since."""
-    memory: LentName | None = None
-    """Where its contents may be put instead of the answer's body."""
 
 
 class WriteQuery(PathQuery):
@@ -43,11 +41,6 @@ class WriteQuery(PathQuery):
     """Where this part of the file begins; parts need an `Idempotency-Key`, the same for all of a file."""
     last: bool = True
     """Whether it is the last part: the file is put in its place."""
-
-    memory: LentName | None = None
-    """Where the contents are, instead of the body."""
-    memory_bytes: Annotated[int, Field(ge=0, le=MOST_BYTES)] = 0
-    """How much of it."""
 
     mode: Annotated[str, Field(pattern=r"^[0-7]{1,4}$")] | None = None
     """Octal; None keeps the mode of a file that exists, and is 0644 for a new one."""
@@ -62,31 +55,17 @@ class RemoveQuery(PathQuery):
 async def read(call: Call) -> web.StreamResponse:
     """Send a file."""
     query: ReadQuery = call.query
-    memory = memory_of(call, query.memory)
-    reading = call.service.files.read(
-        call.path("sandbox_id"), query.path, offset=query.offset, version=query.version, memory=memory
-    )
+    reading = call.service.files.read(call.path("sandbox_id"), query.path, offset=query.offset, version=query.version)
     async with reading as (stat, pieces):
         headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
         if "version" in stat:
             headers[FILE_VERSION_HEADER] = stat["version"]
-        if "memory_bytes" in stat:
-            return web.Response(headers={**headers, BYTES_HEADER: str(stat["memory_bytes"])}, content_type=OCTETS)
         return await stream_file(call.request, pieces, headers, stat["size_bytes"] - query.offset)
 
 
 async def write(call: Call) -> web.Response:
     """Take a file."""
     query: WriteQuery = call.query
-    memory = memory_of(call, query.memory)
-    if memory is not None:
-        call.caller.check_size(query.memory_bytes)
-        mode = None if query.mode is None else int(query.mode, 8)
-        part = _part(query, call.key)
-        await call.service.files.write_lent(
-            call.path("sandbox_id"), query.path, memory, query.memory_bytes, mode=mode, part=part
-        )
-        return done()
     await call.service.files.write(
         call.path("sandbox_id"),
         query.path,

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
-from aviato.server.lending import refused
 from aviato.server.service.detached import Detached, spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import ExecFeed
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aviato.server.callers import Caller
-    from aviato.server.lending import Memory
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
@@ -156,18 +154,6 @@ class Execs:
             ExecNotFoundError: the sandbox knows no such command.
         """
         await self._on_link(sandbox_id, exec_id, lambda link: link.resize(exec_id, width, height))
-
-    async def lend_output(self, sandbox_id: str, exec_id: str, memory: Memory, stream: int) -> None:
-        """Have an output of a command come by memory that whoever began it has lent.
-
-        Raises:
-            AviatoValidationError: it comes as it did.
-        """
-        state = self._registry.find(sandbox_id, exec_id=exec_id).execs.get(exec_id)
-        feed = None if state is None else state.feed
-        if feed is None or feed.reader_id:
-            raise refused(f"nobody reads {exec_id} who could use it")
-        await self._on_link(sandbox_id, exec_id, lambda link: feed.lend(link, memory, stream))
 
     async def cancel(self, sandbox_id: str, exec_id: str) -> None:
         """Kill a command's whole tree, and return when it is dead; one that waits for its sandbox never starts.

@@ -7,7 +7,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
-from aviato.server.lending import refused
 from aviato.server.service.exec_state import replaced_error
 from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
@@ -21,12 +20,10 @@ from aviato.wire.frames import HEAD, Frame, FrameType, StreamId, encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aviato.server.lending import Memory
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
     from aviato.server.service.results import Results
-    from aviato.server.supervisor.link import SupervisorLink
 
 
 MOST_BYTES = 512 << 10
@@ -108,17 +105,6 @@ class ExecFeed(Sending):
         """A frame for times of silence; says where the sandbox waits."""
         body = KeepAlive(queue=self._places.queue_of(self.box))
         return encode(FrameType.KEEPALIVE, body.model_dump_json(exclude_none=True).encode())
-
-    async def lend(self, link: SupervisorLink, memory: Memory, stream: int) -> None:
-        """Have an output come by memory that this reader has lent.
-
-        Raises:
-            AviatoValidationError: it comes as it did.
-        """
-        subscription = self._subscription
-        if not isinstance(subscription, Subscription) or self._results is not None or self.state.feed is not self:
-            raise refused("output of this command is kept here")
-        await memory.number(link, (subscription, stream))
 
     def fail_cancelled(self) -> None:
         """The command was cancelled before its sandbox ran."""

@@ -12,10 +12,9 @@ from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from aviato.server.lending import Memory
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.supervisor.channels import ReadChannel
@@ -57,18 +56,10 @@ class Files:
             await link.remove(path, recursive, key)
 
     def read(
-        self, sandbox_id: str, path: str, *, offset: int = 0, version: str | None = None, memory: Memory | None = None
+        self, sandbox_id: str, path: str, *, offset: int = 0, version: str | None = None
     ) -> AbstractAsyncContextManager[Opened]:
-        """An open file from an offset on: what `stat` says of it, and its pieces; refused if its `version` is another.
-
-        With `memory` it may be there instead: then `stat` has `memory_bytes`.
-        """
-
-        async def read(link: SupervisorLink) -> ReadChannel:
-            number = None if memory is None else await memory.number(link)
-            return link.read_file(path, offset=offset, version=version, memory=number)
-
-        return self._open(sandbox_id, path, read)
+        """An open file from an offset on: what `stat` says of it, and its pieces; refused if its `version` is another."""
+        return self._open(sandbox_id, path, lambda link: link.read_file(path, offset=offset, version=version))
 
     async def read_whole(self, sandbox_id: str, path: str, limit_bytes: int) -> bytes | None:
         """A file as it is; None if it is larger than the limit."""
@@ -82,11 +73,7 @@ class Files:
 
     def read_tree(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
         """An open directory: what `stat` says of it, and the pieces of its archive."""
-
-        async def read(link: SupervisorLink) -> ReadChannel:
-            return link.read_tree(path)
-
-        return self._open(sandbox_id, path, read)
+        return self._open(sandbox_id, path, lambda link: link.read_tree(path))
 
     async def write(
         self,
@@ -105,24 +92,15 @@ class Files:
                 raise AviatoValidationError(message, field_violations={"offset": "not available"})
             await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part)
 
-    async def write_lent(
-        self, sandbox_id: str, path: str, memory: Memory, size_bytes: int, *, mode: int | None, part: FilePart | None
-    ) -> None:
-        """As `write`, of so many bytes that lie in memory that was lent."""
-        async with self._link(sandbox_id, path) as link:
-            await link.write_lent(path, await memory.number(link), size_bytes, mode=mode, part=part)
-
     async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place, or merge it into what is there, once all of its archive has come."""
         async with self._link(sandbox_id, path) as link:
             await link.write_tree(path, chunks, key)
 
     @asynccontextmanager
-    async def _open(
-        self, sandbox_id: str, path: str, read: Callable[[SupervisorLink], Awaitable[ReadChannel]]
-    ) -> AsyncIterator[Opened]:
+    async def _open(self, sandbox_id: str, path: str, read: Callable[[SupervisorLink], ReadChannel]) -> AsyncIterator[Opened]:
         async with self._link(sandbox_id, path) as link:
-            reader = await read(link)
+            reader = read(link)
             try:
                 async with in_time(path):
                     stat = await reader.opened()

@@ -9,12 +9,11 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import usage
-from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.errors import invalid
 from aviato.server.supervisor.spawn import Ends
 from aviato.server.supervisor.streams import Drain, Input, Output
 from aviato.server.supervisor.terminal import Keyboard, Screen
-from aviato.wire.frames import PLACE, FrameType
-from aviato.wire.memory import REFUSED
+from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
     import resource
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.spawn import Failure, Spawned
     from aviato.server.supervisor.takeover import Taken
 
-LENT_BYTES = 512 << 10
-LENT_SECONDS = 0.001
 LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
 FIRST_SAMPLE_SECONDS = 0.004
@@ -125,10 +122,6 @@ class Command:
         self._own_peak = taken.own_peak
         self._peak = max(self._peak or 0, taken.peak or 0) or None
 
-    def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call back once."""
-        self._loop.after(seconds, call)
-
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""
         if seconds is not None:
@@ -184,20 +177,6 @@ class Command:
         for output, offset in zip(self.outputs, (stdout, stderr), strict=True):
             output.acknowledge(offset)
         self._moved()
-
-    def lend(self, connection: Connection, channel: int, stream: int, fd: int) -> None:
-        """Keep an output in this memory from now on; it is that of the subscriber on this channel, who is told places in it.
-
-        Raises:
-            Refused: that is none, or the memory is of no use.
-        """
-        try:
-            if self.terminal or self.subscriber is None or not self.subscriber.is_on(connection, channel):
-                raise OSError("nobody reads along who could use it")
-            self.outputs[stream - 1].lend(os.dup(fd))
-        except OSError as error:
-            raise Refused("VALIDATION", f"output cannot be kept there: {error}", reason=REFUSED) from None
-        self.subscriber.has_lent[stream - 1] = True
 
     def left_behind(self) -> bytes:
         """Its result and what was not confirmed of its output, for a later reader. One line, whatever it printed."""
@@ -291,9 +270,6 @@ class Subscriber:
         self._channel = channel
         self._sent = [stdout, stderr]
         self._turn = 0
-        self.has_lent = [False, False]
-        """Whether it has the memory in which the output is."""
-        self._timed = self._due = False
         for index, output in enumerate(command.outputs):
             if self._sent[index] < output.base:
                 gap = {"from_offset": self._sent[index], "to_offset": output.base}
@@ -322,21 +298,7 @@ class Subscriber:
                 # Whoever attached ahead of the output knows these bytes, and would never confirm them.
                 output.acknowledge(output.end)
             if self._sent[index] < output.end:
-                if self.has_lent[index] and (place := output.place(self._sent[index])) is not None:
-                    if self._waits(output.end - self._sent[index]):
-                        continue
-                    self._due = False
-                    said = PLACE.pack(*place)
-                    connection.send(FrameType.LENT, said, stream=index + 1, channel=self._channel, offset=self._sent[index])
-                    self._sent[index] += place[1]
-                    self._turn = 1 - index
-                    return True
                 piece = output.peek(self._sent[index])
-                if not piece:  # Whoever lent the memory in which it was has shortened it.
-                    gap = {"from_offset": self._sent[index], "to_offset": output.end}
-                    self._frame(FrameType.GAP, gap, stream=index + 1)
-                    self._sent[index] = output.end
-                    return True
                 connection.send(FrameType.DATA, piece, stream=index + 1, channel=self._channel, offset=self._sent[index])
                 self._sent[index] += len(piece)
                 self._turn = 1 - index
@@ -345,19 +307,6 @@ class Subscriber:
             self.over = True
             self._frame(FrameType.EXIT, self._command.result)
         return False
-
-    def _waits(self, size: int) -> bool:
-        """Whether so little is not worth waking two processes for, while more may come in a moment."""
-        if size >= LENT_BYTES or self._command.status is not None or self._due:
-            return False
-        if not self._timed:
-            self._timed = True
-            self._command.after(LENT_SECONDS, self._moment_over)
-        return True
-
-    def _moment_over(self) -> None:
-        self._timed, self._due = False, True
-        self.notify()
 
     def _frame(self, type: int, value: dict[str, Any], stream: int = 0) -> None:
         offset = value["from_offset"] if stream else 0

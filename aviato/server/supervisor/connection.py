@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import socket
-import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,8 +24,6 @@ TURN_BYTES = 1 << 20
 MAX_IOVECS = 64
 COPIED_BYTES = 8 << 10
 """A payload below this goes out in one piece with its head: copying it costs less than a piece more."""
-
-_FD = struct.Struct("=i")
 
 
 class Source(Protocol):
@@ -70,9 +66,6 @@ class Connection:
         self._out_bytes = 0
         self._sources: deque[Source] = deque()
         self._blocked = False
-        self._descriptors: deque[int] = deque()
-        self._expected = 0
-        """How many of those are still to come."""
 
     def begin(self, fd: int) -> None:
         """Speak over this socket, and own it from now on."""
@@ -150,17 +143,7 @@ class Connection:
             os.close(self._fd)
             self._out.clear()
             self._sources.clear()
-            while self._descriptors:
-                os.close(self._descriptors.popleft())
             self._on_close(self)
-
-    def expect_descriptor(self) -> None:
-        """The server is about to send one: whoever reads nothing but bytes loses it."""
-        self._expected += 1
-
-    def descriptor(self) -> int | None:
-        """The next that has come, for whoever owns it from now on."""
-        return self._descriptors.popleft() if self._descriptors else None
 
     def _fill(self) -> None:
         # One pass: a source that never runs dry gets its next piece in a later turn of the loop, after the others.
@@ -192,7 +175,7 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            count = self._read_all() if self._expected else os.readv(self._fd, [self._room])
+            count = os.readv(self._fd, [self._room])
         except BlockingIOError:
             return
         except OSError:
@@ -202,21 +185,6 @@ class Connection:
             return
         self.last_heard = self._loop.now()
         self.take(self._room[:count])
-
-    def _read_all(self) -> int:
-        """As `readv`, and what descriptors come with it."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._fd)
-        try:
-            count, ancillary, _, _ = sock.recvmsg_into(
-                [self._room], socket.CMSG_SPACE(_FD.size), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-            )
-        finally:
-            sock.detach()
-        for _, kind, data in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                self._descriptors.extend(fd for (fd,) in _FD.iter_unpack(data[: len(data) // _FD.size * _FD.size]))
-                self._expected -= 1
-        return count
 
     def take(self, data: bytes | memoryview) -> None:
         """What the other side has sent."""

@@ -20,7 +20,6 @@ from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChann
 from aviato.server.supervisor.rest import Rest
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode, head
-from aviato.wire.memory import FEATURE, REFUSED
 
 if TYPE_CHECKING:
     import socket
@@ -40,9 +39,6 @@ LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
 LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
-BUSY_LOOKS = 50
-BUSY_SECONDS = 0.001
-"""Between two of them."""
 MAX_CHANNELS = 0xFFFF
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
@@ -342,15 +338,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
         """See `frames.WIDE_WINDOW_BYTES`."""
         return "wide_window" in self.hello["features"]
 
-    def read_file(
-        self,
-        path: str,
-        *,
-        max_bytes: int | None = None,
-        offset: int = 0,
-        version: str | None = None,
-        memory: int | None = None,
-    ) -> ReadChannel:
+    def read_file(self, path: str, *, max_bytes: int | None = None, offset: int = 0, version: str | None = None) -> ReadChannel:
         """A regular file, in pieces. `aclose()` it when leaving early.
 
         Args:
@@ -358,10 +346,8 @@ class SupervisorLink(asyncio.BufferedProtocol):
             max_bytes: refuse a longer file with reason `too_large`.
             offset: from where on.
             version: that its description had; if it has another one now it is refused with reason `changed`.
-            memory: what `lend` gave. Where the file is put there, its description has `memory_bytes` and no pieces come.
         """
-        request = {"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version}
-        return self._read(request if memory is None else {**request, "memory": memory})
+        return self._read({"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version})
 
     def read_tree(self, path: str) -> ReadChannel:
         """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
@@ -389,55 +375,6 @@ class SupervisorLink(asyncio.BufferedProtocol):
         if part is not None and self.knows_again:
             request |= {"key": part.key, "offset": part.offset, "last": part.last}
         await self._write(request, chunks, size_bytes)
-
-    async def write_lent(self, path: str, memory: int, size_bytes: int, *, mode: int | None, part: FilePart | None) -> None:
-        """As `write_file`, of so many bytes that lie in what `lend` gave."""
-        request = {"op": "write", "path": path, "mode": mode, "size": size_bytes, "memory": memory}
-        if part is not None:
-            request |= {"key": part.key, "offset": part.offset, "last": part.last}
-        async with in_time(path):
-            await self._call(request)
-
-    async def lend(self, fd: int, output: tuple[Subscription, int] | None = None) -> int:
-        """Pass a descriptor of memory on to the supervisor; returns the number that requests name it by.
-
-        Args:
-            fd: of it.
-            output: who reads a command, and which of its streams is kept there: it gets LENT frames from then on.
-
-        Raises:
-            AviatoValidationError: it takes none, or none now.
-        """
-        if FEATURE not in self.hello["features"]:
-            raise AviatoValidationError(f"{self.sandbox_id} was made by a version that takes no memory", reason=REFUSED)
-        await self._call({"op": "lend"})
-        # The descriptor goes beside the transport, which cannot send any: once that has nothing more to send.
-        for _ in range(BUSY_LOOKS):
-            self._send_acks()
-            if self._transport is None or not self._transport.get_write_buffer_size():
-                break
-            await asyncio.sleep(BUSY_SECONDS)
-        if self._rest is None or self._transport is None or self._transport.get_write_buffer_size():
-            raise AviatoValidationError(f"{self.sandbox_id} is busy", reason=REFUSED)
-        request: dict[str, Any] = {"op": "lent"}
-        if output is not None:
-            subscription, stream = output
-            number, current = self._subscriptions.get(subscription.exec_id, (0, None))
-            if current is not subscription:
-                raise AviatoValidationError(f"another reads {subscription.exec_id} now", reason=REFUSED)
-            request["output"] = {"exec_id": subscription.exec_id, "stream": stream, "channel": number}
-        reply = ReplyChannel(self._loop)
-        channel = self._open(reply)
-        try:
-            self._rest.send(encode(FrameType.REQUEST, _json(request), channel=channel), fd)
-        except OSError as error:
-            del self._channels[channel]
-            raise AviatoValidationError(f"{self.sandbox_id} is busy: {error}", reason=REFUSED) from None
-        return int(json.loads(await reply.reply)["memory"])
-
-    def give_back(self, memory: int) -> None:
-        """What was lent is asked back."""
-        self._send(FrameType.REQUEST, _json({"op": "give_back", "memory": memory}))
 
     async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.

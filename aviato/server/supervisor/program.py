@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import files, prepared, reading, spawn, takeover, tree, writing
 from aviato.server.supervisor.again import Again, Part, Repeated
@@ -24,14 +24,12 @@ from aviato.server.supervisor.grouped import Grouped
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
 from aviato.server.supervisor.keeper import Keepers
-from aviato.server.supervisor.lent import Lent
 from aviato.server.supervisor.lineage import Descent, Lineage
 from aviato.server.supervisor.loop import READ, Loop, Timer
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer
 from aviato.server.supervisor.watch import Watch
-from aviato.wire import memory
 from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
@@ -53,14 +51,13 @@ FEATURES = [
     "cases",
     prepared.FEATURE,
     "wide_window",
-    memory.FEATURE,
 ]
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
 STOOD_STILL_SECONDS = 2.0
 """A timer that is so late tells that nothing ran here meanwhile."""
-NO_USE = frozenset({"configure", "ping", "lend", "lent", "give_back"})
+NO_USE = frozenset({"configure", "ping"})
 """Requests of the server's own: they do not make a sandbox less idle."""
 
 _listen = ctypes.CDLL(None, use_errno=True).listen
@@ -90,7 +87,6 @@ class Supervisor:
         self.commands.on_main_exit = self._main_exited
         self.commands.on_reaped = self._ending.go_on
         self._again = Again(self._loop)
-        self._lent = Lent()
         self._open: dict[int, Transfer | dict[str, Any] | None] = {}
         self._idleness = Idleness(self._loop, self.commands, self._in_call, lambda: self._ending.begin("idle", 0))
         self._orphan_seconds = 600.0
@@ -120,7 +116,6 @@ class Supervisor:
             "write": self._write,
             "read_tree": self._read_tree,
             "write_tree": self._write_tree,
-            **self._lent.operations(self._reply, self._lend_output),
         }
         self._ports: Ports | None = None
         self.hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
@@ -242,7 +237,6 @@ class Supervisor:
         self.commands.unsubscribe(connection, None)
         for channel in list(self._open):
             self._close_channel(channel)
-        self._lent.close()
         if self._connection is connection:
             self._last_heard = connection.last_heard
             self._connection = None
@@ -415,9 +409,6 @@ class Supervisor:
         self.commands.find(request["exec_id"]).resize(request["width"], request["height"])
         self._reply(connection, channel)
 
-    def _lend_output(self, connection: Connection, request: dict[str, Any], memory: int) -> None:
-        self.commands.find(request["exec_id"]).lend(connection, request["channel"], request["stream"], memory)
-
     def _cancel(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self.commands.cancelled(request["exec_id"])
         self._work(connection, channel, self.commands.kill(request["exec_id"]), reply=True)
@@ -471,14 +462,10 @@ class Supervisor:
     def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         path, window = self._path(request), request["window"]
         seen = request.get("offset", 0), request.get("version")
-        number = request.get("memory")
-        if number is not None and reading.read_into(path, self._lent, number, connection, channel, *seen):
-            return
         self._open[channel] = reading.read_file(path, request["max_bytes"], window, connection, channel, *seen)
 
     def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        number = request.get("memory")
-        answers = writing.Answers(connection, channel, self._close_channel, waits=number is None)
+        answers = writing.Answers(connection, channel, self._close_channel)
         path, disk, key = self._path(request), self._watch.disk, request.get("key")
         if key is None:
             self._open[channel] = writing.Whole(writing.Upload(path, request["mode"], disk), request["size"], answers)
@@ -488,8 +475,6 @@ class Supervisor:
             offset = request["offset"]
             upload = self._again.take(key, offset) or writing.Upload(path, request["mode"], disk)
             self._open[channel] = Part(self._again, key, upload, offset, request["size"], request["last"], answers)
-        if number is not None:
-            self._lent.pour(number, request["size"], cast("Transfer", self._open[channel]))
 
     def _read_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._open[channel] = reading.read_tree(self._path(request), request["window"], connection, channel)

@@ -1,20 +1,19 @@
-"""What a transport cannot do with its socket, by a second descriptor of it.
+"""What had come over a connection that broke in a write, and was not read yet.
 
-It closes its socket when a write fails, and so loses what the other side said before it went. And it sends no descriptors.
+A transport closes its socket when a write fails, and so loses what the other side said before it went. A second descriptor
+keeps that.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READ_BYTES = 256 << 10
-_FD = struct.Struct("=i")
 
 
 class Rest:
@@ -34,19 +33,6 @@ class Rest:
                 if not data:
                     return
                 yield data
-
-    def send(self, data: bytes, fd: int) -> None:
-        """Send a short message with a descriptor, at once or not at all, while the transport has nothing to send.
-
-        Raises:
-            OSError: it was not sent.
-        """
-        sock = socket.socket(fileno=self._fd)
-        try:
-            sent = sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))], socket.MSG_DONTWAIT)
-        finally:
-            sock.detach()
-        assert sent == len(data)  # A few bytes are one piece for the kernel.
 
     def close(self) -> None:
         """Let go of it."""

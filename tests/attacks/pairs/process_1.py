@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 
 from aviato.server.supervisor.subscription import SandboxGone
@@ -91,21 +90,6 @@ async def forge(arena: Arena) -> bool:
             return bool(result.exit is not None and result.returncode == 0)
         assert (result.returncode, result.error) == (7, None)
         return False
-
-
-LENT = area.defence(
-    "memory that a client lends is not inherited",
-    patches=(Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),),
-)
-
-
-@area.attack("have memory that a client lends", LENT)
-async def lent(arena: Arena) -> bool:
-    async with arena.box() as box:
-        fd = os.memfd_create("lent")
-        await box.link.lend(fd)
-        os.close(fd)
-        return "memfd:lent" in (await box.sh("ls -l /proc/self/fd")).stdout
 
 
 # -- its life --------------------------------------------------------------------------------------------------------------
