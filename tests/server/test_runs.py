@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from aviato.server import reaper
+from aviato.server.backends.local import backend as backend_module
 from aviato.server.backends.registry import make_backend
 from aviato.server.service import aftermath, runs
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -202,3 +204,39 @@ async def test_what_resists_is_left_for_later(server, backend, monkeypatch):
 
 def refuse(sandbox_id):
     raise OSError(16, "busy")
+
+
+async def test_what_resisted_with_others_is_asked_again_alone(server, backend, monkeypatch):
+    """Who asks for its end while many are on their way waits for them, and looks what became of it."""
+    asked = threading.Event()
+
+    def resist(places, pidfds):
+        assert asked.wait(10)
+        return []
+
+    monkeypatch.setattr(backend_module, "_remove_dead", resist)
+    body = request_of(server, "true")
+    sandbox_id = body["sandbox"]["sandbox_id"]
+    await run(server, body)
+    while sandbox_id not in backend._destroying:
+        await asyncio.sleep(0.01)
+    ending = asyncio.create_task(backend.destroy(sandbox_id))
+    await asyncio.sleep(0)
+    asked.set()
+    await ending
+    assert not backend._held and not backend._places.ids()
+
+
+async def test_one_that_breaks_off_holds_up_no_other(server, monkeypatch, caplog):
+    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 0.5)
+    bodies = [request_of(server, "true") for _ in range(3)]
+    broken = bodies[0]["sandbox"]["sandbox_id"]
+
+    def breaks_off(box):
+        assert box.sandbox_id != broken, "armed by a test"
+
+    server.service.lives.on_gone.insert(0, breaks_off)
+    await asyncio.gather(*(run(server, body) for body in bodies))
+    await asyncio.gather(*(server.wait(body["sandbox"]["sandbox_id"], "ended") for body in bodies))
+    assert not server.service.registry.live
+    assert [record.message for record in caplog.records] == [f"what follows the end of sandbox {broken} broke off"]

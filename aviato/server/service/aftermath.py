@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
+
+log = logging.getLogger(__name__)
 
 TOGETHER_SECONDS = 0.05
 
@@ -64,4 +67,7 @@ class Aftermath:
         self._registry.save_together([box.record for box in boxes])
         await self._destroy([box.sandbox_id for box in boxes])
         for box in boxes:
-            self._on_gone(box)
+            try:
+                self._on_gone(box)
+            except Exception:
+                log.exception("what follows the end of sandbox %s broke off", box.sandbox_id)

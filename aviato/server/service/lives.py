@@ -294,9 +294,11 @@ class Lives:
         del self._registry.live[box.sandbox_id]
         self._registry.let_go.pop(box.sandbox_id, None)
         self.places.gone(box)
-        for callback in self.on_gone:
-            callback(box)
-        box.gone.set()
+        try:
+            for callback in self.on_gone:
+                callback(box)
+        finally:
+            box.gone.set()
 
     async def _remember_end(self, sandbox_id: str, reason: str) -> None:
         """The store takes no end now: a server that comes before it does would make the sandbox anew, after its stop."""

@@ -279,6 +279,10 @@ class LocalBackend(Backend):
 
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""
+        if (task := self._destroying.get(sandbox_id)) is not None:
+            await asyncio.shield(task)
+            if sandbox_id not in self._held:
+                return  # Else it resisted when it was one of many.
         task = self._destroying.get(sandbox_id)
         if task is None:
             task = self._destroying[sandbox_id] = asyncio.create_task(self._destroy(sandbox_id))
