@@ -420,6 +420,33 @@ async def test_a_client_that_leaves_ends_it():
                 await inside.tasks[-1]
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_one_that_is_cut_at_its_end_closes_both_sides(monkeypatch, turns):
+    opened, dial, receive = [], proxy_module._open, Proxy._receive
+
+    async def remembered(*where):
+        opened.append(await dial(*where))
+        return opened[-1]
+
+    async def received(*arguments):
+        await receive(*arguments)
+        cut(turns)
+
+    def cut(left):
+        if left:
+            asyncio.get_running_loop().call_soon(cut, left - 1)
+        else:
+            inside.tasks[0].cancel()
+
+    monkeypatch.setattr(proxy_module, "_open", remembered)
+    monkeypatch.setattr(Proxy, "_receive", received)
+    async with Host() as host, Inside() as inside:
+        _, writer = await inside.open()
+        writer.write(b"GET http://127.0.0.1:%d/ HTTP/1.1\r\n\r\n" % host.port)
+        await asyncio.wait(inside.tasks)
+        assert [sock.fileno() for sock in opened] == [-1]
+
+
 async def test_an_answer_comes_through_before_the_request_is_all_there():
     async def early(got, reader, writer):
         await reader.readuntil(b"\r\n\r\n")

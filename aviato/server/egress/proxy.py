@@ -216,9 +216,11 @@ class Proxy:
         finally:
             for task in (gone, answering):
                 task.cancel()
-            await asyncio.gather(gone, answering, return_exceptions=True)
-            visit.sent_bytes, visit.received_bytes = host.sent, host.received
-            host.sock.close()
+            try:
+                await asyncio.gather(gone, answering, return_exceptions=True)
+            finally:  # The sandbox may end just now. Both tasks are over even so: a gather that is cancelled waits for them.
+                visit.sent_bytes, visit.received_bytes = host.sent, host.received
+                host.sock.close()
         await client.leave()
 
     async def _send(self, client: Stream, host: Stream, request: Request) -> None:

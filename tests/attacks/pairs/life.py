@@ -138,11 +138,21 @@ time.sleep(60)
 
 @area.attack("fork faster than one can be killed", STANDSTILL, REPEATED, alone=False)
 async def faster(arena: Arena) -> bool:
-    """Which of the two is needed depends on how fast it forks here. They are too late if it goes on for seconds."""
-    async with arena.box() as box:
-        exec_id, subscription = box.start("python3", "-I", "-c", FORKS, timeout=1)
-        try:
-            await asyncio.wait_for(box.finish(exec_id, subscription), 10)
-        except TimeoutError:
+    """Which of the two is needed depends on how fast it forks here. They are too late if it goes on for seconds.
+
+    On a busy machine a single scan may find them all, once; hostile code tries again.
+    """
+
+    async def outlives() -> bool:
+        async with arena.box() as box:
+            exec_id, subscription = box.start("python3", "-I", "-c", FORKS, timeout=1)
+            try:
+                await asyncio.wait_for(box.finish(exec_id, subscription), 10)
+            except TimeoutError:
+                return True
+            return await lives(box)
+
+    for _ in range(6 if arena.off else 1):
+        if await outlives():
             return True
-        return await lives(box)
+    return False
