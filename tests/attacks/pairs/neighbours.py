@@ -296,33 +296,3 @@ async def begin_with(arena: Arena) -> bool:
         seen = (await two.run("test", "-d", name)).returncode == 0
         await one.run("rmdir", name)
         return seen
-
-
-def writable_devices(steps: Any) -> Any:
-    """The plan, with the devices that all sandboxes share as any other mount."""
-    return tuple(
-        step._replace(
-            arguments=(
-                tuple((path, name, ("nosuid",) if name == "devices" else kept) for path, name, kept in step.arguments[0]),
-            )
-        )
-        if step.operation == "take"
-        else step
-        for step in steps
-    )
-
-
-READ_ONLY = area.defence("the devices that all share are read only", change=writable_devices)
-
-
-@area.attack(
-    "leave a sign for another sandbox on a device",
-    READ_ONLY,
-    impossible=lambda backend: None if backend._facts.devices else "each sandbox has mounts of the machine's devices",
-)
-async def sign(arena: Arena) -> bool:
-    look = "import os; print(os.stat('/dev/full').st_mtime_ns)"
-    async with arena.box() as one, arena.box() as two:
-        before = await two.python(look)
-        await one.python("import os\ntry: os.utime('/dev/full')\nexcept OSError: pass")
-        return bool((await two.python(look)).stdout != before.stdout)
