@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.registry import make_backend
-from aviato.server.service import results
+from aviato.server.service import live, results
 from aviato.server.service.results import Result, Results
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -56,6 +56,30 @@ async def test_what_was_confirmed_before_or_with_the_stop_is_not_kept(server, fo
     ack = {"execs": [{"sandbox_id": sandbox_id, "exec_id": never, "stdout": 3, "done": True}]}
     await server.call("POST", "/v1/acknowledgements", body=ack, expect=204)
     assert not os.listdir(folder.results)
+
+
+async def test_what_was_confirmed_too_late_for_a_supervisor_that_ends_is_not_kept(server, folder, monkeypatch):
+    """It ends by itself, so that it has left its results behind before anybody could tell it that one has arrived."""
+    made = await server.running(command="sh", args=["-c", "while [ ! -e /tmp/end ]; do sleep 0.05; done"])
+    sandbox_id = made["sandbox_id"]
+    confirmed, never = new_exec_id(), new_exec_id()
+    await server.exec(sandbox_id, "echo", "hi", exec_id=confirmed)
+    link = server.service.registry.live[sandbox_id].link
+    monkeypatch.setattr(link, "_send_acks", lambda: None)
+    ack = {"execs": [{"sandbox_id": sandbox_id, "exec_id": confirmed, "stdout": 3, "done": True}]}
+    await server.call("POST", "/v1/acknowledgements", body=ack, expect=204)
+    await server.exec(sandbox_id, "touch", "/tmp/end", exec_id=never)
+    await server.wait(sandbox_id, "ended")
+    assert [server.service.results.has(sandbox_id, exec_id) for exec_id in (confirmed, never)] == [False, True]
+
+
+async def test_of_a_living_sandbox_only_the_latest_confirmations_are_remembered(server):
+    sandbox_id = (await server.running())["sandbox_id"]
+    box = server.service.registry.live[sandbox_id]
+    exec_ids = [new_exec_id() for _ in range(live.UNDER_WAY + 5)]
+    for exec_id in exec_ids:
+        box.confirm(exec_id)
+    assert list(box.confirmed) == exec_ids[5:]
 
 
 async def test_a_sandbox_leaves_so_much_behind_and_the_newest_of_it(server):

@@ -225,8 +225,7 @@ class Execs:
         state = box.execs.get(ack.exec_id)
         if ack.done:
             self._results.confirm(ack.sandbox_id, ack.exec_id)
-            if not box.runs:
-                box.confirmed.add(ack.exec_id)
+            box.confirm(ack.exec_id)
         if (
             box.link is None
             or not box.runs

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from aviato.server.store import SandboxRecord
     from aviato.server.supervisor.link import SupervisorLink
 
+UNDER_WAY = 64
+"""How many confirmations may be on their way to a supervisor that ends just then."""
+
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class LiveSandbox:
@@ -46,7 +49,7 @@ class LiveSandbox:
         gone: its place is taken away and the end is on record.
         calls: requests that use it now.
         on_run: called in order when it runs, before any waiter of `ready`.
-        confirmed: commands whose results have arrived since it was told to end.
+        confirmed: commands whose results have arrived: all since it was told to end, of those before only the latest.
     """
 
     record: SandboxRecord
@@ -70,7 +73,7 @@ class LiveSandbox:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     execs: dict[str, ExecState] = field(default_factory=dict)
-    confirmed: set[str] = field(default_factory=set)
+    confirmed: dict[str, None] = field(default_factory=dict)
     calls: int = 0
     pings_missed: int = 0
     expires_at: float | None = None
@@ -107,6 +110,12 @@ class LiveSandbox:
     def runs(self) -> bool:
         """Whether commands can be sent to it."""
         return self.link is not None and self.ready.is_set() and self.asked is None and self.ending is None
+
+    def confirm(self, exec_id: str) -> None:
+        """A whole result has arrived: it need not be kept, even if its supervisor should end before it can be told."""
+        self.confirmed[exec_id] = None
+        if self.runs and len(self.confirmed) > UNDER_WAY:
+            del self.confirmed[next(iter(self.confirmed))]
 
     def ends_with(self, exec_id: str) -> bool:
         """Whether it is ending, with a result of this command that may yet be left behind."""

@@ -19,7 +19,7 @@ from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Results:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._save_on_time)
 
-    async def gather(self, sandbox_id: str, leave: Callable[[str, str], bool], confirmed: set[str]) -> None:
+    async def gather(self, sandbox_id: str, leave: Callable[[str, str], bool], confirmed: Iterable[str]) -> None:
         """Take what the supervisor of an ended sandbox left behind.
 
         Args:
