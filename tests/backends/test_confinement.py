@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -346,7 +348,7 @@ async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):
         await backend.open()
         async with boxes.make_box(backend) as box:
             assert (await box.run("sh", "-c", "cd /tmp && python3 -c 'print(1)'")).stdout == "1\n"
-        [skeleton] = (tmp_path / "state" / "skeletons").iterdir()
+        skeleton = next(path for path in (tmp_path / "state" / "skeletons").iterdir() if (path / "etc").exists())
         other = os.open(skeleton, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -355,6 +357,59 @@ async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):
         for name in ("tmp", "proc", "opt"):
             (skeleton / name).rmdir()
         (skeleton / ".aviato" / "bin" / "python3").unlink()
+
+
+DEVICES = """
+import json, os, stat
+seen = {}
+for name in sorted(os.listdir("/dev")):
+    found = os.lstat(f"/dev/{name}")
+    link = os.readlink(f"/dev/{name}") if stat.S_ISLNK(found.st_mode) else None
+    seen[name] = stat.filemode(found.st_mode), found.st_rdev, link
+refused = []
+for path in ("/dev/new", "/dev/null", "/dev/pts/../tty"):
+    for act in (lambda: os.open(path, os.O_CREAT | os.O_EXCL), lambda: os.unlink(path), lambda: os.chmod(path, 0o600),
+                lambda: os.utime(path), lambda: os.rename(path, "/dev/moved")):
+        try: act()
+        except OSError as error: refused.append(error.errno not in (1, 2, 17, 30))
+        else: refused.append(True)
+with open("/proc/self/mountinfo") as file:
+    options = [line.split()[5] for line in file if line.split()[4] == "/dev"]
+print(json.dumps([seen, any(refused), options, os.listdir("/proc/acpi") if os.path.exists("/proc/acpi") else []]))
+"""
+
+
+async def test_devices_made_once_are_those_of_a_sandbox_of_its_own(backend, boxes, monkeypatch):
+    seen, made = [], backend._facts
+    for facts in (made, replace(made, devices=None)):
+        monkeypatch.setattr(backend, "_facts", facts)
+        async with boxes.make_box(backend) as box:
+            told = await box.python(DEVICES)
+            assert told.stderr == ""
+            seen.append(json.loads(told.stdout))
+    (names, written, options, hardware), (own_names, *_) = seen
+    assert names == own_names and names["null"][1] == os.makedev(1, 3) and hardware == []
+    assert len(options) == 1 and {"ro", "nosuid"} <= set(options[0].split(","))
+    # Mounts of the machine's own devices let anybody set their times.
+    assert written is (made.devices is None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user makes no devices")
+@pytest.mark.parametrize("refused", ["mknod", "open"])
+async def test_where_no_devices_can_be_made_each_sandbox_has_mounts_of_the_machines(tmp_path, boxes, monkeypatch, refused):
+    def refuse(path, *rest, **options):
+        if str(path).startswith(str(tmp_path)) and str(path).endswith("/null"):
+            raise PermissionError(errno.EPERM, "armed by a test")
+        return real(path, *rest, **options)
+
+    real = getattr(os, refused)
+    monkeypatch.setattr(os, refused, refuse)
+    backend = LocalBackend(tmp_path / "state")
+    await backend.open()
+    assert backend._facts.devices is None
+    async with boxes.make_box(backend) as box:
+        assert (await box.sh("echo x > /dev/null && ls /proc/acpi 2>/dev/null; test -c /dev/tty")).returncode == 0
+    await backend.close()
 
 
 async def test_nobody_can_hold_up_starts_by_a_lock_on_it(tmp_path, boxes):

@@ -237,7 +237,7 @@ area.program(
     area.defence(
         "a number of terminals",
         change=lambda steps: tuple(
-            step._replace(arguments=(step.arguments[0], 1000)) if step.operation == "devices" else step for step in steps
+            step._replace(arguments=(1000,)) if step.operation == "terminals" else step for step in steps
         ),
     ),
 )

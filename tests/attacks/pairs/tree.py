@@ -66,6 +66,10 @@ READ_ONLY_DEV = area.defence(
             "",
         ),
     ),
+    # The same where all sandboxes share one.
+    change=with_arguments(
+        "take", lambda sources: (tuple((path, name, ("nosuid",) if name == "devices" else how) for path, name, how in sources),)
+    ),
 )
 OWN_PROC = area.defence(
     "/proc is of the sandbox's own processes",
@@ -141,7 +145,27 @@ area.program(
     CHANGE.format("file = open('/proc/sys/kernel/shmmni', 'w'); file.write('100'); file.flush()"),
     SETTINGS,
 )
-area.program("put something into /dev", CHANGE.format("import os; os.mkdir('/dev/x')"), READ_ONLY_DEV)
+area.program(
+    "put something into /dev",
+    CHANGE.format("import os; os.mkdir('/dev/x')"),
+    READ_ONLY_DEV,
+    impossible=lambda backend: None if backend._facts.devices is None else "it is nobody's inside",
+)
+
+
+@area.attack(
+    "leave a sign for another sandbox on a device",
+    READ_ONLY_DEV,
+    impossible=lambda backend: None if backend._facts.devices else "each sandbox has mounts of the machine's devices",
+)
+async def sign(arena: Arena) -> bool:
+    look = "import os; print(os.stat('/dev/full').st_mtime_ns)"
+    async with arena.box() as one, arena.box() as two:
+        before = await two.python(look)
+        await one.python("import os\ntry: os.utime('/dev/full')\nexcept OSError: pass")
+        return bool((await two.python(look)).stdout != before.stdout)
+
+
 OF_PROC = "import os; print(os.stat('/proc/{}').st_dev == os.stat('/proc/version').st_dev)"
 area.program(
     "open the kernel's list of keys",

@@ -172,20 +172,24 @@ class Confinement:
     def _do_proc(self) -> None:
         self._kernel.mount("proc", "/proc", "proc", sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC)
 
-    def _do_devices(self, names: list[str], terminals: int) -> None:
+    def _do_shared_devices(self) -> None:
+        self._put("devices", "/dev")
+
+    def _do_devices(self, names: list[str], links: list[tuple[str, str]], directories: list[str]) -> None:
         kernel = self._kernel
         kernel.mount("tmpfs", "/dev", "tmpfs", sys.MS_NOSUID, "mode=755,size=64k")
         for name in names:
             kernel.make_file(f"/dev/{name}")
             self._put(f"device {name}", f"/dev/{name}")
-        for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        for name, target in links:
             kernel.link(f"/dev/{name}", target)
-        kernel.make_directory("/dev/pts", 0o755)
-        kernel.make_directory("/dev/shm", 0o755)
-        own = f"newinstance,ptmxmode=0666,mode=620,max={terminals}"
-        kernel.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, own)
-        kernel.link("/dev/ptmx", "pts/ptmx")
+        for name in directories:
+            kernel.make_directory(f"/dev/{name}", 0o755)
         kernel.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)
+
+    def _do_terminals(self, most: int) -> None:
+        own = f"newinstance,ptmxmode=0666,mode=620,max={most}"
+        self._kernel.mount("devpts", "/dev/pts", "devpts", sys.MS_NOSUID | sys.MS_NOEXEC, own)
 
     def _do_tmpfs(self, target: str, size: int, mode: int) -> None:
         self._kernel.mount("tmpfs", target, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, f"mode={mode:o},size={size}")
@@ -198,8 +202,11 @@ class Confinement:
         for path in paths:
             self._attach(self._copy("/dev/null", ()), path, ())
 
-    def _do_cover_directory(self, paths: list[str]) -> None:
+    def _do_cover_directory(self, paths: list[str], taken: bool) -> None:
         for path in paths:
+            if taken:
+                self._put(f"empty {path}", path)
+                continue
             # /sys is ours and empty here.
             flags = sys.MS_RDONLY | sys.MS_NOSUID | sys.MS_NODEV
             self._kernel.mount("tmpfs", path, "tmpfs", flags, "size=4k,nr_inodes=1")

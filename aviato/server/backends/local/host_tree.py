@@ -19,13 +19,14 @@ HOSTS = "/run/hosts"
 class Skeleton(NamedTuple):
     """What every `host` sandbox begins with: directories (parents first) with modes, links with targets, files with contents.
 
-    `copies` are files and directories below /etc that are like the machine's.
+    `copies` are files and directories below /etc that are like the machine's, `nodes` devices with their numbers.
     """
 
     directories: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...] = ()
     copies: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, int, int], ...] = ()
 
 
 def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
@@ -46,6 +47,21 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skel
             directories += [(path, 0o755) for path in above if path not in made]
     links += [("/etc/hosts", HOSTS), *local_time(facts)]
     return Skeleton(tuple(directories), tuple(links), tuple(etc_files()), tuple(name for name, _ in facts.etc_shared))
+
+
+DEVICE_NUMBERS = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+"""Character devices that do no harm, with major and minor numbers, which are the same on every Linux."""
+DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"), ("ptmx", "pts/ptmx"))
+DEVICE_DIRECTORIES = ("pts", "shm")
+
+
+def devices() -> Skeleton:
+    """What /dev has, but for what is mounted on its directories: one for all sandboxes, where the server can make devices."""
+    return Skeleton(
+        tuple((f"/{name}", 0o755) for name in DEVICE_DIRECTORIES),
+        tuple((f"/{name}", target) for name, target in DEVICE_LINKS),
+        nodes=tuple((f"/{name}", major, minor) for name, (major, minor) in DEVICE_NUMBERS.items()),
+    )
 
 
 def local_time(facts: HostFacts) -> list[tuple[str, str]]:

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.backends.local import bounds, rules
-from aviato.server.backends.local.host_tree import HOSTS, LINKS_DIRECTORY, etc_files, hosts, local_time, own_prefix, skeleton
+from aviato.server.backends.local.host_tree import (
+    DEVICE_DIRECTORIES,
+    DEVICE_LINKS,
+    DEVICE_NUMBERS,
+    HOSTS,
+    LINKS_DIRECTORY,
+    etc_files,
+    hosts,
+    local_time,
+    own_prefix,
+    skeleton,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +52,7 @@ BASE_ENVIRONMENT = {
 NO_PROXY = "localhost,127.0.0.1,::1"
 """What a sandbox reaches by itself."""
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = tuple(DEVICE_NUMBERS)
 ETC_SHARED = (
     "alternatives",
     "ca-certificates",
@@ -84,6 +95,7 @@ class HostFacts:
         processors: how many the server may run on.
         swap: whether pages can go where they are not resident.
         groups: control groups that the server can make some below, by controller, see `groups.find`.
+        devices: a directory with what `host_tree.devices` names, if the server could make one.
     """
 
     links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
@@ -97,6 +109,7 @@ class HostFacts:
     processors: int = 1
     swap: bool = False
     groups: tuple[tuple[str, str], ...] = ()
+    devices: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +222,10 @@ def _many(argument: Any) -> bool:
 def _sources(options: PlanOptions) -> list[Step]:
     steps = [Step("place", (options.place,), "go to the sandbox's directory; paths of the machine are counted from it")]
     take: list[tuple[str, str, tuple[str, ...]]] = [(f"/dev/{name}", f"device {name}", ()) for name in DEVICES]
+    shared = options.facts.devices
+    if shared is not None:
+        take = [(shared, "devices", ("rdonly", "nosuid"))]
+        take += [(f"{shared}/{DEVICE_DIRECTORIES[0]}", f"empty {path}", RO) for path in _hidden_directories(options.facts)]
     if options.lower is None:
         take += [("/usr", "usr", RO)]
         take += [(f"/{name}", name, RO) for name in options.facts.directories]
@@ -261,7 +278,7 @@ def _has_own_hosts(options: PlanOptions) -> bool:
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.skeleton is not None:
         return []
-    directories, links, _, _ = skeleton(options.facts, options.interpreter)
+    directories, links, *_ = skeleton(options.facts, options.interpreter)
     return [
         Step("directories", (directories,), "the top of the tree"),
         Step(
@@ -293,7 +310,10 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
     facts = options.facts
     return [
         Step("proc", (), "the processes of this sandbox"),
-        Step("devices", (DEVICES, bounds.LIMIT_TERMINALS), "a minimal /dev: harmless devices, its own terminals, read only"),
+        Step("shared_devices", (), "a minimal /dev, one for all sandboxes: harmless devices, read only")
+        if facts.devices is not None
+        else Step("devices", (DEVICES, DEVICE_LINKS, DEVICE_DIRECTORIES), "a minimal /dev: harmless devices, read only"),
+        Step("terminals", (bounds.LIMIT_TERMINALS,), "its own, so many at a time"),
         Step("tmpfs", ("/dev/shm", min(bounds.SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         *(
@@ -309,7 +329,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         ),
         Step("cover_read_only", (_in_proc(facts, PROC_READ_ONLY),), "kernel settings"),
         Step("cover_file", (_in_proc(facts, PROC_HIDDEN_FILES),), "kernel memory, keys and addresses"),
-        Step("cover_directory", (_in_proc(facts, PROC_HIDDEN_DIRECTORIES),), "hardware"),
+        Step("cover_directory", (_hidden_directories(facts), facts.devices is not None), "hardware"),
     ]
 
 
@@ -326,6 +346,10 @@ def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
         ("kernel/sem", "250 4096 32 128"),
         ("kernel/msgmni", "64"),
     )
+
+
+def _hidden_directories(facts: HostFacts) -> tuple[str, ...]:
+    return _in_proc(facts, PROC_HIDDEN_DIRECTORIES)
 
 
 def _in_proc(facts: HostFacts, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -115,6 +115,10 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
     for path, target in skeleton.links:
         with contextlib.suppress(FileExistsError):
             os.symlink(target, directory + path)
+    for path, major, minor in skeleton.nodes:
+        with contextlib.suppress(FileExistsError):
+            os.mknod(directory + path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        os.chmod(directory + path, 0o666)
     for path, content in skeleton.files:
         _put(directory + path, content.encode(), 0o644)
     for name in skeleton.copies:
