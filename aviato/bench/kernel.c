@@ -8,6 +8,7 @@
  *     ahead    the same, its clone made before: a template has one at hand where nobody hurries
  *     stay     one more sandbox, which stays until the end of input
  *     stay512  the same, and its process 1 has written to so many new pages before it tells
+ *     again    one more command in a sandbox that stays, asked for over a third process that stands where a server does
  *     256x4    so many, so many at once, each ended and removed
  */
 
@@ -48,9 +49,21 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
+/* Whether it failed. */
+static char run_command(void) {
+    pid_t child;
+    int status;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, INSIDE, STDOUT_FILENO);
+    int started = posix_spawn(&child, command[0], &actions, NULL, command, environ) == 0;
+    posix_spawn_file_actions_destroy(&actions);
+    return !started || waitpid(child, &status, 0) != child || status != 0;
+}
+
 /* Process 1: what its command prints goes to whoever waits, then a zero and whether it failed, or in place of all why there is none. */
 static void live(void) {
-    char told[1024] = {0, 1};
+    char told[1024] = {0, 1}, asked;
     size_t size = 2;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever breaks off leaves nobody behind */
     if (template.birth.error) {
@@ -59,20 +72,19 @@ static void live(void) {
         size = strlen(told) + 2;
         told[size - 1] = 1;
     } else {
-        pid_t child;
-        int status;
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
         char *held = mmap(NULL, (size_t)(pages + 1) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         for (size_t at = 0; at < (size_t)pages * page && held != MAP_FAILED; at += page)
             held[at] = 1;
-        posix_spawn_file_actions_t actions;
-        posix_spawn_file_actions_init(&actions);
-        posix_spawn_file_actions_adddup2(&actions, INSIDE, STDOUT_FILENO);
-        if (posix_spawn(&child, command[0], &actions, NULL, command, environ) == 0 && waitpid(child, &status, 0) == child)
-            told[1] = status != 0;
+        told[1] = run_command();
     }
     if (write(template.birth.error ? template.connection : INSIDE, told, size) < 0)
         _exit(1);
+    while (read(INSIDE, &asked, 1) == 1) {
+        told[1] = run_command();
+        if (write(INSIDE, told, 2) < 0)
+            _exit(1);
+    }
     for (;;)
         pause();
 }
@@ -117,7 +129,6 @@ static void await_result(const struct sandbox *sandbox) {
     for (ssize_t more; size < 2 || told[size - 2] != 0; size += (size_t)more)
         if ((more = read(sandbox->connection, told + size, sizeof told - size)) <= 0)
             fail(sandbox->place, "its process 1 ended");
-    close(sandbox->connection);
     if (told[size - 1])
         fail("a sandbox, or its command, failed", told);
 }
@@ -128,11 +139,36 @@ static int remove_one(const char *path, const struct stat *found, int kind, stru
 }
 
 static void end(const struct sandbox *sandbox) {
+    close(sandbox->connection);
     if (kill((pid_t)sandbox->pid, SIGKILL) < 0 || waitpid((pid_t)sandbox->pid, NULL, 0) < 0)
         fail("end", strerror(errno));
     aviato_network_ended(sandbox->pid); /* as a template that collects it */
     if (nftw(sandbox->place, remove_one, DEEPEST, FTW_DEPTH | FTW_PHYS) < 0)
         fail(sandbox->place, strerror(errno));
+}
+
+/* Between us and a sandbox that stays: its connection is the relay's then, and ours is to that. */
+static void relay(struct sandbox *sandbox) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        fail("socketpair", strerror(errno));
+    pid_t pid = fork();
+    if (pid < 0)
+        fail("fork", strerror(errno));
+    if (pid == 0) {
+        close(pair[0]);
+        for (char asked, answer[2] = {0, 0}; read(pair[1], &asked, 1) == 1;) {
+            if (write(sandbox->connection, &asked, 1) != 1)
+                fail("relay", strerror(errno));
+            await_result(sandbox);
+            if (write(pair[1], answer, sizeof answer) < 0)
+                fail("relay", strerror(errno));
+        }
+        _exit(0);
+    }
+    close(pair[1]);
+    close(sandbox->connection);
+    sandbox->connection = pair[0];
 }
 
 static void one(const char *plan) {
@@ -195,7 +231,7 @@ int main(int count, char **arguments) {
     struct stat found;
     int file = count > 3 ? open(arguments[1], O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0 || fstat(file, &found) < 0)
-        fail("usage", "kernel PLANS once|ahead|stay|COUNTxAT_ONCE COMMAND...");
+        fail("usage", "kernel PLANS once|ahead|stay|again|COUNTxAT_ONCE COMMAND...");
     plans = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     template.buffer = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (plans == MAP_FAILED || template.buffer == MAP_FAILED || (template.children = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0)
@@ -207,9 +243,12 @@ int main(int count, char **arguments) {
     template.namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP;
 
     const char *mode = arguments[2], *plan = plans;
-    int items = 0, at_once = 0, stays = strncmp(mode, "stay", 4) == 0, ahead = strcmp(mode, "ahead") == 0;
+    int items = 0, at_once = 0, again = strcmp(mode, "again") == 0, ahead = strcmp(mode, "ahead") == 0;
+    int stays = again || strncmp(mode, "stay", 4) == 0;
     sscanf(mode, "stay%d", &pages);
     sscanf(mode, "%dx%d", &items, &at_once);
+    for (const char *next = plan; again && next; next = plan_after(next))
+        plan = next; /* the last: others that stay beside it have the first */
     struct sandbox *staying = NULL;
     size_t lives = 0;
     for (char line[256]; fgets(line, sizeof line, stdin);) {
@@ -221,6 +260,11 @@ int main(int count, char **arguments) {
         if (items) {
             many(items, at_once);
             seconds = now() - began;
+        } else if (again && lives) {
+            if (write(staying->connection, "", 1) != 1)
+                fail("the relay", strerror(errno));
+            await_result(staying);
+            seconds = now() - began;
         } else if (plan) {
             struct sandbox sandbox = begin(plan);
             await_result(&sandbox);
@@ -230,6 +274,8 @@ int main(int count, char **arguments) {
             else if ((staying = realloc(staying, (lives + 1) * sizeof sandbox))) {
                 staying[lives++] = sandbox;
                 plan = plan_after(plan);
+                if (again)
+                    relay(staying);
             }
         } else {
             fail(arguments[1], "has no more plans");

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("kernel.c")
 TEMPLATE = Path(__file__).parents[1] / "server" / "backends" / "local"
 PARTS = (TEMPLATE, Path(__file__).parents[1] / "server" / "supervisor")
-ONCE, AHEAD, STAY = "once", "ahead", "stay"
+ONCE, AHEAD, STAY, AGAIN = "once", "ahead", "stay", "again"
 COLUMNS = ("kernel floor, of each sandbox", "processor ms", "machine: user ms", "machine: system ms")
 
 

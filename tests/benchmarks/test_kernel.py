@@ -13,7 +13,7 @@ import pytest
 from aviato import SandboxDefaults, Session
 from aviato.bench import latency, memory, targets, throughput
 from aviato.bench.floor import STAYING_ARGV, Staying
-from aviato.bench.kernel import AHEAD, ONCE, STAY, Kernel, kernel
+from aviato.bench.kernel import AGAIN, AHEAD, ONCE, STAY, Kernel, kernel
 from aviato.bench.report import Report
 from aviato.bench.run import Run
 from aviato.bench.series import Ratio
@@ -70,7 +70,7 @@ def test_the_sandboxes_of_the_kernel_floor_are_like_ours(run: Run, made: Kernel)
 
 
 @compiled
-@pytest.mark.parametrize("mode", [ONCE, AHEAD, STAY, f"{STAY}100", "4x2"])
+@pytest.mark.parametrize("mode", [ONCE, AHEAD, STAY, AGAIN, f"{STAY}100", "4x2"])
 def test_every_mode_measures_and_leaves_nothing(made: Kernel, mode: str) -> None:
     with made.floor(mode) as floor:
         assert all(0 < floor() < 5 for _ in range(3))
@@ -120,13 +120,20 @@ def test_programs_that_stay_end_with_their_floor() -> None:
 @compiled
 def test_the_floors_are_beside_their_targets(measured: Measured) -> None:
     found = {}
-    for name, figure in (("latency", latency.CREATE), ("throughput", throughput.BATCH), ("memory", memory.RATE)):
+    figures = {
+        "latency": (latency.CREATE, latency.EXEC, latency.AWAIT),
+        "throughput": (throughput.BATCH,),
+        "memory": (memory.RATE,),
+    }
+    for name, beside in figures.items():
         kernels = measured(name, "--rounds", "1")[0]["kernel_floors"]
-        assert set(kernels) == {figure}
-        found[name] = Report(name, ratios={figure: Ratio(9, 8, 10)}, kernel={figure: Ratio(**kernels[figure])})
+        assert set(kernels) == set(beside)
+        found[name] = Report(
+            name, ratios=dict.fromkeys(beside, Ratio(9, 8, 10)), kernel={one: Ratio(**kernels[one]) for one in beside}
+        )
     rows = [row for row in targets.table(found).rows if row[-3]]
-    assert [row[-3] for row in rows] == [str(next(iter(report.kernel.values()))) for report in found.values()]
-    assert len(targets.notes(found)) == 3 and all("the kernel floor, " in note for note in targets.notes(found))
+    assert [row[-3] for row in rows] == [str(report.kernel[one]) for name, report in found.items() for one in figures[name]]
+    assert len(targets.notes(found)) == 5 and all("the kernel floor, " in note for note in targets.notes(found))
 
 
 @pytest.mark.parametrize(
