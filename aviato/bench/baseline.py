@@ -2,7 +2,8 @@
 
 A round measures each figure and its floor several times in alternation and takes the ratio of their lower quartiles. The figure
 is the median of the rounds, with a bootstrap 90 % interval over rounds; it is red when even the lower end of that is above
-1.2 × what was recorded for this class of machines. Rounds are added while the interval does not decide.
+1.2 × what was recorded for this class of machines. Rounds are added while the interval does not decide, and three times as
+many are made before one is called red: what disturbs the machine for some seconds only is a part of them.
 
 Only quiet rounds count: a machine whose processors are busy with other work lengthens what takes several processes far more
 than it lengthens their floor, up to twice, which says nothing about aviato. Where it does not get quiet, nothing is decided.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 ALLOWED = 1.2
 """Times what was recorded."""
 MIN_ROUNDS = 7
+RED_ROUNDS = 3 * MIN_ROUNDS
 MAX_ROUNDS = 40
 REPEATS = 12
 """Of each case in one round."""
@@ -76,7 +78,7 @@ class Figure:
         if self.recorded is None:
             return len(self.rounds) >= MAX_ROUNDS
         limit, found = ALLOWED * self.recorded, self.ratio
-        return found.low > limit or found.high < limit
+        return found.high < limit or (found.low > limit and len(self.rounds) >= RED_ROUNDS)
 
 
 @dataclass(frozen=True)

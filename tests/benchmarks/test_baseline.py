@@ -32,7 +32,14 @@ def test_the_lower_end_of_the_interval_decides() -> None:
     values = [2.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0]
     assert interval(values).value == 5.0 and interval(values).low <= 3.0
     assert not Figure("exec", values, RECORDED).red and not Figure("exec", values, RECORDED).decided
-    assert Figure("exec", [5.0] * 7, RECORDED).red and Figure("exec", [5.0] * 7, RECORDED).decided
+    assert Figure("exec", [5.0] * 7, RECORDED).red and Figure("exec", [2.0] * 7, RECORDED).decided
+
+
+def test_what_disturbs_for_some_rounds_is_not_red() -> None:
+    disturbed = [5.0] * 7
+    assert not Figure("exec", disturbed, RECORDED).decided
+    assert Figure("exec", disturbed * 3, RECORDED).decided and Figure("exec", disturbed * 3, RECORDED).red
+    assert not Figure("exec", disturbed + [3.0] * 8, RECORDED).red
 
 
 def test_a_busy_wait_lengthens_a_case_by_its_part() -> None:
