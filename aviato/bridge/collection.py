@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import deque
 from typing import NamedTuple
 
 DEFAULT_MAX_OUTPUT_BYTES = 16 << 20
@@ -39,7 +38,7 @@ class Collection:
         self._head = io.BytesIO()
         self._head_bytes = 0
         self._head_max = max_bytes - max_bytes // 2
-        self._tail: deque[bytearray] = deque()
+        self._tail: list[bytearray] = []
         self._tail_bytes = 0
         self._tail_max = max_bytes // 2
 
@@ -66,7 +65,7 @@ class Collection:
         while (excess := self._tail_bytes - self._tail_max) > 0:
             first = self._tail[0]
             if len(first) <= excess:
-                self._tail.popleft()
+                del self._tail[0]
                 self._tail_bytes -= len(first)
             else:
                 del first[:excess]

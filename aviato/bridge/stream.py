@@ -45,7 +45,7 @@ class StreamReader(Generic[T]):
         self._error: BaseException | None = None
         # The active iterator is held weakly: dropping it is how a reader leaves.
         self._active: weakref.ref[StreamIterator[T]] | None = None
-        self._live: deque[bytes] = deque()
+        self._live: list[bytes] = []
         self._live_bytes = 0
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         self._room: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
@@ -161,7 +161,7 @@ class StreamReader(Generic[T]):
             self._active = weakref.ref(iterator)
             begin = position - self._collection.offset
             data = self._collection.collected().data[begin:] if position < self._collection.total else b""
-            self._live = deque([data] if data else [])
+            self._live = [data] if data else []
             self._live_bytes = len(data)
 
     def _detach(self, iterator: StreamIterator[T]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -116,8 +117,9 @@ class QueueInfo(ResponseModel):
     """Who holds how many live sandboxes: `pid N` or `lease ls-…` or `detached` → count."""
 
 
-class LimitInfo(ResponseModel):
-    """One limit of a sandbox."""
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """One limit of a sandbox. No model: each sandbox has eight, and that of a client is held for as long as it lives."""
 
     value: float | None
     strength: Literal["hard", "watched", "none"]

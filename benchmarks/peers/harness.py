@@ -26,6 +26,8 @@ TRUE = ["/bin/true"]
 SLEEP = "/bin/sleep"
 PATIENCE_SECONDS = 60.0
 """How long a live sandbox may take until its command is seen to run."""
+SETTLED_SECONDS = 1.0
+"""What is held for as long as it sleeps is asked for, not what its start took."""
 
 
 def drive(coroutine):
@@ -169,7 +171,7 @@ class Works:
         return seconds
 
     async def memory(self, count, roots):
-        """Bytes (PSS) that each of `count` sandboxes adds, each with one sleeping command, below this process and `roots`."""
+        """Bytes (PSS) that each of `count` sandboxes adds below this process and `roots`; its command has slept a second."""
         argv = [SLEEP, f"{86_000 + random.random():.9f}"]
         roots = [os.getpid(), *roots]
 
@@ -186,6 +188,7 @@ class Works:
                 if any(each.done() for each in live) or time.monotonic() > deadline:
                     raise RuntimeError(f"only {len(running(argv))} of {count} sandboxes were alive at once")
                 await self.way.pause(0.02)
+            await self.way.pause(SETTLED_SECONDS)
             grown = resident_bytes(roots, argv) - before
         finally:
             for pid in running(argv):

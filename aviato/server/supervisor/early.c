@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -32,6 +33,9 @@ enum { BACKLOG = 16 };
 enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
 enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
+#define QUIET_SECONDS 0.25
+/* So far down a call may have come in its stack, and so near is what a small one has. */
+enum { STACK_BYTES = 64 << 10, NEAR_BYTES = 2048 };
 enum { JUST_STARTED_BYTES = 1 << 20, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
 
 struct frame {
@@ -46,17 +50,18 @@ struct past {
     char id[ID_BYTES];
 };
 
-static _Alignas(16) char in[IN_BYTES], room[ROOM_BYTES];
+static _Alignas(PAGE_BYTES) char in[IN_BYTES], room[ROOM_BYTES];
 static char state[STATE_BYTES];
-static size_t in_begin, in_end, room_used, room_base;
-static struct command commands[MOST_COMMANDS];
-static int command_count;
 static struct past past[MOST_PAST];
 static uint64_t past_hashes[MOST_PAST];
+/* The compiler lays them down from the last to the first: what follows shares a page with the first command. */
+static struct command commands[MOST_COMMANDS];
+static size_t in_begin, in_end, room_used, room_base;
+static int command_count;
 static uint32_t past_count;
 static struct configuration *configuration;
 static size_t configuration_size;
-static double configured, last_heard, last_call, last_end, look_due = -1;
+static double configured, last_heard, last_call, last_end, look_due, tidy_due; /* the last two: 0 is never */
 static uint64_t pid_namespace;
 static const struct aviato_early *given;
 
@@ -135,7 +140,7 @@ static int begin_command(const struct frame *frame) {
     command->timeout_seconds = request->timeout_seconds;
     command->spec_size = spec_size;
     memcpy(command->spec, (char *)request + request->size, spec_size);
-    if (look_due < 0)
+    if (!look_due)
         look_due = command->started + WATCH_SECONDS;
     command_count++;
     if (configuration->nice)
@@ -353,7 +358,28 @@ static int collect(void) {
     return 0;
 }
 
-static double earlier(double one, double other) { return other < 0 || one < other ? one : other; }
+/* Whole pages in which nothing lies any more: what a sandbox holds that waits, it holds for long. */
+void early_give_back(void *begin, size_t size) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)begin + page - 1) & -page, last = ((uintptr_t)begin + size) & -page;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
+/* Nothing has come for a moment. */
+static void tidy(void) {
+    char here;
+    if (in_begin == in_end)
+        early_give_back(in, sizeof in);
+    if (!running())
+        early_give_back(room + room_used, sizeof room - room_used);
+    early_give_back(given->used_up, given->used_up_size);
+    /* Below what is called from here. */
+    early_give_back((void *)((uintptr_t)&here - NEAR_BYTES - STACK_BYTES), STACK_BYTES);
+    early_forget_words();
+    early_forget_status();
+}
+
+static double earlier(double one, double other) { return other <= 0 || one < other ? one : other; }
 
 /* When Python has to take over, if nothing comes. */
 static double last_moment(void) {
@@ -375,9 +401,7 @@ static double last_moment(void) {
 static int turn(void) {
     struct command *command = running();
     struct pollfd polled[5] = {{CONNECTION, POLLIN, 0}, {CHILDREN, POLLIN, 0}, {LISTENER, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
-    double due = last_moment();
-    if (look_due >= 0)
-        due = earlier(due, look_due);
+    double due = earlier(earlier(last_moment(), look_due), tidy_due);
     if (command) {
         polled[3].fd = command->streams[0].fd;
         polled[4].fd = command->streams[1].fd;
@@ -389,6 +413,12 @@ static int turn(void) {
     int ready = poll(polled, 5, (int)(left * 1000) + (left > 0));
     if (ready < 0 && errno != EINTR)
         return 0;
+    if (ready > 0) {
+        tidy_due = early_now() + QUIET_SECONDS;
+    } else if (tidy_due && early_now() >= tidy_due) {
+        tidy();
+        tidy_due = 0;
+    }
     if (command) {
         for (int i = 0; i < 2; i++)
             if (ready > 0 && polled[3 + i].revents && !read_stream(command, &command->streams[i]))
@@ -406,10 +436,10 @@ static int turn(void) {
         return 0;
     if (command && !running() && !early_is_alone())
         return 0; /* it has left somebody behind, who has to be watched */
-    if (look_due >= 0 && early_now() >= look_due) {
+    if (look_due && early_now() >= look_due) {
         if (!early_is_little(configuration))
             return 0;
-        look_due = running() ? running()->rests_until : -1;
+        look_due = running() ? running()->rests_until : 0;
     }
     return early_now() < last_moment();
 }
@@ -487,6 +517,8 @@ static int open_all(void) {
     if (waiting < 0 || dup3(waiting, AVIATO_EPOLL, O_CLOEXEC) < 0 || close(waiting) < 0)
         return -1;
     if (open_at(AVIATO_PROC, "/proc", O_RDONLY | O_DIRECTORY) < 0 || open_at(AVIATO_NULL, "/dev/null", O_RDONLY) < 0)
+        return -1;
+    if (dup3(STDERR_FILENO, AVIATO_LOG, O_CLOEXEC) < 0)
         return -1;
     open_at(AVIATO_TERMINALS, "/dev/pts", O_RDONLY | O_DIRECTORY); /* where there are any */
     int64_t number = early_namespace("self/ns/pid");

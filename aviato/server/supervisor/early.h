@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Descriptors beyond all that a supervisor is given. */
-enum { AVIATO_PROC = 32, AVIATO_NULL, AVIATO_TERMINALS, AVIATO_EPOLL };
+enum { AVIATO_PROC = 32, AVIATO_NULL, AVIATO_TERMINALS, AVIATO_EPOLL, AVIATO_LOG };
 
 struct aviato_early {
     const char *hello; /* the begin of HELLO's payload, or NULL: Python is wanted from the start */
@@ -16,6 +16,8 @@ struct aviato_early {
     const char *path; /* where programs are looked for if no environment says it */
     const char *state; /* out: JSON */
     uint64_t state_size;
+    void *used_up; /* memory of the template's that nobody needs in here */
+    uint64_t used_up_size;
 };
 
 size_t aviato_early(struct aviato_early *early);

@@ -58,7 +58,10 @@ struct command {
     size_t result_size;
 };
 
+enum { PAGE_BYTES = 4096 }; /* the least that there is; where pages are larger, fewer are given back */
+
 double early_now(void);
+void early_give_back(void *begin, size_t size);
 
 /* early_wire.c: what goes out. What the socket does not take is kept for Python; then nothing more may be said. */
 extern char *early_unsent;
@@ -73,12 +76,14 @@ int64_t early_namespace(const char *path);
 char *early_strings(char *text, char *end, char **strings, uint32_t count);
 int early_understand(const struct configuration *configuration, struct request *request, size_t length, char **id, char **directory);
 int early_start(const struct aviato_early *given, struct command *command);
+void early_forget_words(void);
 void early_offer(const struct aviato_early *given, int pid);
 int early_is_alone(void);
 
 /* early_watch.c: what a command takes, and what it leaves. */
 int64_t early_peak(const struct command *command, int64_t most_bytes);
 int early_is_unsure(const struct command *command);
+void early_forget_status(void);
 void early_look(struct command *command);
 void early_sample(struct command *command);
 double early_spent(const struct rusage *used);

@@ -19,7 +19,9 @@
 
 enum { RESERVED_DESCRIPTORS = 32 };
 
-static char *words[MOST_WORDS + 1], *variables[MOST_WORDS + 1], *added[MOST_WORDS];
+enum { WORDS = MOST_WORDS + PAGE_BYTES / sizeof(char *) }; /* with one for NULL: whole pages, which can be given back */
+
+static _Alignas(PAGE_BYTES) char *words[WORDS], *variables[WORDS], *added[WORDS];
 
 /* The number of a namespace, or -1. */
 int64_t early_namespace(const char *path) {
@@ -80,8 +82,9 @@ static const char *find_program(const char *name, const char *path, char *found,
     }
 }
 
+/* With these as its output; its input is nothing. They are put into the place of our own meanwhile, of which this process has no
+   use: what the C library notes to have that done by the child needs memory of the heap, which is shared until it is written to. */
 static int start_program(const char *program, const int *theirs) {
-    posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t all, none;
     pid_t pid = -1;
@@ -89,17 +92,15 @@ static int start_program(const char *program, const int *theirs) {
     sigdelset(&all, SIGKILL);
     sigdelset(&all, SIGSTOP);
     sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
-    int error = 0;
-    for (int i = 0; i < 3 && !error; i++)
-        error = posix_spawn_file_actions_adddup2(&actions, theirs[i], i);
+    int error = dup2(AVIATO_NULL, STDIN_FILENO) < 0 || dup2(theirs[0], STDOUT_FILENO) < 0 || dup2(theirs[1], STDERR_FILENO) < 0;
     if (!error)
-        error = posix_spawn(&pid, program, &actions, &attributes, words, variables);
-    posix_spawn_file_actions_destroy(&actions);
+        error = posix_spawn(&pid, program, NULL, &attributes, words, variables);
+    for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++)
+        dup2(AVIATO_LOG, i);
     posix_spawnattr_destroy(&attributes);
     return error ? -1 : pid;
 }
@@ -114,7 +115,7 @@ static int is_low(int fd) {
 static int connect_and_start(const char *program, struct command *command) {
     int pipes[2][2] = {{-1, -1}, {-1, -1}}, pid = -1;
     if (pipe2(pipes[0], O_CLOEXEC) == 0 && pipe2(pipes[1], O_CLOEXEC) == 0 && is_low(pipes[1][0]) && is_low(pipes[1][1])) {
-        int theirs[] = {AVIATO_NULL, pipes[0][1], pipes[1][1]};
+        int theirs[] = {pipes[0][1], pipes[1][1]};
         pid = start_program(program, theirs);
     }
     for (int i = 0; i < 2; i++) {
@@ -172,6 +173,13 @@ int early_understand(const struct configuration *configuration, struct request *
 int early_is_alone(void) {
     siginfo_t nobody;
     return waitid(P_ALL, 0, &nobody, WEXITED | WNOHANG | WNOWAIT | __WALL) < 0 && errno == ECHILD;
+}
+
+/* Nobody asks for them any more. */
+void early_forget_words(void) {
+    early_give_back(words, sizeof words);
+    early_give_back(variables, sizeof variables);
+    early_give_back(added, sizeof added);
 }
 
 /* Start what was understood, in the current directory and with a mark of its own. Returns its process, or -1. */

@@ -22,7 +22,7 @@ enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 40
 #define REST_SECONDS 0.05
 enum { REST_BYTES = 1 << 30, FEW_RESIDENT_BYTES = 32 << 20 };
 
-static char status_text[STATUS_BYTES];
+static _Alignas(PAGE_BYTES) char status_text[STATUS_BYTES];
 static double spent_seconds;
 
 struct entry { /* of a directory, as the kernel tells it */
@@ -66,6 +66,10 @@ static uint64_t ran_nanoseconds(int pid) {
     struct timespec time = {0, 0};
     int gone = clock_gettime((clockid_t)(~(unsigned)pid << 3 | CLOCK_SCHEDULED), &time) < 0;
     return gone ? 0 : (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+void early_forget_status(void) {
+    early_give_back(status_text, sizeof status_text);
 }
 
 static void look_again(struct command *command) {

@@ -25,6 +25,8 @@ class Early(ctypes.Structure):
         ("path", ctypes.c_char_p),
         ("state", ctypes.c_void_p),
         ("state_size", ctypes.c_uint64),
+        ("used_up", ctypes.c_void_p),
+        ("used_up_size", ctypes.c_uint64),
     )
 
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@
 #include "networks.h"
 
 enum { MOST_TAKEN = 64, MOST_RESTING = 24 }; /* beyond these they go with their sandboxes */
-enum { SEEN_BYTES = 32 << 10 };
+enum { SEEN_BYTES = 32 << 10, PAGE_BYTES = 4096 };
 /* That a multicast group was joined and left is told about some turns of the kernel's clock later, and seen only then. And a closed
  * netlink socket, of which process 1 has one, is counted until the kernel's readers have gone by. */
 #define REST_SECONDS 0.15
@@ -48,9 +49,12 @@ static const char *const seen_in[] = {
 enum { FILES = sizeof seen_in / sizeof seen_in[0] };
 
 static enum { UNKNOWN, POSSIBLE, IMPOSSIBLE } state;
-static int home = -1, entered = -1;
-static struct network taken[MOST_TAKEN], resting[MOST_RESTING];
-static int taken_count, resting_count;
+/* What changes with each sandbox, in whole pages: a child that gives them back leaves nothing to the template that it has to copy. */
+static struct {
+    _Alignas(PAGE_BYTES) int home;
+    int entered, taken_count, resting_count;
+    struct network taken[MOST_TAKEN], resting[MOST_RESTING];
+} own;
 static char of_new[SEEN_BYTES], of_this[SEEN_BYTES];
 static size_t new_size;
 
@@ -130,7 +134,7 @@ static int enter_new(void) {
         return -1;
     if (aviato_raise_loopback() < 0)
         return -1;
-    return entered = here();
+    return own.entered = here();
 }
 
 /* What a new one looks like, and whether there is a way back from it. */
@@ -138,48 +142,49 @@ static int begin(void) {
     if (state != UNKNOWN)
         return state == POSSIBLE;
     state = IMPOSSIBLE;
-    if ((home = here()) < 0)
+    own.entered = -1;
+    if ((own.home = here()) < 0)
         return 0;
-    if (setns(home, CLONE_NEWNET) < 0) { /* in a user namespace that shares another's network: there is no way back */
-        close(home);
+    if (setns(own.home, CLONE_NEWNET) < 0) { /* in a user namespace that shares another's network: there is no way back */
+        close(own.home);
         return 0;
     }
     if (enter_new() < 0) {
-        setns(home, CLONE_NEWNET);
-        close(home);
+        setns(own.home, CLONE_NEWNET);
+        close(own.home);
         return 0;
     }
     ssize_t size = has_sockets() || forget_routes() < 0 ? -1 : see(of_new);
-    int made = entered;
-    entered = -1;
-    if (setns(home, CLONE_NEWNET) < 0 || size <= 0) {
+    int made = own.entered;
+    own.entered = -1;
+    if (setns(own.home, CLONE_NEWNET) < 0 || size <= 0) {
         close(made);
-        close(home);
+        close(own.home);
         return 0;
     }
     new_size = (size_t)size;
     state = POSSIBLE;
-    resting[resting_count++] = (struct network){.fd = made};
+    own.resting[own.resting_count++] = (struct network){.fd = made};
     return 1;
 }
 
 /* The one that rests the longest, out of the list. */
 static int take_first(void) {
-    int fd = resting[0].fd;
-    memmove(resting, resting + 1, (size_t)--resting_count * sizeof resting[0]);
+    int fd = own.resting[0].fd;
+    memmove(own.resting, own.resting + 1, (size_t)--own.resting_count * sizeof own.resting[0]);
     return fd;
 }
 
 int aviato_enter_network(void) {
     if (!begin())
         return 0;
-    while (resting_count && now() - resting[0].ended >= REST_SECONDS) {
-        int is_in = setns(resting[0].fd, CLONE_NEWNET) == 0, used = is_in && has_sockets();
-        if (used && now() - resting[0].ended < LONGEST_REST_SECONDS)
+    while (own.resting_count && now() - own.resting[0].ended >= REST_SECONDS) {
+        int is_in = setns(own.resting[0].fd, CLONE_NEWNET) == 0, used = is_in && has_sockets();
+        if (used && now() - own.resting[0].ended < LONGEST_REST_SECONDS)
             break;
         int fd = take_first();
         if (is_in && !used && is_as_new()) {
-            entered = fd;
+            own.entered = fd;
             return 1;
         }
         close(fd);
@@ -191,8 +196,8 @@ int aviato_enter_network(void) {
 }
 
 static void rest(int fd) {
-    if (resting_count < MOST_RESTING)
-        resting[resting_count++] = (struct network){.fd = fd, .ended = now()};
+    if (own.resting_count < MOST_RESTING)
+        own.resting[own.resting_count++] = (struct network){.fd = fd, .ended = now()};
     else
         close(fd);
 }
@@ -200,39 +205,41 @@ static void rest(int fd) {
 void aviato_leave_network(long pid) {
     if (state != POSSIBLE)
         return;
-    if (entered >= 0 && pid <= 0)
-        rest(entered);
-    else if (entered >= 0 && taken_count < MOST_TAKEN)
-        taken[taken_count++] = (struct network){.fd = entered, .pid = pid};
-    else if (entered >= 0)
-        close(entered);
-    entered = -1;
-    if (setns(home, CLONE_NEWNET) < 0)
+    if (own.entered >= 0 && pid <= 0)
+        rest(own.entered);
+    else if (own.entered >= 0 && own.taken_count < MOST_TAKEN)
+        own.taken[own.taken_count++] = (struct network){.fd = own.entered, .pid = pid};
+    else if (own.entered >= 0)
+        close(own.entered);
+    own.entered = -1;
+    if (setns(own.home, CLONE_NEWNET) < 0)
         state = IMPOSSIBLE; /* it went before; whatever has changed, no namespace is given twice from here on */
 }
 
 int aviato_drop_networks(void) {
-    while (resting_count && now() - resting[0].ended >= KEPT_SECONDS)
+    while (own.resting_count && now() - own.resting[0].ended >= KEPT_SECONDS)
         close(take_first());
-    return resting_count ? (int)((resting[0].ended + KEPT_SECONDS - now()) * 1000) + 1 : -1;
+    return own.resting_count ? (int)((own.resting[0].ended + KEPT_SECONDS - now()) * 1000) + 1 : -1;
 }
 
 void aviato_forget_networks(void) {
-    for (int i = 0; i < taken_count; i++)
-        close(taken[i].fd);
-    for (int i = 0; i < resting_count; i++)
-        close(resting[i].fd);
-    if (state == POSSIBLE)
-        close(home);
-    if (entered >= 0)
-        close(entered);
+    for (int i = 0; i < own.taken_count; i++)
+        close(own.taken[i].fd);
+    for (int i = 0; i < own.resting_count; i++)
+        close(own.resting[i].fd);
+    if (state == POSSIBLE) {
+        close(own.home);
+        if (own.entered >= 0)
+            close(own.entered);
+    }
+    madvise(&own, sizeof own, MADV_DONTNEED);
 }
 
 void aviato_network_ended(long pid) {
-    for (int i = 0; i < taken_count; i++)
-        if (taken[i].pid == pid) {
-            rest(taken[i].fd);
-            taken[i] = taken[--taken_count];
+    for (int i = 0; i < own.taken_count; i++)
+        if (own.taken[i].pid == pid) {
+            rest(own.taken[i].fd);
+            own.taken[i] = own.taken[--own.taken_count];
             return;
         }
 }

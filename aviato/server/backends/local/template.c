@@ -423,8 +423,11 @@ static void collect_the_dead(struct template *template) {
 
 /* Being a sandbox's process 1: what of it goes without Python. */
 static int born(struct template *template) {
-    if (!template->birth.error && !template->ports && template->early.hello)
+    if (!template->birth.error && !template->ports && template->early.hello) {
+        template->early.used_up = template->buffer;
+        template->early.used_up_size = template->room;
         template->early.state_size = aviato_early(&template->early);
+    }
     return BORN;
 }
 
