@@ -136,30 +136,13 @@ class LocalBackend(Backend):
         self._places.make()
         self._places.empty_trash()
         probe.clear(str(self._places.sandboxes))
-        self._facts = replace(facts.gather(), devices=self._devices())
+        self._facts = replace(facts.gather(), devices=self._skeletons.devices() if self._root and self._modern else None)
         self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
         self._interpreters = find_interpreters()
         self._images = LocalImages(self._interpreters, self._registered, self._allow_any_directory)
         if not self._modern:
             return None
         return host_tree.skeleton(self._facts, self._interpreter(self._images.resolve(None)))
-
-    def _devices(self) -> str | None:
-        """A directory with devices in it, where this server can make some and the disk lets anybody use them."""
-        if not (self._root and self._modern):
-            return None
-        made = host_tree.devices()
-        path = self._skeletons.path(made)
-        try:
-            self._skeletons.make(path, made)
-            for name, number in host_tree.DEVICE_NUMBERS.items():
-                # Seen without being opened: a terminal is not to become the server's.
-                if os.stat(f"{path}/{name}").st_rdev != os.makedev(*number):
-                    return None
-            os.close(os.open(f"{path}/null", os.O_RDWR | os.O_CLOEXEC))
-        except OSError:
-            return None
-        return path
 
     def _look_around(self) -> list[Check]:
         choices = self._take_uids()

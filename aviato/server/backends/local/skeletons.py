@@ -16,6 +16,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+from aviato.server.backends.local import host_tree
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -98,6 +100,20 @@ class Skeletons:
         other = self._held.setdefault(path, held)
         if other != held:
             os.close(held)
+
+    def devices(self) -> str | None:
+        """Where the devices of sandboxes are, made if they are missing; None where that cannot be, or nobody can use them."""
+        made = host_tree.devices()
+        path = self.path(made)
+        try:
+            self.make(path, made)
+            # Seen without being opened: a terminal is not to become the server's.
+            if any(os.stat(path + name).st_rdev != os.makedev(*numbers) for name, *numbers in made.nodes):
+                return None
+            os.close(os.open(f"{path}/null", os.O_RDWR | os.O_CLOEXEC))  # Not on a disk that is mounted without devices.
+        except OSError:
+            return None
+        return path
 
     async def close(self) -> None:
         """Hold none any more."""
