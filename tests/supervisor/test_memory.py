@@ -11,6 +11,8 @@ pytestmark = pytest.mark.anyio
 COMMANDS = 1200
 LEAST_LEAK_BYTES = 3 << 10
 """What a command cost when nothing was collected."""
+PYTHON_BYTES = 6 << 20
+"""What Python takes at least, where it comes in; a leak is less."""
 
 
 async def run(box, *command):
@@ -30,7 +32,12 @@ async def test_many_commands_leave_no_memory_behind(box, python):
         await box.run("cat", stdin=b"what only Python does")
     for _ in range(100):
         await run(box, "true")
-    before = await resident_bytes(box)
-    for _ in range(COMMANDS):
-        await run(box, "true")
-    assert await resident_bytes(box) < before + COMMANDS * LEAST_LEAK_BYTES / 3
+    for _ in range(2):
+        before = await resident_bytes(box)
+        for _ in range(COMMANDS):
+            await run(box, "true")
+        after = await resident_bytes(box)
+        if after < before + PYTHON_BYTES:
+            break
+        # Python has come in: a command has not begun for so long, on a busy machine, that it had to be looked at.
+    assert after < before + COMMANDS * LEAST_LEAK_BYTES / 3

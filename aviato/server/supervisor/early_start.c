@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -30,8 +29,13 @@ int64_t early_namespace(const char *path) {
     if (size <= 0)
         return -1;
     text[size] = 0;
-    const char *number = strchr(text, '[');
-    return number ? (int64_t)strtoull(number + 1, NULL, 10) : -1;
+    const char *digit = strchr(text, '[');
+    if (!digit)
+        return -1;
+    int64_t number = 0; /* by hand: the C library looks into five pages for its locale */
+    while (*++digit >= '0' && *digit <= '9')
+        number = number * 10 + (*digit - '0');
+    return number;
 }
 
 /* Strings one behind the other into an array; returns where they end, or NULL where they are not whole. */

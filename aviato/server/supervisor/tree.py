@@ -166,12 +166,11 @@ def kill_others(proc: int, mark: int | None) -> Iterator[float]:
     One round is enough, since nobody can fork meanwhile; a command that begins later is none of those meant.
     """
     try:
-        before = pids(proc)
         if mark is None:
             signal_all(signal.SIGKILL)
-            killed = set(before)
+            killed = set(pids(proc))  # Whoever is there now is dying, also one that was born just before.
         else:
-            killed = _kill_frozen(proc, mark, before, others=True)
+            killed = _kill_frozen(proc, mark, pids(proc), others=True)
         while killed & set(pids(proc)):
             yield PAUSE_SECONDS
     except OSError:

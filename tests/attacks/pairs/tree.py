@@ -66,7 +66,9 @@ READ_ONLY_DEV = area.defence(
             "",
         ),
     ),
-    # The same where all sandboxes share one.
+)
+SHARED_READ_ONLY_DEV = area.defence(
+    "the devices that all share are read only",
     change=with_arguments(
         "take", lambda sources: (tuple((path, name, ("nosuid",) if name == "devices" else how) for path, name, how in sources),)
     ),
@@ -155,7 +157,7 @@ area.program(
 
 @area.attack(
     "leave a sign for another sandbox on a device",
-    READ_ONLY_DEV,
+    SHARED_READ_ONLY_DEV,
     impossible=lambda backend: None if backend._facts.devices else "each sandbox has mounts of the machine's devices",
 )
 async def sign(arena: Arena) -> bool:
