@@ -22,6 +22,8 @@ logger = logging.getLogger("aviato")
 
 EXIT_SECONDS = 5.0
 """How long all exit hooks together may take."""
+SAYING_SECONDS = 1.0
+"""Within which the loop says that it took longer: whoever leaves at that moment would take the message along."""
 
 SLICE_SECONDS = 1.0
 """Blocking waits look up this often, to notice that the loop thread is gone."""
@@ -212,7 +214,7 @@ def run_hooks() -> None:
     done = threading.Event()
     thread.leaving = True
     thread.call(lambda: thread.loop.create_task(_run_hooks(thread, done)))
-    done.wait(EXIT_SECONDS)
+    done.wait(EXIT_SECONDS + SAYING_SECONDS)
     thread.leaving = False
 
 

@@ -491,11 +491,12 @@ async def test_the_log_is_bounded(tmp_path, monkeypatch):
 
 
 async def longest_turn(seconds):
-    """How long others had to wait for the loop, at worst."""
+    """How long others had to wait for the loop, at worst, in its processor time: what else a busy machine does is not in it."""
     worst, end = 0.0, time.monotonic() + seconds
-    while (began := time.monotonic()) < end:
+    while time.monotonic() < end:
+        began = time.thread_time()
         await asyncio.sleep(0)
-        worst = max(worst, time.monotonic() - began)
+        worst = max(worst, time.thread_time() - began)
     return worst
 
 
@@ -507,7 +508,6 @@ async def test_bodies_without_end_leave_others_their_turns(data):
         pouring = asyncio.create_task(pour_into(writer, data))
         while not host.got or len(host.got[0]) < 10_000:
             await asyncio.sleep(0.01)
-        # A busy machine adds to it.
         assert await longest_turn(1.0) < 0.2
         assert len(data) > 100_000 or len(host.got[0]) < 100_000, "small chunks are slowed down"
         pouring.cancel()

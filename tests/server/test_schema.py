@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from aviato.server.openapi import document
 from aviato.server.routes import ROUTES
 from aviato.wire.ids import new_sandbox_id
+from tests.endings.conftest import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -74,11 +75,17 @@ def server():
             session.headers["Authorization"] = "Bearer the-key"
             body = {"sandbox_id": new_sandbox_id(), "detached": True}
             session.post(f"{base}/v1/sandboxes", json=body).raise_for_status()
+
+            def runs():
+                return session.get(f"{base}/v1/sandboxes/{body['sandbox_id']}").json()["status"] == "running"
+
+            until(runs, 30)
             yield base, session, body["sandbox_id"]
-            assert session.get(f"{base}/v1/sandboxes/{body['sandbox_id']}").json()["status"] == "running"
+            at_the_end = runs()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
         process.stdout.close()
+        assert at_the_end
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.label for operation in OPERATIONS])
