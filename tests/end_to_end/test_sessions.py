@@ -186,7 +186,8 @@ def test_waiting_for_a_place_is_told(
     here.waiting_in_queue(None)
     here.waiting_in_queue(queue)
     here.waiting_in_queue(queue)
-    assert [record.getMessage() for record in caplog.records] == [
+    # A client of tests before may say that its server is gone.
+    assert [said for said in caplog.messages if not said.startswith("the lease of")] == [
         "waiting for a sandbox: 2 of 2 are in use (pid 7 holds 2); place 3 in the queue"
     ]
 
