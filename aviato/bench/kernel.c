@@ -243,14 +243,19 @@ int main(int count, char **arguments) {
     template.namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP;
 
     const char *mode = arguments[2], *plan = plans;
-    int items = 0, at_once = 0, again = strcmp(mode, "again") == 0, ahead = strcmp(mode, "ahead") == 0;
-    int stays = again || strncmp(mode, "stay", 4) == 0;
+    int items = 0, at_once = 0, stays = strncmp(mode, "stay", 4) == 0, ahead = strcmp(mode, "ahead") == 0;
+    int again = strcmp(mode, "again") == 0;
     sscanf(mode, "stay%d", &pages);
     sscanf(mode, "%dx%d", &items, &at_once);
-    for (const char *next = plan; again && next; next = plan_after(next))
-        plan = next; /* the last: others that stay beside it have the first */
-    struct sandbox *staying = NULL;
+    struct sandbox *staying = NULL, asked = {0};
     size_t lives = 0;
+    if (again) {
+        for (const char *next = plan; next; next = plan_after(next))
+            plan = next; /* the last: others that stay beside it have the first */
+        asked = begin(plan);
+        await_result(&asked);
+        relay(&asked);
+    }
     for (char line[256]; fgets(line, sizeof line, stdin);) {
         double user, system, user_before, system_before, spent = processor_seconds();
         machine_seconds(&user_before, &system_before);
@@ -260,10 +265,10 @@ int main(int count, char **arguments) {
         if (items) {
             many(items, at_once);
             seconds = now() - began;
-        } else if (again && lives) {
-            if (write(staying->connection, "", 1) != 1)
+        } else if (again) {
+            if (write(asked.connection, "", 1) != 1)
                 fail("the relay", strerror(errno));
-            await_result(staying);
+            await_result(&asked);
             seconds = now() - began;
         } else if (plan) {
             struct sandbox sandbox = begin(plan);
@@ -274,8 +279,6 @@ int main(int count, char **arguments) {
             else if ((staying = realloc(staying, (lives + 1) * sizeof sandbox))) {
                 staying[lives++] = sandbox;
                 plan = plan_after(plan);
-                if (again)
-                    relay(staying);
             }
         } else {
             fail(arguments[1], "has no more plans");
@@ -286,5 +289,7 @@ int main(int count, char **arguments) {
     }
     while (lives)
         end(&staying[--lives]);
+    if (again)
+        end(&asked);
     return 0;
 }

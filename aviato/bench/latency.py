@@ -81,7 +81,6 @@ def measure(run: Run) -> Report:
             cases += [(series, floor) for series, floor, _ in kernels]
             # Its processor time is not told: that of a process that lives on is not in it.
             one_more = stack.enter_context(found.floor(AGAIN))
-            one_more()  # makes its sandbox
             cases.append((again, one_more))
             report.floors["kernel alone, one more command"] = one_more.command
             kernels.append(

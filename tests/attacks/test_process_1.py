@@ -86,10 +86,7 @@ async def test_processes_of_other_sandboxes_and_of_the_machine(backend, boxes):
     async with boxes.make_box(backend) as other:
         sleeping = other.start("sleep", "60", stdin=True)
         await other.link.ping()
-        supervisor = backend._held[other.id].pidfd
-        with open(f"/proc/self/fdinfo/{supervisor}") as file:
-            outside = next(line.split()[1] for line in file if line.startswith("Pid:"))
-        pids = [outside, str(os.getpid()), str(os.getppid())]
+        pids = [str(other.process_1), str(os.getpid()), str(os.getppid())]
         assert all(int(pid) > 100 for pid in pids)
         for steps, refused in (((), "EPERM EPERM"), (FILTER, "ESRCH ESRCH")):
             with without(backend, steps=steps):

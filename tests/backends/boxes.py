@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.landlock.remains import pid_of
 from aviato.server.supervisor.link import ExecSpec
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -61,6 +62,11 @@ class Box:
         self.backend = backend
         self.link = link
         self.id = sandbox_id
+
+    @property
+    def process_1(self):
+        """Its number outside."""
+        return pid_of(self.backend._held[self.id].pidfd)
 
     def start(self, *command, stdin=False, **options):
         spec = make_spec(*command, stdin=stdin, **options)

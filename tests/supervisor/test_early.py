@@ -21,12 +21,14 @@ from aviato.server.backends.base import MountedFile
 from aviato.server.supervisor import prepared
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
+from tests.faults.figures import held
 from tests.real_backend import WAYS, open_by
 
 pytestmark = pytest.mark.anyio
 
 POLL, EPOLL = {"x86_64": ({"7", "271"}, {"232", "281"}), "aarch64": ({"73"}, {"22"})}.get(os.uname().machine, (set(), set()))
 """Numbers of the system calls by which compiled code waits, and Python."""
+SOME_BYTES = 16 << 10
 
 
 @pytest.fixture(params=WAYS, scope="module")
@@ -35,17 +37,10 @@ async def backend(request, anyio_backend):
         yield opened
 
 
-def process_1(box):
-    """Its directory in /proc."""
-    held = box.backend._held[box.id]
-    lines = Path(f"/proc/self/fdinfo/{held.pidfd}").read_text().splitlines()
-    return Path("/proc", next(line.split()[1] for line in lines if line.startswith("Pid:")))
-
-
 def is_early(box):
     """Whether it is compiled code that waits in its process 1; None where that cannot be seen, or neither waits."""
     try:
-        number = (process_1(box) / "syscall").read_text().split()[0]
+        number = Path(f"/proc/{box.process_1}/syscall").read_text().split()[0]
     except PermissionError:
         return None
     return None if number not in POLL | EPOLL else number in POLL
@@ -191,12 +186,6 @@ async def test_an_id_runs_once(box):
     assert (await box.run("cat", "/tmp/once")).stdout == "x\n"
 
 
-def own_pages(box):
-    """How many its process 1 has for itself."""
-    lines = (process_1(box) / "smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) // 4 for line in lines if line.startswith("Private_Dirty:"))
-
-
 async def test_a_quiet_moment_leaves_all_that_is_needed(make_box):
     """Compiled code gives back what it does not need in order to wait."""
     async with make_box(environment={"OWN": "own"}, working_dir="/tmp") as box:
@@ -211,10 +200,10 @@ async def test_a_quiet_moment_leaves_all_that_is_needed(make_box):
         async def gives_back():
             """Some pages of those that a command has taken."""
             await box.finish(*box.start("true"), acknowledge=False)
-            before, deadline = own_pages(box), time.monotonic() + 2
-            while own_pages(box) > before - 4 and time.monotonic() < deadline:
+            less, deadline = held(box.process_1).memory_bytes - SOME_BYTES, time.monotonic() + 2
+            while held(box.process_1).memory_bytes > less and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
-            return own_pages(box) <= before - 4
+            return held(box.process_1).memory_bytes <= less
 
         first = await asked(kept)
         if POLL and os.geteuid() == 0 and box.backend._native:

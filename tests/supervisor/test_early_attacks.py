@@ -7,7 +7,6 @@ import os
 import signal
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +19,9 @@ __all__ = ["backend"]
 pytestmark = pytest.mark.anyio
 
 
-def process_1(box):
-    held = Path(f"/proc/self/fdinfo/{box.backend._held[box.id].pidfd}").read_text()
-    return next(int(line.split()[1]) for line in held.splitlines() if line.startswith("Pid:"))
-
-
 async def stand_still(box, seconds):
     """As a machine that has no time for a process."""
-    pid = process_1(box)
+    pid = box.process_1
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(seconds)

@@ -50,7 +50,7 @@ struct past {
     char id[ID_BYTES];
 };
 
-static _Alignas(PAGE_BYTES) char in[IN_BYTES], room[ROOM_BYTES];
+static _Alignas(AVIATO_PAGE_BYTES) char in[IN_BYTES], room[ROOM_BYTES];
 static char state[STATE_BYTES];
 static struct past past[MOST_PAST];
 static uint64_t past_hashes[MOST_PAST];
@@ -358,8 +358,7 @@ static int collect(void) {
     return 0;
 }
 
-/* Whole pages in which nothing lies any more: what a sandbox holds that waits, it holds for long. */
-void early_give_back(void *begin, size_t size) {
+void aviato_give_back(void *begin, size_t size) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)begin + page - 1) & -page, last = ((uintptr_t)begin + size) & -page;
     if (first < last)
         madvise((void *)first, last - first, MADV_DONTNEED);
@@ -369,12 +368,12 @@ void early_give_back(void *begin, size_t size) {
 static void tidy(void) {
     char here;
     if (in_begin == in_end)
-        early_give_back(in, sizeof in);
+        aviato_give_back(in, sizeof in);
     if (!running())
-        early_give_back(room + room_used, sizeof room - room_used);
-    early_give_back(given->used_up, given->used_up_size);
+        aviato_give_back(room + room_used, sizeof room - room_used);
+    aviato_give_back(given->used_up, given->used_up_size);
     /* Below what is called from here. */
-    early_give_back((void *)((uintptr_t)&here - NEAR_BYTES - STACK_BYTES), STACK_BYTES);
+    aviato_give_back((void *)((uintptr_t)&here - NEAR_BYTES - STACK_BYTES), STACK_BYTES);
     early_forget_words();
     early_forget_status();
 }

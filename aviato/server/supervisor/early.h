@@ -22,4 +22,9 @@ struct aviato_early {
 
 size_t aviato_early(struct aviato_early *early);
 
+enum { AVIATO_PAGE_BYTES = 4096 }; /* the least that there is; where pages are larger, fewer are given back */
+
+/* Whole pages in which nothing lies any more: what a sandbox holds that waits, it holds for long. */
+void aviato_give_back(void *begin, size_t size);
+
 #endif

@@ -58,10 +58,7 @@ struct command {
     size_t result_size;
 };
 
-enum { PAGE_BYTES = 4096 }; /* the least that there is; where pages are larger, fewer are given back */
-
 double early_now(void);
-void early_give_back(void *begin, size_t size);
 
 /* early_wire.c: what goes out. What the socket does not take is kept for Python; then nothing more may be said. */
 extern char *early_unsent;

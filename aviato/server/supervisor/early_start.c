@@ -18,9 +18,9 @@
 
 enum { RESERVED_DESCRIPTORS = 32 };
 
-enum { WORDS = MOST_WORDS + PAGE_BYTES / sizeof(char *) }; /* with one for NULL: whole pages, which can be given back */
+enum { WORDS = MOST_WORDS + AVIATO_PAGE_BYTES / sizeof(char *) }; /* with one for NULL: whole pages, which can be given back */
 
-static _Alignas(PAGE_BYTES) char *words[WORDS], *variables[WORDS], *added[WORDS];
+static _Alignas(AVIATO_PAGE_BYTES) char *words[WORDS], *variables[WORDS], *added[WORDS];
 
 /* The number of a namespace, or -1. */
 int64_t early_namespace(const char *path) {
@@ -181,9 +181,9 @@ int early_is_alone(void) {
 
 /* Nobody asks for them any more. */
 void early_forget_words(void) {
-    early_give_back(words, sizeof words);
-    early_give_back(variables, sizeof variables);
-    early_give_back(added, sizeof added);
+    aviato_give_back(words, sizeof words);
+    aviato_give_back(variables, sizeof variables);
+    aviato_give_back(added, sizeof added);
 }
 
 /* Start what was understood, in the current directory and with a mark of its own. Returns its process, or -1. */

@@ -22,7 +22,7 @@ enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 40
 #define REST_SECONDS 0.05
 enum { REST_BYTES = 1 << 30, FEW_RESIDENT_BYTES = 32 << 20 };
 
-static _Alignas(PAGE_BYTES) char status_text[STATUS_BYTES];
+static _Alignas(AVIATO_PAGE_BYTES) char status_text[STATUS_BYTES];
 static double spent_seconds;
 
 struct entry { /* of a directory, as the kernel tells it */
@@ -69,7 +69,7 @@ static uint64_t ran_nanoseconds(int pid) {
 }
 
 void early_forget_status(void) {
-    early_give_back(status_text, sizeof status_text);
+    aviato_give_back(status_text, sizeof status_text);
 }
 
 static void look_again(struct command *command) {

@@ -16,15 +16,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "../../supervisor/early.h"
 #include "networks.h"
 
 enum { MOST_TAKEN = 64, MOST_RESTING = 24 }; /* beyond these they go with their sandboxes */
-enum { SEEN_BYTES = 32 << 10, PAGE_BYTES = 4096 };
+enum { SEEN_BYTES = 32 << 10 };
 /* That a multicast group was joined and left is told about some turns of the kernel's clock later, and seen only then. And a closed
  * netlink socket, of which process 1 has one, is counted until the kernel's readers have gone by. */
 #define REST_SECONDS 0.15
@@ -51,7 +51,7 @@ enum { FILES = sizeof seen_in / sizeof seen_in[0] };
 static enum { UNKNOWN, POSSIBLE, IMPOSSIBLE } state;
 /* What changes with each sandbox, in whole pages: a child that gives them back leaves nothing to the template that it has to copy. */
 static struct {
-    _Alignas(PAGE_BYTES) int home;
+    _Alignas(AVIATO_PAGE_BYTES) int home;
     int entered, taken_count, resting_count;
     struct network taken[MOST_TAKEN], resting[MOST_RESTING];
 } own;
@@ -232,7 +232,7 @@ void aviato_forget_networks(void) {
         if (own.entered >= 0)
             close(own.entered);
     }
-    madvise(&own, sizeof own, MADV_DONTNEED);
+    aviato_give_back(&own, sizeof own);
 }
 
 void aviato_network_ended(long pid) {
