@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
 from aviato.core.exec_calls import ExecCalls
+from aviato.core.memory import LentOutput, note_output
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -110,6 +111,7 @@ class Execution(ExecCalls):
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         self._wide_window = False
+        self._lent: LentOutput | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
         self._accepted = attached
@@ -191,6 +193,15 @@ class Execution(ExecCalls):
         return False
 
     async def _read(self) -> None:
+        try:
+            await self._read_on()
+        finally:
+            lent, self._lent = self._lent, None
+            if lent is not None:
+                lent.end(whole=self._exit is not None)
+        note_output(self._handle, self._total(StreamId.STDOUT))
+
+    async def _read_on(self) -> None:
         self._ends_sandbox = False
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
@@ -208,8 +219,10 @@ class Execution(ExecCalls):
             self._ends_sandbox = True
         else:
             body = encode_exec(self._request)
+            if not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
+                self._lent = LentOutput.of(self._handle)
             self._sent = True
-            response = await self._open("POST", self._path, body)
+            response = await self._open("POST", self._path, body, None if self._lent is None else self._lent.name)
         decoder = FramePieces()
 
         def take(data: bytes | memoryview) -> bool:
@@ -226,13 +239,13 @@ class Execution(ExecCalls):
             if not response.finished:
                 response.close()
 
-    async def _open(self, method: str, path: str, body: bytes | None = None) -> Response:
+    async def _open(self, method: str, path: str, body: bytes | None = None, memory: str | None = None) -> Response:
         """Begin to read a stream of frames."""
         transport = self._client.transport
         patience = transport.request_timeout_seconds
         silence = max(patience, SILENCE_SECONDS)
         head = patience if patience < silence else None
-        return await transport.open(method, path, body, silence_seconds=silence, head_seconds=head)
+        return await transport.open(method, path, body, silence_seconds=silence, head_seconds=head, memory=memory)
 
     async def _send_run(self, create: bytes) -> None:
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
@@ -259,6 +272,8 @@ class Execution(ExecCalls):
             if frame.offset > output.total_bytes:
                 raise _Cut(f"bytes before offset {frame.offset} are missing")
             output.feed(frame.payload, frame.offset)
+        elif kind == FrameType.LENT:
+            self._take_lent(frame)
         elif kind == FrameType.EXIT:
             ended = decode(ExecExit, frame.payload)
             for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
@@ -301,6 +316,14 @@ class Execution(ExecCalls):
         self._accepted = self._moved = True
         self._is_submitted()
         return False
+
+    def _take_lent(self, frame: Frame) -> None:
+        output, position = self._output(frame), frame.offset
+        if self._lent is None or position > output.total_bytes:
+            raise _Cut(f"bytes from offset {position} on are in memory that is not here")
+        for piece in self._lent.take(frame.payload):
+            output.feed(piece, position)
+            position += len(piece)
 
     def _output(self, frame: Frame) -> Output:
         output = self._outputs.get(frame.stream)
@@ -377,6 +400,8 @@ class Execution(ExecCalls):
 
     def _confirm(self, stream: int) -> None:
         self._confirmed[stream] = self._total(stream)
+        if self._lent is not None and stream == StreamId.STDOUT and self._lent.confirm(self._confirmed[stream]):
+            return
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
         self._received(stdout, stderr, done=False)
 

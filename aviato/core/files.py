@@ -9,6 +9,7 @@ import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from aviato.core import memory as lent
 from aviato.core.client import decode, new_key
 from aviato.exceptions import (
     AviatoError,
@@ -19,6 +20,7 @@ from aviato.exceptions import (
 )
 from aviato.results import FileInfo
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, LOG_OFFSET_HEADER, FileList, FileStat
+from aviato.wire.memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, READY
 
 MAX_PATH_BYTES = 4095
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
+    from aviato.transport.memory import Memory
 
 PART_BYTES = 4 << 20
 """Of a file that a source yields, so much is held to be sent again."""
@@ -42,10 +45,14 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
     Raises:
         SandboxFileError: it cannot be read, or is too large for memory.
     """
+    url = _url(handle, "", path=path)
 
-    async def attempt() -> bytes:
-        response = await handle.client.transport.open("GET", _url(handle, "", path=path))
+    async def attempt(memory: Memory | None = None) -> bytes:
+        response = await handle.client.transport.open("GET", url, memory=None if memory is None else memory.name)
         try:
+            if memory is not None and (size := response.headers.get(BYTES_HEADER)) is not None:
+                await response.read()
+                return memory.get(int(size))
             if response.length is not None and response.length > READ_FILE_BYTES:
                 raise _too_large(handle, path)
             # Its value is not copied out of it, and new memory is what reading a large file costs most.
@@ -63,7 +70,10 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
                 response.close()
 
     await handle.wait_running()
-    return await handle.client.repeat(attempt, f"read {path!r}")
+    if (content := await lent.attempt(handle, attempt)) is None:
+        content = await handle.client.repeat(attempt, f"read {path!r}")
+    lent.note(handle, len(content))
+    return content
 
 
 async def read_chunks(handle: SandboxHandle, path: str, on_mode: Callable[[int], None] | None = None) -> AsyncIterator[bytes]:
@@ -118,7 +128,25 @@ async def logs(handle: SandboxHandle, *, follow: bool, tail_lines: int | None) -
 async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: int | None) -> None:
     """Replace a file, atomically and once, by one or more pieces."""
     await handle.wait_running()
-    await _put(handle, _url(handle, "", path=path, mode=mode), content, f"write {path!r}", new_key())
+    url, key = _url(handle, "", path=path, mode=mode), new_key()
+    size = sum(map(len, content))
+
+    async def attempt(memory: Memory) -> bool:
+        response = await handle.client.transport.open(
+            "PUT",
+            f"{url}&{lent.SIZE_FIELD}={size}",
+            READY,
+            content_type=_OCTETS,
+            key=key,
+            memory=memory.name,
+            meanwhile=lambda: memory.put(content),
+        )
+        await response.read()
+        return True
+
+    if not (LEAST_BYTES <= size <= MOST_BYTES and await lent.attempt(handle, attempt)):
+        await _put(handle, url, content, f"write {path!r}", key)
+    lent.note(handle, size)
 
 
 async def _put(handle: SandboxHandle, url: str, content: Sequence[bytes], operation: str, key: str) -> None:

@@ -7,20 +7,20 @@ import io
 import math
 import os
 import resource
-import socket
-from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
-from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.transport import auth, embedded, faults
+from aviato.transport import auth, embedded, faults, sessions
 from aviato.transport.answers import Answer
+from aviato.transport.memory import Memories
 from aviato.transport.resolution import Endpoint, endpoint
 from aviato.transport.unix import UnixPool
+from aviato.wire.memory import MEMORY_HEADER
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 UPLOAD_CHUNK_BYTES = 1 << 18
-_READ_BUFFER_BYTES = 1 << 18
-_IDLE_SECONDS = 30.0
 FOREIGN_ANSWERS = 3
 """After so many from a server that has never answered, it is taken for somebody else's: one alone can be a proxy's mishap."""
-_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _WHOLE_BODY_BYTES = 1 << 19
 """A larger body is sent in pieces: aiohttp warns that it would hold the loop."""
 
@@ -65,6 +62,8 @@ class _Pool:
         self.proxy: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._unix: UnixPool | None = None
+        self.memories: Memories | None = None
+        """Lent to a server on a Unix socket, which was asked before."""
         self._begun = False
         self._name: str | None = None
         self._name_fd: int | None = None
@@ -76,9 +75,9 @@ class _Pool:
         await self._begin()
         if self._session is None or self._session.closed:
             endpoint = self.server.endpoint
-            self._session = _session(endpoint, self._name)
+            self._session = sessions.make_session(endpoint, self._name)
             if endpoint.is_tcp and not endpoint.is_loopback:
-                self.proxy = _proxy(endpoint.origin)
+                self.proxy = sessions.proxy(endpoint.origin)
         return self._session
 
     async def unix(self) -> UnixPool:
@@ -88,7 +87,8 @@ class _Pool:
         await self._begin()
         if self._unix is None:
             assert self._name is not None
-            self._unix = UnixPool(self.server.endpoint.url, self._name, _IDLE_SECONDS)
+            self._unix = UnixPool(self.server.endpoint.url, self._name, sessions.IDLE_SECONDS)
+            self.memories = Memories()
         return self._unix
 
     async def _begin(self) -> None:
@@ -111,6 +111,8 @@ class _Pool:
             _pools.pop(loop, None)
             if self._unix is not None:
                 self._unix.close()
+            if self.memories is not None:
+                self.memories.close()
             if self._session is not None:
                 await self._session.close()
             if self._name_fd is not None:
@@ -203,6 +205,21 @@ class Response:
         return self._raw.content.at_eof()
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is sent; see `HttpTransport.open`."""
+
+    method: str
+    path: str
+    body: Body | None
+    content_type: str
+    length: int | None
+    silence_seconds: float
+    head_seconds: float | None
+    headers: dict[str, str]
+    meanwhile: Callable[[], None] | None
+
+
 class HttpTransport:
     """Requests to one server, from whichever loop is running.
 
@@ -226,7 +243,13 @@ class HttpTransport:
         return self._server
 
     async def request(
-        self, method: str, path: str, body: bytes | None = None, *, silence_seconds: float | None = None, key: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        silence_seconds: float | None = None,
+        key: str | None = None,
     ) -> bytes:
         """Send a request and read the whole answer.
 
@@ -247,6 +270,8 @@ class HttpTransport:
         silence_seconds: float | None = None,
         head_seconds: float | None = None,
         key: str | None = None,
+        memory: str | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response:
         """Send a request and return when the head of its answer is there.
 
@@ -259,20 +284,26 @@ class HttpTransport:
             silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
             head_seconds: a shorter limit for the head.
             key: by which the server knows a repeat of the same call.
+            memory: the name of what is lent for it, out of `memories`.
+            meanwhile: done while the head is on its way to a Unix socket, before the body follows.
 
         Raises:
             AviatoError: the error that the server answered, or what went wrong on the way.
         """
+        headers = {} if key is None else {KEY_HEADER: key}
+        if memory is not None:
+            headers[MEMORY_HEADER] = memory
         silence = self.request_timeout_seconds if silence_seconds is None else silence_seconds
+        request = _Request(method, path, body, content_type, length, silence, head_seconds, headers, meanwhile)
         pool = self._pool()
         translate = faults.Translate(pool.server.endpoint.url, head_seconds or silence)
         try:
             with translate:
-                response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds, key)
+                response = await self._send(pool, request)
                 if response.status >= 400 and auth.asks_for_wandb(pool.server.endpoint, response.status, response.headers):
                     pool.server.wandb_asked = True
                     response.close()
-                    response = await self._send(pool, method, path, body, content_type, length, silence, head_seconds, key)
+                    response = await self._send(pool, request)
                 reached = pool.server.reached
                 if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
                     pool.server.reached = True
@@ -288,6 +319,11 @@ class HttpTransport:
             pool.server.up = False
             raise
         return Response(response, translate, pool.server)
+
+    @property
+    def memories(self) -> Memories | None:
+        """What this loop lends the server, where it is on this machine and was asked before."""
+        return self._pool().memories
 
     async def until_lost(self) -> None:
         """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""
@@ -312,75 +348,53 @@ class HttpTransport:
             pool = pools[server.endpoint] = _Pool(server)
         return pool
 
-    async def _send(
-        self,
-        pool: _Pool,
-        method: str,
-        path: str,
-        body: Body | None,
-        content_type: str,
-        length: int | None,
-        silence: float,
-        head_seconds: float | None,
-        key: str | None,
-    ) -> aiohttp.ClientResponse | Answer:
-        server = pool.server
+    async def _send(self, pool: _Pool, request: _Request) -> aiohttp.ClientResponse | Answer:
+        server, body = pool.server, request.body
         if server.endpoint.socket_path is not None and (body is None or isinstance(body, (bytes, list, tuple))):
-            pieces = (body,) if isinstance(body, bytes) else body
-            return await self._send_unix(await pool.unix(), method, path, pieces, content_type, silence, head_seconds, key)
+            return await self._send_unix(await pool.unix(), request, (body,) if isinstance(body, bytes) else body)
         session = await pool.session()
-        headers = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
-        if key is not None:
-            headers[KEY_HEADER] = key
+        headers = {**auth.headers(server.endpoint, wandb_asked=server.wandb_asked), **request.headers}
         data: Any = body
-        timer = asyncio.timeout(head_seconds)
+        timer = asyncio.timeout(request.head_seconds)
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers["Content-Type"], length = request.content_type, request.length
             if isinstance(body, bytes):
                 data = body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body)
             else:
                 if isinstance(body, (list, tuple)):
                     length, body = sum(map(len, body)), _each(body)
-                data = _paced(body, timer, silence)
+                data = _paced(body, timer, request.silence_seconds)
                 if length is not None:
                     headers["Content-Length"] = str(length)
         async with timer:
             return await session.request(
-                method,
-                URL(server.endpoint.origin + path, encoded=True),
+                request.method,
+                URL(server.endpoint.origin + request.path, encoded=True),
                 data=data,
                 headers=headers,
-                timeout=self._timeout(silence),
+                timeout=self._timeout(request.silence_seconds),
                 proxy=pool.proxy,
                 allow_redirects=False,
             )
 
     @staticmethod
-    async def _send_unix(
-        pool: UnixPool,
-        method: str,
-        path: str,
-        body: Sequence[bytes] | None,
-        content_type: str,
-        silence: float,
-        head_seconds: float | None,
-        key: str | None,
-    ) -> Answer:
+    async def _send_unix(pool: UnixPool, request: _Request, body: Sequence[bytes] | None) -> Answer:
+        path, silence = request.path, request.silence_seconds
         if not path.isascii() or not path.isprintable() or " " in path:
             raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
-        if key is not None:
-            head += f"{KEY_HEADER}: {key}\r\n"
+        head = f"{request.method} {path} HTTP/1.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
+        for name, value in request.headers.items():
+            head += f"{name}: {value}\r\n"
         if body is not None:
-            head += f"Content-Type: {content_type}\r\n"
-        if body is not None or method != "GET":
+            head += f"Content-Type: {request.content_type}\r\n"
+        if body is not None or request.method != "GET":
             head += f"Content-Length: {sum(map(len, body or ()))}\r\n"
         first = head.encode("ascii") + b"\r\n"
         connection = await pool.connection(min(CONNECT_SECONDS, silence))
-        if head_seconds is None:
-            return await connection.ask(first, body or (), silence)
-        async with asyncio.timeout(head_seconds):
-            return await connection.ask(first, body or (), silence)
+        if request.head_seconds is None:
+            return await connection.ask(first, body or (), silence, request.meanwhile)
+        async with asyncio.timeout(request.head_seconds):
+            return await connection.ask(first, body or (), silence, request.meanwhile)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)
@@ -405,75 +419,6 @@ async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: fl
             yield chunk[start : start + UPLOAD_CHUNK_BYTES]
         timer.reschedule(None)
     timer.reschedule(loop.time() + silence)
-
-
-class Resolver(aiohttp.ThreadedResolver):
-    """Finds addresses also while the interpreter ends, when there are no more threads to ask on."""
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
-        """See `aiohttp`."""
-        try:
-            return await super().resolve(host, port, family)
-        except RuntimeError:
-            found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            return [
-                ResolveResult(
-                    hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=_NUMERIC
-                )
-                for kind, _, protocol, _, address in found
-            ]
-
-
-class _LastFirst(aiohttp.BaseConnector):
-    """Takes the connection that was used last.
-
-    aiohttp takes the one that has been idle for longest. So all that a burst of a thousand commands left behind were used
-    again and again in turn, by whatever came after it, and none was ever idle for long enough to be closed: a thousand
-    descriptors, here and at the server.
-    """
-
-    async def _get(self, key: Any, traces: Any) -> Any:
-        connections = self._conns.get(key)
-        if isinstance(connections, deque):
-            connections.rotate(1)
-        return await super()._get(key, traces)
-
-
-class _UnixConnector(_LastFirst, aiohttp.UnixConnector):
-    pass
-
-
-class _TCPConnector(_LastFirst, aiohttp.TCPConnector):
-    pass
-
-
-def _session(endpoint: Endpoint, name: str | None) -> aiohttp.ClientSession:
-    """Connections to an endpoint; a Unix socket's has this name."""
-    connector: aiohttp.BaseConnector
-    if name is not None:
-        connector = _UnixConnector(name, limit=0, keepalive_timeout=_IDLE_SECONDS)
-    else:
-        connector = _TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=_IDLE_SECONDS)
-    return aiohttp.ClientSession(
-        connector=connector,
-        headers={WIRE_HEADER: str(WIRE_VERSION)},
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-        auto_decompress=False,
-        read_bufsize=_READ_BUFFER_BYTES,
-    )
-
-
-def _proxy(origin: str) -> str | None:
-    """The proxy that the environment names for this server. Not aiohttp's `trust_env`: it would also send netrc passwords."""
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(origin)
-    proxies = getproxies()
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def _raise_descriptor_limit() -> None:

@@ -15,7 +15,7 @@ from aviato.transport.answers import Answer, Chunks, parse_head
 from aviato.transport.faults import CONNECT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 LARGEST_HEAD_BYTES = 64 << 10
 HEAD_BYTES = 1 << 10
@@ -55,13 +55,16 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, head: bytes, body: Sequence[bytes], silence_seconds: float) -> Answer:
+    async def ask(
+        self, head: bytes, body: Sequence[bytes], silence_seconds: float, meanwhile: Callable[[], None] | None = None
+    ) -> Answer:
         """Send a request; returns with the head of its answer.
 
         Args:
             head: of the request.
             body: its pieces.
             silence_seconds: how long the server may take nothing and say nothing, then and while the answer's body comes.
+            meanwhile: done while the head is on its way, before the body follows.
 
         Raises:
             TimeoutError: it said nothing for longer.
@@ -76,6 +79,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise ConnectionResetError("the server closed it")
         steps = None
+        if meanwhile is not None:
+            self._transport.write(head)
+            await asyncio.sleep(0)  # uvloop writes at the end of a turn.
+            try:
+                meanwhile()
+            except BaseException:
+                self.abort()
+                raise
+            head = b""
         # In one piece where it is small, which wakes the server once; what is large is not copied.
         self._unsent = sum(map(len, body))
         if self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:

@@ -46,6 +46,8 @@ class FrameType(IntEnum):
     """JSON: an error (`wire.errors.ErrorBody`); the last frame."""
     KEEPALIVE = 7
     """JSON, maybe empty: the peer is alive and has nothing to say."""
+    LENT = 8
+    """As DATA, of bytes that lie in memory which the request has lent: where, and how many (`wire.memory.PLACE`)."""
 
     HELLO = 32
     REQUEST = 33
@@ -58,6 +60,8 @@ class FrameType(IntEnum):
     """The channel is free again."""
     ENDED = 39
     """JSON: the sandbox ends, and why; the last frame of a supervisor."""
+    DESCRIPTORS = 40
+    """From now on the supervisor takes descriptors that come with requests; before, they are lost."""
 
 
 class StreamId(IntEnum):

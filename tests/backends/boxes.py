@@ -68,9 +68,9 @@ class Box:
         """Its number outside."""
         return pid_of(self.backend._held[self.id].pidfd)
 
-    def start(self, *command, stdin=False, **options):
+    def start(self, *command, stdin=False, memory=None, **options):
         spec = make_spec(*command, stdin=stdin, **options)
-        return spec.exec_id, self.link.subscribe(spec, spec.exec_id)
+        return spec.exec_id, self.link.subscribe(spec, spec.exec_id, memory=memory)
 
     async def finish(self, exec_id, subscription, *, acknowledge=True, done=True):
         result = Result(exec_id)

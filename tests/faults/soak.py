@@ -35,7 +35,7 @@ from aviato.bridge.operation import OperationRef
 from aviato.server.fault_points import POINTS
 from aviato.server.reaper import GARBAGE_SECONDS
 from aviato.server.threads import fix_threads
-from aviato.transport import http
+from aviato.transport import sessions
 from tests.conftest import free_port, make_state_dir, remove
 from tests.faults import acts, figures
 from tests.faults.conftest import FaultyServer, RunningProxy
@@ -317,7 +317,7 @@ def _counts(found: dict[str, Any]) -> dict[str, Any]:
 
 def soak(options: argparse.Namespace) -> int:
     """The program itself."""
-    http._IDLE_SECONDS = IDLE_SECONDS
+    sessions.IDLE_SECONDS = IDLE_SECONDS
     logging.getLogger("aviato").setLevel(logging.CRITICAL)
     say(seed=options.seed, rounds=options.rounds, round_seconds=options.round_seconds)
     one = Soak(options)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato.transport import http
+from aviato.transport import http, sessions
 from tests.conftest import free_port
 
 
@@ -44,9 +44,9 @@ def test_tcp_needs_the_key(tcp: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_proxies_are_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "internal.example")
-    assert http._proxy("https://example.com") == "http://proxy:3128"
-    assert http._proxy("https://internal.example") is None
-    assert http._proxy("http://example.com") is None
+    assert sessions.proxy("https://example.com") == "http://proxy:3128"
+    assert sessions.proxy("https://internal.example") is None
+    assert sessions.proxy("http://example.com") is None
 
 
 def test_a_socket_path_longer_than_the_kernel_allows(tmp_path: Path, served_at: Callable[[Path], Any]) -> None:
@@ -94,7 +94,7 @@ def test_a_loop_that_goes_takes_its_connections_along(tmp_path: Path, served_at:
 def test_what_a_burst_left_behind_is_not_used_in_turn(
     tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    monkeypatch.setattr(http, "_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.5)
 
     async def main() -> None:
         async with served_at(tmp_path) as fake:

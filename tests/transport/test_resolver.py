@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import asyncio, atexit, concurrent.futures.thread, socket
-from aviato.transport.http import Resolver
+from aviato.transport.sessions import Resolver
 
 @atexit.register
 def late():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from aviato.server.memory import lent
 from aviato.server.peers import Asker
 from aviato.server.routes.streaming import stream_exec, stream_run
 from aviato.server.routes.table import OCTETS, Call, Route, done
@@ -44,7 +46,10 @@ class StdinQuery(RequestModel):
 
 async def start(call: Call) -> web.StreamResponse:
     """Run a command or join it."""
-    return await stream_exec(call.request, call.service.execs.start(call.path("sandbox_id"), call.body))
+    memory = lent(call.request)
+    with memory or nullcontext():  # Until it is passed on.
+        feed = call.service.execs.start(call.path("sandbox_id"), call.body, memory)
+    return await stream_exec(call.request, feed)
 
 
 async def run(call: Call) -> web.StreamResponse:

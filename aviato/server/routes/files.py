@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import nullcontext
+from typing import Annotated
 
+from aiohttp import web
 from pydantic import Field
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.memory import lent, refused
 from aviato.server.routes.streaming import stream_archive, stream_file
 from aviato.server.routes.table import OCTETS, Call, Route, answer, done
 from aviato.wire.base import RequestModel
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, FileList, FilePart, FileStat
+from aviato.wire.memory import BYTES_HEADER, MOST_BYTES
 from aviato.wire.sandboxes import Text
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Path = Annotated[Text, Field(min_length=1, max_length=4096)]
@@ -42,6 +43,9 @@ class WriteQuery(PathQuery):
     last: bool = True
     """Whether it is the last part: the file is put in its place."""
 
+    memory_bytes: Annotated[int, Field(ge=0, le=MOST_BYTES)] | None = None
+    """How many bytes of it lie in memory that the request lends, as soon as its body has come; see `wire.memory`."""
+
     mode: Annotated[str, Field(pattern=r"^[0-7]{1,4}$")] | None = None
     """Octal; None keeps the mode of a file that exists, and is 0644 for a new one."""
 
@@ -55,25 +59,35 @@ class RemoveQuery(PathQuery):
 async def read(call: Call) -> web.StreamResponse:
     """Send a file."""
     query: ReadQuery = call.query
-    reading = call.service.files.read(call.path("sandbox_id"), query.path, offset=query.offset, version=query.version)
-    async with reading as (stat, pieces):
-        headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
-        if "version" in stat:
-            headers[FILE_VERSION_HEADER] = stat["version"]
-        return await stream_file(call.request, pieces, headers, stat["size_bytes"] - query.offset)
+    memory = lent(call.request)
+    with memory or nullcontext():
+        reading = call.service.files.read(
+            call.path("sandbox_id"), query.path, offset=query.offset, version=query.version, memory=memory
+        )
+        async with reading as (stat, pieces):
+            headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
+            if "version" in stat:
+                headers[FILE_VERSION_HEADER] = stat["version"]
+            if "memory_bytes" in stat:
+                return web.Response(headers={**headers, BYTES_HEADER: str(stat["memory_bytes"])}, content_type=OCTETS)
+            return await stream_file(call.request, pieces, headers, stat["size_bytes"] - query.offset)
 
 
 async def write(call: Call) -> web.Response:
     """Take a file."""
     query: WriteQuery = call.query
-    await call.service.files.write(
-        call.path("sandbox_id"),
-        query.path,
-        call.chunks(),
-        mode=None if query.mode is None else int(query.mode, 8),
-        size_bytes=call.request.content_length,
-        part=_part(query, call.key),
-    )
+    write, sandbox_id = call.service.files.write, call.path("sandbox_id")
+    mode, part = None if query.mode is None else int(query.mode, 8), _part(query, call.key)
+    if query.memory_bytes is None:
+        await write(sandbox_id, query.path, call.chunks(), mode=mode, size_bytes=call.request.content_length, part=part)
+        return done()
+    call.caller.check_size(query.memory_bytes)
+    if (memory := lent(call.request)) is None:
+        raise refused()
+    with memory:
+        memory.ready = call.chunks()
+        chunks = memory.chunks(query.memory_bytes)
+        await write(sandbox_id, query.path, chunks, mode=mode, size_bytes=query.memory_bytes, part=part, memory=memory)
     return done()
 
 

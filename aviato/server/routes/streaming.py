@@ -91,7 +91,7 @@ async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     held = b""
-    while not feed.over and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
+    while not (feed.over or feed.by_memory) and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
         try:
             held += await feed.next(left, HOLD_BACK_BYTES - len(held))
         except AviatoError as error:

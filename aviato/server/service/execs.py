@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aviato.server.callers import Caller
+    from aviato.server.memory import Memory
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.places import Places
@@ -76,8 +78,10 @@ class Execs:
                 state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True)
                 self._abandon(box, state)
 
-    def start(self, sandbox_id: str, request: ExecRequest) -> ExecFeed | LeftFeed:
+    def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed | LeftFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
+
+        Large output may come by `memory`, if the command begins here and now.
 
         Raises:
             RequestConflictError: the id was used with another body.
@@ -102,7 +106,7 @@ class Execs:
             state.request = request
         elif state.request != request:
             raise RequestConflictError(f"{request.exec_id} was used before with another body")
-        return self._feed(box, state, (0, 0), "")
+        return self._feed(box, state, (0, 0), "", memory)
 
     def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed | LeftFeed:
         """Read a command from these offsets of stdout and stderr.
@@ -306,10 +310,15 @@ class Execs:
             self._results, sandbox_id, exec_id, offsets, None if box is None else box.gone, self._polls, lambda: error
         )
 
-    def _feed(self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
+    def _feed(
+        self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
+    ) -> ExecFeed:
         state.keep()
         box.calls += 1
-        feed = ExecFeed(box, state, offsets, reader_id, self._subscribe, self._places, self._closed)
+        if not box.runs or box.for_one_run:
+            memory = None  # It is open for the moment, and of no use for what is kept here.
+        subscribe = partial(self._subscribe, memory=memory)
+        feed = ExecFeed(box, state, offsets, reader_id, subscribe, self._places, self._closed)
         if box.for_one_run:
             feed.keep(self._results)
         if state.kept is None:
@@ -322,7 +331,7 @@ class Execs:
         self.feeds.add(feed)
         return feed
 
-    def _subscribe(self, feed: ExecFeed) -> Subscription | KeptReader:
+    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Subscription | KeptReader:
         state, request = feed.state, feed.state.request
         if state.kept is not None:
             return state.kept.read(feed.offsets)
@@ -332,7 +341,8 @@ class Execs:
             # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
             # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
-        return link.subscribe(None if request is None else spec_of(request), state.exec_id, *feed.offsets)
+        spec = None if request is None else spec_of(request)
+        return link.subscribe(spec, state.exec_id, *feed.offsets, memory=memory)
 
     def _closed(self, feed: ExecFeed) -> None:
         box, state = feed.box, feed.state

@@ -194,6 +194,8 @@ class ExecFeed(Sending):
             if kind == FrameType.DATA:
                 if self._results is not None:
                     self._unconfirmed.append(frame)
+            elif kind == FrameType.LENT:
+                self.by_memory = True
             elif kind == FrameType.ACCEPTED:
                 if self._accepted:
                     continue

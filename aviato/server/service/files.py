@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.link import in_time
+from aviato.server.supervisor.file_calls import in_time
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from aviato.server.memory import Memory
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.supervisor.channels import ReadChannel
@@ -56,10 +57,13 @@ class Files:
             await link.remove(path, recursive, key)
 
     def read(
-        self, sandbox_id: str, path: str, *, offset: int = 0, version: str | None = None
+        self, sandbox_id: str, path: str, *, offset: int = 0, version: str | None = None, memory: Memory | None = None
     ) -> AbstractAsyncContextManager[Opened]:
-        """An open file from an offset on: what `stat` says of it, and its pieces; refused if its `version` is another."""
-        return self._open(sandbox_id, path, lambda link: link.read_file(path, offset=offset, version=version))
+        """An open file from an offset on: what `stat` says of it, and its pieces; refused if its `version` is another.
+
+        With `memory` it may be there instead: then `stat` has `memory_bytes`, and there are no pieces.
+        """
+        return self._open(sandbox_id, path, lambda link: link.read_file(path, offset=offset, version=version, memory=memory))
 
     async def read_whole(self, sandbox_id: str, path: str, limit_bytes: int) -> bytes | None:
         """A file as it is; None if it is larger than the limit."""
@@ -84,13 +88,14 @@ class Files:
         mode: int | None,
         size_bytes: int | None,
         part: FilePart | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        """Write a file whole or not at all; or a part of it."""
+        """Write a file whole or not at all; or a part of it. Its bytes may lie in `memory`, too."""
         async with self._link(sandbox_id, path) as link:
             if part is not None and (part.offset or not part.last) and not link.knows_again:
                 message = f"{sandbox_id} was made by a version that takes no files in parts"
                 raise AviatoValidationError(message, field_violations={"offset": "not available"})
-            await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part)
+            await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part, memory=memory)
 
     async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place, or merge it into what is there, once all of its archive has come."""

@@ -17,11 +17,13 @@ class Sending:
         sending_bytes: of a piece that its reader has not taken yet.
         sending_since: by the loop's clock.
         cut: breaks the connection; who reads on comes back for the rest.
+        by_memory: of large output only the places in memory are sent, which are worth sending at once.
     """
 
     sending_bytes = 0
     sending_since = 0.0
     cut: Callable[[], None] | None = None
+    by_memory = False
 
     @contextmanager
     def sending(self, size_bytes: int) -> Iterator[None]:

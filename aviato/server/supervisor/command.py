@@ -14,6 +14,7 @@ from aviato.server.supervisor.spawn import Ends
 from aviato.server.supervisor.streams import Drain, Input, Output
 from aviato.server.supervisor.terminal import Keyboard, Screen
 from aviato.wire.frames import FrameType
+from aviato.wire.memory import PLACE
 
 if TYPE_CHECKING:
     import resource
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.spawn import Failure, Spawned
     from aviato.server.supervisor.takeover import Taken
 
+LENT_BYTES = 512 << 10
+LENT_SECONDS = 0.001
 LINGER_SECONDS = 0.1
 """How long after its exit a command's pipes may stay open before the result comes without their end."""
 FIRST_SAMPLE_SECONDS = 0.004
@@ -121,6 +124,21 @@ class Command:
         self._started = taken.started
         self._own_peak = taken.own_peak
         self._peak = max(self._peak or 0, taken.peak or 0) or None
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call back once."""
+        self._loop.after(seconds, call)
+
+    def lend(self, fd: int) -> bool:
+        """Have memory for large output, for the subscriber who began it; False where it is of no use and stays the caller's."""
+        if self.terminal or self.result is not None or type(self) is not Command:
+            return False
+        self.outputs[0].lend(fd)
+        return True
+
+    def forget(self) -> None:
+        """Its result has arrived: let go of what it has."""
+        self.outputs[0].give_back()
 
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
         """Start the clock of its time limit."""
@@ -262,7 +280,9 @@ class Command:
 class Subscriber:
     """The one listener of a command: sends what its offsets lack, then the result."""
 
-    def __init__(self, command: Command, connection: Connection, channel: int, stdout: int, stderr: int) -> None:
+    def __init__(
+        self, command: Command, connection: Connection, channel: int, stdout: int, stderr: int, has_lent: bool = False
+    ) -> None:
         self.queued = False
         self.over = False
         self._command = command
@@ -270,6 +290,9 @@ class Subscriber:
         self._channel = channel
         self._sent = [stdout, stderr]
         self._turn = 0
+        self._has_lent = has_lent
+        """Whether it has the memory in which large output lies."""
+        self._timed = self._due = False
         for index, output in enumerate(command.outputs):
             if self._sent[index] < output.base:
                 gap = {"from_offset": self._sent[index], "to_offset": output.base}
@@ -298,7 +321,21 @@ class Subscriber:
                 # Whoever attached ahead of the output knows these bytes, and would never confirm them.
                 output.acknowledge(output.end)
             if self._sent[index] < output.end:
+                if self._has_lent and (place := output.place(self._sent[index])) is not None:
+                    if self._waits(output.end - self._sent[index]):
+                        continue
+                    self._due = False
+                    said = PLACE.pack(*place)
+                    connection.send(FrameType.LENT, said, stream=index + 1, channel=self._channel, offset=self._sent[index])
+                    self._sent[index] += place[1]
+                    self._turn = 1 - index
+                    return True
                 piece = output.peek(self._sent[index])
+                if not piece:  # Whoever lent the memory in which it was has shortened it.
+                    gap = {"from_offset": self._sent[index], "to_offset": output.end}
+                    self._frame(FrameType.GAP, gap, stream=index + 1)
+                    self._sent[index] = output.end
+                    return True
                 connection.send(FrameType.DATA, piece, stream=index + 1, channel=self._channel, offset=self._sent[index])
                 self._sent[index] += len(piece)
                 self._turn = 1 - index
@@ -307,6 +344,19 @@ class Subscriber:
             self.over = True
             self._frame(FrameType.EXIT, self._command.result)
         return False
+
+    def _waits(self, size: int) -> bool:
+        """Whether so little is not worth waking two processes for, while more may come in a moment."""
+        if size >= LENT_BYTES or self._command.status is not None or self._due:
+            return False
+        if not self._timed:
+            self._timed = True
+            self._command.after(LENT_SECONDS, self._moment_over)
+        return True
+
+    def _moment_over(self) -> None:
+        self._timed, self._due = False, True
+        self.notify()
 
     def _frame(self, type: int, value: dict[str, Any], stream: int = 0) -> None:
         offset = value["from_offset"] if stream else 0

@@ -118,20 +118,33 @@ class Commands:
         Raises:
             Refused: unknown, in conflict, or its directory is missing.
         """
+        memory = connection.descriptor(request.get("memory"))
+        try:
+            if self._subscribe(connection, channel, request, memory):
+                memory = None
+        finally:
+            if memory is not None:
+                os.close(memory)
+
+    def _subscribe(self, connection: Connection, channel: int, request: dict[str, Any], memory: int | None) -> bool:
+        """See `subscribe`; whether the command has taken the memory."""
         exec_id, spec = request["exec_id"], request.get("spec")
+        lent = False
         command = self._by_id.get(exec_id)
         if command is None:
             if self.ending:
-                return  # ENDED is on its way and answers every channel.
+                return False  # ENDED is on its way and answers every channel.
             if spec is None or exec_id in self._past:
                 raise unknown_exec(exec_id)
             command = self._start(spec)
+            lent = memory is not None and command.lend(memory)
         elif spec is not None and fingerprint(spec) != command.fingerprint:
             message = f"{exec_id!r} was used before for another command"
             raise Refused("REQUEST_ID_CONFLICT", message, reason="request_id_conflict")
         connection.send_json(FrameType.ACCEPTED, {"exec_id": exec_id}, channel=channel)
         connection.send_json(FrameType.STARTED, {}, channel=channel)
-        command.subscriber = Subscriber(command, connection, channel, request["stdout"], request["stderr"])
+        command.subscriber = Subscriber(command, connection, channel, request["stdout"], request["stderr"], lent)
+        return lent
 
     def unsubscribe(self, connection: Connection, channel: int | None) -> None:
         """The channel, or the whole connection, listens no more."""
@@ -158,6 +171,7 @@ class Commands:
         command.acknowledge(stdout, stderr)
         if done and command.result is not None:
             del self._by_id[exec_id]
+            command.forget()
             self._past[exec_id] = command.mark
             while len(self._past) > REMEMBERED:
                 del self._past[next(iter(self._past))]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +26,11 @@ TURN_BYTES = 1 << 20
 MAX_IOVECS = 64
 COPIED_BYTES = 8 << 10
 """A payload below this goes out in one piece with its head: copying it costs less than a piece more."""
+
+
+_FD = struct.Struct("=i")
+_ONE = socket.CMSG_SPACE(_FD.size)
+_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
 
 class Source(Protocol):
@@ -56,6 +63,8 @@ class Connection:
         self.open = False
         self._loop = loop
         self._fd = -1
+        self._socket: socket.socket
+        self._descriptors: list[int] = []
         self._on_frame = on_frame
         self._on_close = on_close
         self._decoder = FramePieces(whole)
@@ -72,6 +81,7 @@ class Connection:
         self.last_heard = self._loop.now()
         self.open = True
         self._fd = fd
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
         os.set_blocking(fd, False)
         self._loop.watch(fd, READ, self._ready)
 
@@ -140,10 +150,21 @@ class Connection:
         if self.open:
             self.open = False
             self._loop.forget(self._fd)
-            os.close(self._fd)
+            self._socket.close()
             self._out.clear()
             self._sources.clear()
+            while self._descriptors:
+                os.close(self._descriptors.pop())
             self._on_close(self)
+
+    def descriptor(self, inode: int | None) -> int | None:
+        """What came with a request, of this inode, for whoever owns it from now on; None where none came."""
+        while inode is not None and self._descriptors:
+            fd = self._descriptors.pop(0)
+            if os.fstat(fd).st_ino == inode:
+                return fd
+            os.close(fd)  # Of a request that was refused before it asked for it.
+        return None
 
     def _fill(self) -> None:
         # One pass: a source that never runs dry gets its next piece in a later turn of the loop, after the others.
@@ -175,11 +196,14 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            count = os.readv(self._fd, [self._room])
+            count, came, _, _ = self._socket.recvmsg_into([self._room], _ONE, _FLAGS)
         except BlockingIOError:
             return
         except OSError:
-            count = 0
+            count, came = 0, []
+        for _, kind, data in came:
+            if kind == socket.SCM_RIGHTS:
+                self._descriptors += [fd for (fd,) in _FD.iter_unpack(data[: len(data) // _FD.size * _FD.size])]
         if not count:
             self.close()
             return

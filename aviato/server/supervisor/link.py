@@ -10,38 +10,34 @@ import asyncio
 import binascii
 import json
 import mmap
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
+from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.server.supervisor import prepared
-from aviato.server.supervisor.channels import Channel, ClosingChannel, ReadChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.supervisor.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.supervisor.file_calls import FileCalls, as_json
 from aviato.server.supervisor.rest import Rest
 from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
-from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode, head
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator
 
-    from aviato.wire.files import FilePart
+    from aviato.server.memory import Memory
 
 __all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
 
 PIECE_BYTES = 64 << 10
 """Of a command's input."""
-FILE_PIECE_BYTES = 256 << 10
 ROOM_BYTES = 256 << 10
-UPLOAD_WINDOW_BYTES = 1 << 20
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
 LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
 MAX_CHANNELS = 0xFFFF
-ANSWER_SECONDS = 45.0
-"""A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,7 @@ class ExecSpec:
         fields = {name: value for name, value in vars(self).items() if name not in LATER_FIELDS or value is not None}
         given = fields.pop("input", None)
         # No encoder has to look for what base64 does not have.
-        return _json(fields) if given is None else b'%b,"input":"%b"}' % (_json(fields)[:-1], given.encode())
+        return as_json(fields) if given is None else b'%b,"input":"%b"}' % (as_json(fields)[:-1], given.encode())
 
 
 class Configuration(NamedTuple):
@@ -96,12 +92,12 @@ class Configuration(NamedTuple):
     def of(cls, values: dict[str, Any]) -> Configuration:
         """From the fields of `configure`."""
         form = prepared.configuration(values)
-        payload = form + _json({"op": "configure", **values})
+        payload = form + as_json({"op": "configure", **values})
         kind = prepared.Form.CONFIGURATION if form else prepared.Form.JSON
         return cls(kind, payload, values["orphan_timeout_seconds"])
 
 
-class SupervisorLink(asyncio.BufferedProtocol):
+class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
     """A connection to one supervisor. Made by `connect`; used from one event loop."""
 
     def __init__(self, sandbox_id: str) -> None:
@@ -125,6 +121,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._detached = False
+        self._takes_descriptors = False
         self._orphan_seconds: float | None = None
         self._beat: asyncio.TimerHandle | None = None
 
@@ -177,8 +174,12 @@ class SupervisorLink(asyncio.BufferedProtocol):
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
-    def subscribe(self, spec: ExecSpec | None, exec_id: str, stdout: int = 0, stderr: int = 0) -> Subscription:
+    def subscribe(
+        self, spec: ExecSpec | None, exec_id: str, stdout: int = 0, stderr: int = 0, *, memory: Memory | None = None
+    ) -> Subscription:
         """Start a command unless its id is known, and stream its output from these offsets.
+
+        With `memory` large output of one that is started may lie there: LENT frames then say where.
 
         What is wrong arrives as an ERROR frame: the same id with another spec (`REQUEST_ID_CONFLICT`), an unknown id without a
         spec (`EXEC_NOT_FOUND`), a missing working directory (`FILE`).
@@ -194,15 +195,14 @@ class SupervisorLink(asyncio.BufferedProtocol):
             if spec is not None and getattr(spec, name) is not None and name not in self.hello["features"]:
                 raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
-        payload, kind = _json(request), prepared.Form.JSON
+        payload = as_json(request)
         if spec is not None:
             payload = b'%b,"spec":%b}' % (payload[:-1], spec.as_json())
         most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
-        if spec is not None and prepared.FEATURE in self.hello["features"] and (form := prepared.command(spec)):
-            kind, payload = prepared.Form.COMMAND, form + payload
+        form = prepared.command(spec) if spec is not None and prepared.FEATURE in self.hello["features"] else b""
         self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
@@ -214,7 +214,9 @@ class SupervisorLink(asyncio.BufferedProtocol):
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
             self._active.add(exec_id)
-        self._send(FrameType.REQUEST, payload, stream=kind, channel=channel)
+        if spec is None or not self._send_with(memory, payload, channel):
+            kind = prepared.Form.COMMAND if form else prepared.Form.JSON
+            self._send(FrameType.REQUEST, form + payload if form else payload, stream=kind, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
             self._feeding.add(task)
@@ -227,7 +229,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
             self._active.discard(exec_id)
         if not self._acks:
             self._loop.call_soon(self._send_acks)
-        said = _json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done})
+        said = as_json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done})
         self._acks += encode(FrameType.ACK, said, stream=int(done))
 
     def _send_acks(self) -> None:
@@ -293,7 +295,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
     async def stop(self, grace_seconds: float) -> Ended:
         """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
         if self.ended() is None and self._transport is not None and not self._detached:
-            request = _json({"op": "stop", "grace_seconds": grace_seconds})
+            request = as_json({"op": "stop", "grace_seconds": grace_seconds})
             self._send(FrameType.REQUEST, request, stream=prepared.Form.STOP)
         return await self.wait_ended()
 
@@ -305,83 +307,12 @@ class SupervisorLink(asyncio.BufferedProtocol):
         """Commands that run or whose result was not acknowledged."""
         return len(self._active)
 
-    # -- files ----------------------------------------------------------------------------------------------------------
-
-    async def stat(self, path: str) -> dict[str, Any]:
-        """What is at a path, links not followed at its end.
-
-        Raises:
-            SandboxFileError: of every file call, with the reasons that class lists.
-            SandboxGone: of every call.
-        """
-        return dict(json.loads(await self._call({"op": "stat", "path": path})))
-
-    async def list_files(self, path: str) -> list[dict[str, Any]]:
-        """The entries of a directory, sorted by name; more than 100,000 are refused (`too_large`)."""
-        return list(json.loads(await self._call({"op": "list", "path": path})))
-
-    async def make_directory(self, path: str, mode: int = 0o755) -> None:
-        """Make a directory and its parents; fine if it exists."""
-        await self._call({"op": "mkdir", "path": path, "mode": mode})
-
-    async def remove(self, path: str, recursive: bool = False, key: str | None = None) -> None:
-        """Remove a file, an empty directory, or with `recursive` a tree; never `/`. Nothing if a call of this key was done."""
-        await self._call({"op": "remove", "path": path, "recursive": recursive, "key": key})
-
-    @property
-    def knows_again(self) -> bool:
-        """Whether it tells calls that are repeated, and takes files in parts."""
-        return "again" in self.hello["features"]
+    # -- others ---------------------------------------------------------------------------------------------------------
 
     @property
     def has_wide_windows(self) -> bool:
         """See `frames.WIDE_WINDOW_BYTES`."""
         return "wide_window" in self.hello["features"]
-
-    def read_file(self, path: str, *, max_bytes: int | None = None, offset: int = 0, version: str | None = None) -> ReadChannel:
-        """A regular file, in pieces. `aclose()` it when leaving early.
-
-        Args:
-            path: absolute, or counted from the sandbox's directory.
-            max_bytes: refuse a longer file with reason `too_large`.
-            offset: from where on.
-            version: that its description had; if it has another one now it is refused with reason `changed`.
-        """
-        return self._read({"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version})
-
-    def read_tree(self, path: str) -> ReadChannel:
-        """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
-        return self._read({"op": "read_tree", "path": path})
-
-    async def write_file(
-        self,
-        path: str,
-        chunks: AsyncIterator[bytes],
-        *,
-        mode: int | None = None,
-        size_bytes: int | None = None,
-        part: FilePart | None = None,
-    ) -> None:
-        """Write a file whole or not at all: into a new file beside it, then renamed over it. Parents are made.
-
-        Args:
-            path: absolute, or counted from the sandbox's directory; a link at its end is followed.
-            chunks: the contents; an exception from it leaves the old file as it was.
-            mode: None keeps the mode of a file that exists, and is 0644 for a new one.
-            size_bytes: if given, contents of another length are refused.
-            part: what of the file this is, by a key that makes repeats harmless; None is all of it.
-        """
-        request = {"op": "write", "path": path, "mode": mode, "size": size_bytes}
-        if part is not None and self.knows_again:
-            request |= {"key": part.key, "offset": part.offset, "last": part.last}
-        await self._write(request, chunks, size_bytes)
-
-    async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
-        """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.
-
-        Nothing happens if a call of this key was done.
-        """
-        await self._write({"op": "write_tree", "path": path, "key": key}, chunks, None)
 
     async def ping(self) -> None:
         """Return once the supervisor has answered."""
@@ -389,58 +320,23 @@ class SupervisorLink(asyncio.BufferedProtocol):
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    def _read(self, request: dict[str, Any]) -> ReadChannel:
-        channel = 0
+    def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool:
+        """Send a request in JSON together with a descriptor of memory; False if that cannot be done now.
 
-        def credit(taken: int) -> None:
-            self._send(FrameType.CREDIT, channel=channel, offset=taken)
-
-        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
-        self._check_alive()
-        channel = self._open(reader)
-        self._send(FrameType.REQUEST, _json({**request, "window": ReadChannel.WINDOW_BYTES}), channel=channel)
-        return reader
-
-    async def _write(self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
-        path = request["path"]
-        self._check_alive()
-        reply = ReplyChannel(self._loop)
-        # Whoever gives up, as at a cut, does not ask how it ended.
-        reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
-        channel = self._open(reply)
-        self._send(FrameType.REQUEST, _json(request), channel=channel)
+        A transport sends none: it goes beside it, once that has nothing more to send.
+        """
+        if memory is None or not self._takes_descriptors or self._rest is None or self._transport is None or self._acks:
+            return False
+        if self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return False
+        data = encode(FrameType.REQUEST, b'%b,"memory":%d}' % (payload[:-1], memory.inode), channel=channel)
         try:
-            sent = await self._upload(reply, channel, chunks, path)
-            if not reply.reply.done():
-                if size_bytes is not None and sent != size_bytes:
-                    cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
-                    raise SandboxFileError(cut, filepath=path, sandbox_id=self.sandbox_id)
-                self._send(FrameType.END, channel=channel, offset=sent)
-            async with in_time(path):
-                await asyncio.shield(reply.reply)
-        except BaseException:
-            if self._channels.get(channel) is reply:
-                self._give_up(channel)
-            raise
-
-    async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes], path: str) -> int:
-        sent = 0
-        async for chunk in chunks:
-            view = memoryview(chunk)
-            for start in range(0, len(chunk), FILE_PIECE_BYTES):
-                while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
-                    reply.moved.clear()
-                    async with in_time(path):
-                        await reply.moved.wait()
-                if reply.reply.done():
-                    return sent
-                piece = view[start : start + FILE_PIECE_BYTES]
-                if self._transport is not None and not self._transport.is_closing():
-                    # Not joined: for a large file the copy would show.
-                    self._transport.writelines([head(FrameType.DATA, len(piece), channel=channel, offset=sent), piece])
-                sent += len(piece)
-                await self._writable.wait()
-        return sent
+            sent = self._rest.send(data, memory.fd)
+        except OSError:
+            return False
+        if sent < len(data):
+            self._transport.write(data[sent:])
+        return True
 
     async def _call(
         self, request: dict[str, Any], body: bytes | None = None, form: prepared.Form = prepared.Form.JSON
@@ -448,7 +344,7 @@ class SupervisorLink(asyncio.BufferedProtocol):
         self._check_alive()
         reply = ReplyChannel(self._loop)
         channel = self._open(reply)
-        self._send(FrameType.REQUEST, _json(request), stream=form, channel=channel)
+        self._send(FrameType.REQUEST, as_json(request), stream=form, channel=channel)
         if body is not None:
             self._send(FrameType.DATA, body, channel=channel)
         try:
@@ -554,6 +450,8 @@ class SupervisorLink(asyncio.BufferedProtocol):
                 self._speak_later()  # It has just heard its configuration, and is about to hear its first command.
             if not self._ready.done():
                 self._ready.set_result(None)
+        elif frame.type == FrameType.DESCRIPTORS:
+            self._takes_descriptors = True
         elif frame.type == FrameType.ENDED:
             self._lose(Ended(**json.loads(frame.payload)))
         elif frame.type == FrameType.ERROR and not self._ready.done():
@@ -586,25 +484,4 @@ class SupervisorLink(asyncio.BufferedProtocol):
             channel.gone(final)
 
 
-@asynccontextmanager
-async def in_time(path: str) -> AsyncIterator[None]:
-    """Context of a wait for a file operation.
-
-    Raises:
-        SandboxFileError: reason `timeout`. The client hears it before its own patience is over, which would look like a
-            failure of the server's; what is inside can make itself slow.
-    """
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            yield
-    except TimeoutError:
-        message = f"{path!r}: no answer in {ANSWER_SECONDS:g} s; the file system inside is held up, or the tree is very large"
-        raise SandboxFileError(message, filepath=path, reason="timeout") from None
-
-
 _room = memoryview(mmap.mmap(-1, ROOM_BYTES))
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return _encode_json(value).encode()

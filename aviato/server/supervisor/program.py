@@ -14,12 +14,13 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor import files, prepared, reading, spawn, takeover, tree, writing
-from aviato.server.supervisor.again import Again, Part, Repeated
+from aviato.server.supervisor import prepared, spawn, takeover, tree
+from aviato.server.supervisor.again import Again
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
 from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.file_requests import FileRequests
 from aviato.server.supervisor.grouped import Grouped
 from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
@@ -65,7 +66,7 @@ _where = where
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Supervisor:
+class Supervisor(FileRequests):
     """The sandbox's one authority.
 
     It is made in the template, once for all sandboxes: a child of it writes to fewer pages then. So making it reads no clock
@@ -108,14 +109,7 @@ class Supervisor:
             "cancel_all": self._cancel_all,
             "stop": self._stop,
             "ping": self._ping,
-            "stat": self._stat,
-            "list": self._list,
-            "mkdir": self._mkdir,
-            "remove": self._remove,
-            "read": self._read,
-            "write": self._write,
-            "read_tree": self._read_tree,
-            "write_tree": self._write_tree,
+            **self.file_operations,
         }
         self._ports: Ports | None = None
         self.hello = _compact({"protocol": PROTOCOL, "boot_id": BOOT_ID, "features": FEATURES}).encode()[:-1] + b","
@@ -157,6 +151,7 @@ class Supervisor:
         if state.past or state.commands:
             self._watch.begin(0.0)  # Nobody has looked since the first of them.
         self.commands.take_over(state, self._first)
+        self._first.send(FrameType.DESCRIPTORS)
         self._loop.soon(self._reap)
         # Not before the first look at what has come: this process may have stood still on the way here.
         self._orphan_timer = self._loop.after(0, self._watch_orphanhood)
@@ -232,6 +227,7 @@ class Supervisor:
             "execs": self.commands.summary(),
         }
         connection.send(FrameType.HELLO, self.hello + _compact(now).encode()[1:])
+        connection.send(FrameType.DESCRIPTORS)
 
     def _on_close(self, connection: Connection) -> None:
         self.commands.unsubscribe(connection, None)
@@ -418,10 +414,6 @@ class Supervisor:
 
     # -- files ----------------------------------------------------------------------------------------------------------
 
-    def _path(self, request: dict[str, Any]) -> str:
-        path: str = request["path"]
-        return os.path.join(self.commands.working_dir, path)
-
     def _work(self, connection: Connection, channel: int, steps: Iterator[float], reply: bool) -> None:
         def guarded() -> Iterator[float]:
             try:
@@ -435,58 +427,6 @@ class Supervisor:
                     self._reply(connection, channel)
 
         self._loop.start(guarded())
-
-    def _stat(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._reply(connection, channel, files.stat_path(self._path(request)))
-
-    def _list(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._work(connection, channel, files.list_directory(self._path(request), connection, channel), reply=False)
-
-    def _mkdir(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        path = self._path(request)
-        self._watch.disk.take(path, 0)
-        files.make_directory(path, request["mode"])
-        self._reply(connection, channel)
-
-    def _remove(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        key = request.get("key")
-
-        def steps() -> Iterator[float]:
-            if not self._again.is_done(key):
-                yield from files.remove(self._path(request), request["recursive"])
-                self._again.done(key)
-                yield from self._watch.disk.settle()
-
-        self._work(connection, channel, steps(), reply=True)
-
-    def _read(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        path, window = self._path(request), request["window"]
-        seen = request.get("offset", 0), request.get("version")
-        self._open[channel] = reading.read_file(path, request["max_bytes"], window, connection, channel, *seen)
-
-    def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        answers = writing.Answers(connection, channel, self._close_channel)
-        path, disk, key = self._path(request), self._watch.disk, request.get("key")
-        if key is None:
-            self._open[channel] = writing.Whole(writing.Upload(path, request["mode"], disk), request["size"], answers)
-        elif self._again.is_done(key):
-            self._open[channel] = Repeated(answers)
-        else:
-            offset = request["offset"]
-            upload = self._again.take(key, offset) or writing.Upload(path, request["mode"], disk)
-            self._open[channel] = Part(self._again, key, upload, offset, request["size"], request["last"], answers)
-
-    def _read_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        self._open[channel] = reading.read_tree(self._path(request), request["window"], connection, channel)
-
-    def _write_tree(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
-        answers = writing.Answers(connection, channel, self._close_channel)
-        key = request.get("key")
-        if self._again.is_done(key):
-            self._open[channel] = Repeated(answers)
-            return
-        done = lambda: self._again.done(key)  # noqa: E731
-        self._open[channel] = writing.TreeUpload(self._path(request), self._loop, answers, self._watch.disk, done)
 
 
 _USUAL = (4, 5, 6, 7, 8)

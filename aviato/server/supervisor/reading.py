@@ -7,11 +7,13 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from aviato.server.supervisor import lent
 from aviato.server.supervisor.errors import Refused, file_error, os_file_error
 from aviato.server.supervisor.files import describe
 from aviato.server.supervisor.transfers import Outgoing
 from aviato.trees.pack import gathered, pack
 from aviato.wire.frames import FrameType
+from aviato.wire.memory import LEAST_BYTES, MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +35,36 @@ def read_file(
 ) -> Outgoing:
     """A regular file, from an offset on; with a `version`, only if it is still as it was then."""
     fd, found = _open(path, max_bytes)
-    if version is not None and version != version_of(found):
+    try:
+        _check_version(path, found, version)
+    except Refused:
         os.close(fd)
-        raise file_error(path, "changed", "it was changed while it was read, and its connection was cut; read it again")
+        raise
     if offset:
         os.lseek(fd, offset, os.SEEK_SET)
     connection.send_json(FrameType.REPLY, {**describe(path, found), "version": version_of(found)}, channel=channel)
     return Outgoing(_contents(fd, path, max_bytes), path, window, connection, channel)
+
+
+def read_into(memory: int, path: str, connection: Connection, channel: int, offset: int, version: str | None) -> bool:
+    """A regular file, to memory that came for it; False where it is so small or so large that it goes by the connection."""
+    fd, found = _open(path, None)
+    try:
+        _check_version(path, found, version)
+        if not LEAST_BYTES <= found.st_size - offset <= MOST_BYTES:
+            return False
+        os.lseek(fd, offset, os.SEEK_SET)
+        size = lent.fill(memory, fd, MOST_BYTES)
+    except OSError as error:
+        raise os_file_error(path, error) from None
+    finally:
+        os.close(fd)
+    if size is None:
+        return False
+    said = {**describe(path, found), "version": version_of(found), "memory_bytes": size}
+    connection.send_json(FrameType.REPLY, said, channel=channel)
+    connection.send(FrameType.END, channel=channel, offset=0)
+    return True
 
 
 def read_tree(path: str, window: int, connection: Connection, channel: int) -> Outgoing:
@@ -51,6 +76,11 @@ def read_tree(path: str, window: int, connection: Connection, channel: int) -> O
         raise os_file_error(path, error) from None
     connection.send_json(FrameType.REPLY, describe(path, found), channel=channel)
     return Outgoing(_packed(top), path, window, connection, channel)
+
+
+def _check_version(path: str, found: os.stat_result, version: str | None) -> None:
+    if version is not None and version != version_of(found):
+        raise file_error(path, "changed", "it was changed while it was read, and its connection was cut; read it again")
 
 
 def version_of(found: os.stat_result) -> str:

@@ -1,19 +1,20 @@
-"""What had come over a connection that broke in a write, and was not read yet.
+"""What a transport cannot do with its socket, by a second descriptor of it.
 
-A transport closes its socket when a write fails, and so loses what the other side said before it went. A second descriptor
-keeps that.
+It closes its socket when a write fails, and so loses what the other side said before it went. And it sends no descriptors.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READ_BYTES = 256 << 10
+_FD = struct.Struct("=i")
 
 
 class Rest:
@@ -33,6 +34,18 @@ class Rest:
                 if not data:
                     return
                 yield data
+
+    def send(self, data: bytes, fd: int) -> int:
+        """Send data with a descriptor, while the transport has nothing to send; returns how much of the data went.
+
+        Raises:
+            OSError: nothing was sent.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._fd)
+        try:
+            return sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))], socket.MSG_DONTWAIT)
+        finally:
+            sock.detach()
 
     def close(self) -> None:
         """Let go of it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.loop import READ, WRITE
-from aviato.server.supervisor.window import PIECE_BYTES, Window
+from aviato.server.supervisor.window import PIECE_BYTES, LentWindow, Window
 from aviato.wire.frames import WIDE_WINDOW_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PIPE_BYTES = 1 << 20
 """Of a pipe that was full: each of its ends then waits for the other less often."""
 INPUT_BYTES = 256 << 10
+LOOK_SECONDS = 0.001
+LONGEST_LOOK_SECONDS = 0.05
 
 
 def unread_bytes(fd: int) -> int:
@@ -42,6 +44,11 @@ class Output:
         self._loop = loop
         self._fd = fd
         self._changed = changed
+        self._memory: int | None = None
+        self._lent: LentWindow | None = None
+        self._looking = False
+        """Memory that was lent will be looked at."""
+        self._pause = LOOK_SECONDS
         self._watched = False
         self._resting = False
         """There is nothing to be read for the moment, whatever the kernel says."""
@@ -79,6 +86,50 @@ class Output:
     def peek(self, offset: int) -> bytes | memoryview:
         """A piece from an offset on, which must not lie before `base`."""
         return self._window.peek(offset - self.base)
+
+    def place(self, offset: int) -> tuple[int, int] | None:
+        """See `Window.place`, of an offset of the stream."""
+        return self._window.place(offset - self.base)
+
+    def lend(self, fd: int) -> None:
+        """Have memory for large output, and own it until `give_back`."""
+        self._memory = fd
+
+    def give_back(self) -> None:
+        """Let go of that memory, and of what is in it."""
+        fd, self._memory, self._lent = self._memory, None, None
+        if fd is not None:
+            self.base, self._window = self.end, Window()
+            os.close(fd)
+
+    def _enter_memory(self, fd: int) -> None:
+        try:
+            self._window = self._lent = LentWindow(fd, self._window.rest)
+        except OSError:
+            pass  # It takes too little: the connection does it.
+
+    def _leave_memory(self) -> None:
+        """It takes no more: all goes by the connection again. What the reader has is still told there."""
+        window = Window()
+        window.limit_bytes = self._window.limit_bytes
+        window.put(self._window.rest)
+        self._window = window
+
+    def _look_in_memory(self, lent: LentWindow) -> None:
+        """Whoever reads says there what he has; where there is no room otherwise it is looked for at intervals."""
+        self.acknowledge(lent.confirmed)
+        if self.full and not self._looking:
+            self._looking = True
+            self._loop.after(self._pause, self._look_again)
+            self._pause = min(2 * self._pause, LONGEST_LOOK_SECONDS)
+        elif not self.full:
+            self._pause = LOOK_SECONDS
+
+    def _look_again(self) -> None:
+        self._looking = False
+        if self._lent is not None and self._fd is not None:
+            self._look_in_memory(self._lent)
+            self._changed()
 
     def acknowledge(self, offset: int) -> None:
         """Forget what lies before an offset, and read on if the window was full."""
@@ -135,6 +186,10 @@ class Output:
                 self.target = min(self.target, self.end)
             return False
         except OSError:
+            if self._window is self._lent:
+                self._leave_memory()
+                self._watch()
+                return True
             count = 0
         if not count:
             self._ended()
@@ -142,11 +197,15 @@ class Output:
             return False
         if count == PIECE_BYTES and not self._window.large:
             self._grow(self._fd)
+        if self._lent is not None and not self._looking:
+            self._look_in_memory(self._lent)
         self._watch()
         return True
 
     def _grow(self, fd: int) -> None:
         """There is much to come, it seems."""
+        if self._memory is not None:
+            self._enter_memory(self._memory)
         self._window.grow()
         try:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
+from aviato.wire.frames import FrameType
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -54,6 +56,8 @@ class Subscription:
         self.queued_bytes = 0
         """Payload that has arrived and was not taken yet."""
         self._frames: deque[Frame] = deque()
+        self._by_memory = False
+        """Large output is told of in small frames, which are worth sending at once."""
         self._over = False
         self._gone: Ended | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -85,7 +89,7 @@ class Subscription:
 
     async def wait(self, enough_bytes: int = 0) -> None:
         """Wait until `drain()` has something to give, and so much of it, or nothing more will come."""
-        if self._over or (self._frames and self.queued_bytes >= enough_bytes):
+        if self._over or (self._frames and self._is_enough(enough_bytes)):
             return
         waiter = (enough_bytes, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
@@ -118,6 +122,7 @@ class Subscription:
         self._frames.append(frame)
         self.queued_bytes += len(frame.payload)
         self._over = self._over or last
+        self._by_memory = self._by_memory or frame.type == FrameType.LENT
         self._wake()
 
     def _finish(self, gone: Ended | None) -> None:
@@ -129,7 +134,10 @@ class Subscription:
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for enough_bytes, waiter in waiters:
-            if enough_bytes and not self._over and self.queued_bytes < enough_bytes:
+            if enough_bytes and not self._over and not self._is_enough(enough_bytes):
                 self._waiters.append((enough_bytes, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
+
+    def _is_enough(self, enough_bytes: int) -> bool:
+        return self.queued_bytes >= enough_bytes or self._by_memory

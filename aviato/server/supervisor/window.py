@@ -6,6 +6,7 @@ import mmap
 import os
 
 from aviato.wire.frames import WIDE_WINDOW_BYTES
+from aviato.wire.memory import CONFIRMED, CONFIRMED_AT
 
 WINDOW_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
@@ -89,6 +90,10 @@ class Window:
             self._begin = (self._begin + count) % len(self._ring)
             self._length -= count
 
+    def place(self, begin: int) -> tuple[int, int] | None:
+        """Where in memory that was lent lies what begins so many bytes behind the first, and how much; None: nowhere."""
+        return None
+
     @property
     def rest(self) -> bytes:
         """All of it."""
@@ -96,3 +101,85 @@ class Window:
             return bytes(self._small)
         end = self._begin + self._length
         return bytes(self._ring[self._begin : end]) + bytes(self._ring[: max(0, end - len(self._ring))])
+
+
+class LentWindow(Window):
+    """One whose ring is memory that the reader has lent, so that what is read is moved there and no further.
+
+    Args:
+        fd: of it, which whoever made this closes; of no use from then on.
+        content: of the window before.
+
+    Raises:
+        OSError: it takes less than it should.
+    """
+
+    def __init__(self, fd: int, content: bytes) -> None:
+        super().__init__()
+        self.limit_bytes = WIDE_WINDOW_BYTES
+        self._memory = fd
+        self._length = len(content)
+        if self._length > self.limit_bytes or os.pwrite(fd, content, 0) < self._length:
+            raise OSError("the memory takes less than it should")
+
+    def __len__(self) -> int:
+        return self._length + len(self._small)
+
+    @property
+    def large(self) -> bool:
+        """See `Window`."""
+        return True
+
+    def grow(self) -> None:
+        """It has its size."""
+
+    def widen(self) -> None:
+        """It has its size."""
+
+    def read(self, fd: int) -> int:
+        """See `Window`. What is read is moved within the kernel."""
+        at = (self._begin + self._length) % self.limit_bytes
+        room = min(self.limit_bytes - self._length, self.limit_bytes - at)
+        count = os.splice(fd, self._memory, room, offset_dst=at, flags=os.SPLICE_F_NONBLOCK)
+        self._length += count
+        return count
+
+    @property
+    def confirmed(self) -> int:
+        """Up to which offset of the stream the reader says to have it."""
+        said = os.pread(self._memory, CONFIRMED.size, CONFIRMED_AT)
+        return int(CONFIRMED.unpack(said)[0]) if len(said) == CONFIRMED.size else 0
+
+    def put(self, data: bytes) -> None:
+        """See `Window`. Nothing is read any more then."""
+        self._small += data
+
+    def peek(self, begin: int) -> bytes:
+        """See `Window`; for who has not lent it. Nothing where the memory was shortened."""
+        place = self.place(begin)
+        if place is None:
+            return bytes(memoryview(self._small)[begin - self._length :][:PIECE_BYTES])
+        return os.pread(self._memory, min(place[1], LARGE_PIECE_BYTES), place[0])
+
+    def place(self, begin: int) -> tuple[int, int] | None:
+        """See `Window`."""
+        if begin >= self._length:
+            return None
+        at = (self._begin + begin) % self.limit_bytes
+        return at, min(self._length - begin, self.limit_bytes - at)
+
+    def drop(self, count: int) -> None:
+        """See `Window`."""
+        step = min(count, self._length)
+        self._begin = (self._begin + step) % self.limit_bytes
+        self._length -= step
+        del self._small[: count - step]
+
+    @property
+    def rest(self) -> bytes:
+        """See `Window`."""
+        pieces, position = [], 0
+        while (place := self.place(position)) is not None:
+            pieces.append(os.pread(self._memory, place[1], place[0]))
+            position += place[1]
+        return b"".join((*pieces, self._small))

@@ -39,11 +39,12 @@ _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 class Answers:
     """What a request on its way in says to the server."""
 
-    def __init__(self, connection: Connection, channel: int, close: Callable[[int], None]) -> None:
+    def __init__(self, connection: Connection, channel: int, close: Callable[[int], None], *, waits: bool = True) -> None:
         self._connection = connection
         self._channel = channel
         self._close = close
-        self._credited = 0
+        self._credited: float = 0 if waits else float("inf")
+        """Where all is there already nobody waits to hear how much was taken."""
 
     def credit(self, taken: int) -> None:
         """So much has been taken; the server is told in steps."""

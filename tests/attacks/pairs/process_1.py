@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from aviato.server.memory import Memory
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 area = Area(__name__)
 TEMPLATE, NEWBORN, BIRTH = (f"server/backends/local/{name}" for name in ("template.py", "newborn.py", "birth.c"))
@@ -90,6 +97,32 @@ async def forge(arena: Arena) -> bool:
             return bool(result.exit is not None and result.returncode == 0)
         assert (result.returncode, result.error) == (7, None)
         return False
+
+
+LENT = area.defence(
+    "memory that a client lends is not inherited",
+    patches=(Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),),
+)
+
+
+@area.attack("have memory that a client lends", LENT)
+async def lent(arena: Arena) -> bool:
+    never = asyncio.get_running_loop().create_future()
+
+    async def ready() -> AsyncIterator[bytes]:
+        yield await never
+
+    async with arena.box() as box:
+        await box.put("first", b"1")  # From here on it takes descriptors.
+        with Memory(os.memfd_create("lent")) as memory:
+            memory.ready = ready()
+            writing = asyncio.ensure_future(box.link.write_file("f", memory.chunks(7), size_bytes=7, memory=memory))
+            await box.link.stat("first")
+            listed = (await box.sh("ls -l /proc/self/fd")).stdout
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+        return "memfd:lent" in listed
 
 
 # -- its life --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,232 @@
+"""What a server asks of the files of a sandbox: the calls of a link that move or describe them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.server.supervisor.channels import ReadChannel, ReplyChannel
+from aviato.wire.frames import FrameType, head
+from aviato.wire.memory import REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.memory import Memory
+    from aviato.server.supervisor.channels import Channel
+    from aviato.wire.files import FilePart
+
+FILE_PIECE_BYTES = 256 << 10
+UPLOAD_WINDOW_BYTES = 1 << 20
+ANSWER_SECONDS = 45.0
+"""A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
+
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def as_json(value: dict[str, Any]) -> bytes:
+    """A payload."""
+    return _encode_json(value).encode()
+
+
+@asynccontextmanager
+async def in_time(path: str) -> AsyncIterator[None]:
+    """Context of a wait for a file operation.
+
+    Raises:
+        SandboxFileError: reason `timeout`. The client hears it before its own patience is over, which would look like a
+            failure of the server's; what is inside can make itself slow.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            yield
+    except TimeoutError:
+        message = f"{path!r}: no answer in {ANSWER_SECONDS:g} s; the file system inside is held up, or the tree is very large"
+        raise SandboxFileError(message, filepath=path, reason="timeout") from None
+
+
+class FileCalls:
+    """Of a link; `SupervisorLink` has the rest, which this uses."""
+
+    sandbox_id: str
+    hello: dict[str, Any]
+    _loop: asyncio.AbstractEventLoop
+    _channels: dict[int, Channel]
+    _transport: asyncio.Transport | None
+    _writable: asyncio.Event
+
+    if TYPE_CHECKING:
+
+        async def _call(self, request: dict[str, Any]) -> bytes: ...
+        def _check_alive(self) -> None: ...
+        def _open(self, channel: Channel) -> int: ...
+        def _give_up(self, channel: int) -> None: ...
+        def _send(self, type: int, payload: bytes = b"", *, channel: int = 0, offset: int = 0) -> None: ...
+        def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool: ...
+
+    async def stat(self, path: str) -> dict[str, Any]:
+        """What is at a path, links not followed at its end.
+
+        Raises:
+            SandboxFileError: of every file call, with the reasons that class lists.
+            SandboxGone: of every call.
+        """
+        return dict(json.loads(await self._call({"op": "stat", "path": path})))
+
+    async def list_files(self, path: str) -> list[dict[str, Any]]:
+        """The entries of a directory, sorted by name; more than 100,000 are refused (`too_large`)."""
+        return list(json.loads(await self._call({"op": "list", "path": path})))
+
+    async def make_directory(self, path: str, mode: int = 0o755) -> None:
+        """Make a directory and its parents; fine if it exists."""
+        await self._call({"op": "mkdir", "path": path, "mode": mode})
+
+    async def remove(self, path: str, recursive: bool = False, key: str | None = None) -> None:
+        """Remove a file, an empty directory, or with `recursive` a tree; never `/`. Nothing if a call of this key was done."""
+        await self._call({"op": "remove", "path": path, "recursive": recursive, "key": key})
+
+    @property
+    def knows_again(self) -> bool:
+        """Whether it tells calls that are repeated, and takes files in parts."""
+        return "again" in self.hello["features"]
+
+    def read_file(
+        self,
+        path: str,
+        *,
+        max_bytes: int | None = None,
+        offset: int = 0,
+        version: str | None = None,
+        memory: Memory | None = None,
+    ) -> ReadChannel:
+        """A regular file, in pieces. `aclose()` it when leaving early.
+
+        Args:
+            path: absolute, or counted from the sandbox's directory.
+            max_bytes: refuse a longer file with reason `too_large`.
+            offset: from where on.
+            version: that its description had; if it has another one now it is refused with reason `changed`.
+            memory: where it may be put. If it was, its description has `memory_bytes`, and there are no pieces.
+        """
+        request = {"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version}
+        return self._read(request, memory)
+
+    def read_tree(self, path: str) -> ReadChannel:
+        """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
+        return self._read({"op": "read_tree", "path": path})
+
+    async def write_file(
+        self,
+        path: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        mode: int | None = None,
+        size_bytes: int | None = None,
+        part: FilePart | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        """Write a file whole or not at all: into a new file beside it, then renamed over it. Parents are made.
+
+        Args:
+            path: absolute, or counted from the sandbox's directory; a link at its end is followed.
+            chunks: the contents; an exception from it leaves the old file as it was.
+            mode: None keeps the mode of a file that exists, and is 0644 for a new one.
+            size_bytes: if given, contents of another length are refused.
+            part: what of the file this is, by a key that makes repeats harmless; None is all of it.
+            memory: where the contents lie, too.
+        """
+        request = {"op": "write", "path": path, "mode": mode, "size": size_bytes}
+        if part is not None and self.knows_again:
+            request |= {"key": part.key, "offset": part.offset, "last": part.last}
+        if memory is None or not await self._write_lent(request, memory):
+            await self._write(request, chunks, size_bytes)
+
+    async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
+        """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.
+
+        Nothing happens if a call of this key was done.
+        """
+        await self._write({"op": "write_tree", "path": path, "key": key}, chunks, None)
+
+    def _read(self, request: dict[str, Any], memory: Memory | None = None) -> ReadChannel:
+        channel = 0
+
+        def credit(taken: int) -> None:
+            self._send(FrameType.CREDIT, channel=channel, offset=taken)
+
+        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
+        self._check_alive()
+        channel = self._open(reader)
+        payload = as_json({**request, "window": ReadChannel.WINDOW_BYTES})
+        if not self._send_with(memory, payload, channel):
+            self._send(FrameType.REQUEST, payload, channel=channel)
+        return reader
+
+    async def _write_lent(self, request: dict[str, Any], memory: Memory) -> bool:
+        """Have what lies in memory written; False if the supervisor got none."""
+        self._check_alive()
+        reply = ReplyChannel(self._loop)
+        reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
+        channel = self._open(reply)
+        if not self._send_with(memory, as_json(request), channel):
+            del self._channels[channel]
+            return False
+        try:
+            await memory.filled()
+            if not reply.reply.done():
+                self._send(FrameType.END, channel=channel, offset=request["size"])
+            async with in_time(request["path"]):
+                await asyncio.shield(reply.reply)
+        except AviatoValidationError as error:
+            if error.reason != REFUSED:
+                raise
+            return False
+        except BaseException:
+            if self._channels.get(channel) is reply:
+                self._give_up(channel)
+            raise
+        return True
+
+    async def _write(self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
+        path = request["path"]
+        self._check_alive()
+        reply = ReplyChannel(self._loop)
+        # Whoever gives up, as at a cut, does not ask how it ended.
+        reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
+        channel = self._open(reply)
+        self._send(FrameType.REQUEST, as_json(request), channel=channel)
+        try:
+            sent = await self._upload(reply, channel, chunks, path)
+            if not reply.reply.done():
+                if size_bytes is not None and sent != size_bytes:
+                    cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
+                    raise SandboxFileError(cut, filepath=path, sandbox_id=self.sandbox_id)
+                self._send(FrameType.END, channel=channel, offset=sent)
+            async with in_time(path):
+                await asyncio.shield(reply.reply)
+        except BaseException:
+            if self._channels.get(channel) is reply:
+                self._give_up(channel)
+            raise
+
+    async def _upload(self, reply: ReplyChannel, channel: int, chunks: AsyncIterator[bytes], path: str) -> int:
+        sent = 0
+        async for chunk in chunks:
+            view = memoryview(chunk)
+            for start in range(0, len(chunk), FILE_PIECE_BYTES):
+                while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
+                    reply.moved.clear()
+                    async with in_time(path):
+                        await reply.moved.wait()
+                if reply.reply.done():
+                    return sent
+                piece = view[start : start + FILE_PIECE_BYTES]
+                if self._transport is not None and not self._transport.is_closing():
+                    # Not joined: for a large file the copy would show.
+                    self._transport.writelines([head(FrameType.DATA, len(piece), channel=channel, offset=sent), piece])
+                sent += len(piece)
+                await self._writable.wait()
+        return sent

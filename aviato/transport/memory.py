@@ -1,0 +1,213 @@
+"""Memory lent to a server on the same machine, so that contents of files and large output go by no socket. See `wire.memory`.
+
+A piece of it serves one sandbox and is kept for a moment, since new memory costs as much as sockets do: it begins with the
+second large file of a sandbox. It is never mapped here, only read and written by calls: nobody who has it, too, can end this
+process by shortening it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.wire.memory import CONFIRMED, CONFIRMED_AT, MOST_BYTES, NAME, REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+KEPT_SECONDS = 5.0
+"""How long a piece is kept that nobody uses."""
+ROOM_BYTES = 256 << 10
+MOST_PIECES = 16
+"""That one loop lends at a time."""
+MOST_REFUSALS = 3
+"""One after the other."""
+REMEMBERED = 1024
+"""Sandboxes that are known to have large files or output."""
+
+
+class Memory:
+    """One piece, for one request at a time, which must `keep` or `drop` it.
+
+    Args:
+        owner: what lends it.
+        sandbox_id: of the sandbox that it serves: what one can write to, no other reads.
+
+    Attributes:
+        name: for requests, see `wire.memory`.
+        used_at: when it was, by the loop's clock.
+
+    Raises:
+        OSError: there is no more.
+    """
+
+    def __init__(self, owner: Memories, sandbox_id: str) -> None:
+        secret = secrets.token_hex(16)
+        self._fd = os.memfd_create(NAME + secret, os.MFD_CLOEXEC)
+        self.name = f"{self._fd}.{secret}"
+        self.sandbox_id = sandbox_id
+        self.used_at = 0.0
+        self._owner = owner
+
+    def put(self, content: Sequence[bytes]) -> None:
+        """Write to it.
+
+        Raises:
+            SandboxUnavailableError: it takes no more.
+        """
+        position = 0
+        with _told():
+            for piece in content:
+                view = memoryview(piece)
+                while view:
+                    count = os.pwrite(self._fd, view, position)
+                    position, view = position + count, view[count:]
+
+    def get(self, size: int) -> bytes:
+        """What was put into it by the sandbox's side.
+
+        Raises:
+            SandboxUnavailableError: there is less.
+        """
+        with _told():
+            content = os.pread(self._fd, min(size, MOST_BYTES), 0)
+        if len(content) != size:
+            raise _missing(size - len(content))
+        return content
+
+    def pieces(self, position: int, size: int) -> Iterator[memoryview]:
+        """What lies in it from there on, in pieces that are good until the next.
+
+        Raises:
+            SandboxUnavailableError: there is less.
+        """
+        room = self._owner.room
+        while size:
+            with _told():
+                count = os.preadv(self._fd, [room[:size]], position)
+            if not count:
+                raise _missing(size)
+            position, size = position + count, size - count
+            yield room[:count]
+
+    def confirm(self, offset: int) -> None:
+        """Say in it how much of an output is here, see `wire.memory`.
+
+        Raises:
+            SandboxUnavailableError: it cannot be said.
+        """
+        with _told():
+            os.pwrite(self._fd, CONFIRMED.pack(offset), CONFIRMED_AT)
+
+    def keep(self) -> None:
+        """The request is over, and nobody else has it any more or does anything with it."""
+        self._owner.kept(self)
+
+    def drop(self) -> None:
+        """Nobody knows who may still use it: it serves no other request. Idempotent."""
+        self._owner.dropped(self)
+
+    def close(self) -> None:
+        """Let go of it; it is of no use from then on."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Memories:
+    """What one loop lends to one server. A sandbox has one piece that is kept, and as many as it needs at a time."""
+
+    def __init__(self) -> None:
+        self.room = memoryview(mmap.mmap(-1, ROOM_BYTES))
+        """Where a piece is read to: of this loop alone, and kept, since new memory for each would cost more than its bytes."""
+        self._busy: set[Memory] = set()
+        self._idle: dict[str, Memory] = {}
+        self._large: dict[str, None] = {}
+        self._refusals = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, use: str) -> None:
+        """There was a large file of this sandbox, or large output: for the next it is worth having memory."""
+        self._large.pop(use, None)
+        self._large[use] = None
+        while len(self._large) > REMEMBERED:
+            del self._large[next(iter(self._large))]
+
+    def take(self, use: str, sandbox_id: str) -> Memory | None:
+        """A piece for a request; None where the socket will do."""
+        if use not in self._large or self._refusals >= MOST_REFUSALS:
+            return None
+        memory = self._idle.pop(sandbox_id, None)
+        if memory is None:
+            if len(self._busy) + len(self._idle) >= MOST_PIECES:
+                return None
+            try:
+                memory = Memory(self, sandbox_id)
+            except (OSError, AttributeError):
+                return None
+        self._busy.add(memory)
+        return memory
+
+    def refused(self) -> None:
+        """The server takes none: it is of an earlier version, or sees other processes than this one."""
+        self._refusals += 1
+
+    def kept(self, memory: Memory) -> None:
+        """See `Memory`."""
+        if memory not in self._busy:
+            return
+        self._busy.remove(memory)
+        self._refusals = 0
+        if memory.sandbox_id in self._idle:
+            memory.close()
+            return
+        loop = asyncio.get_running_loop()
+        memory.used_at = loop.time()
+        self._idle[memory.sandbox_id] = memory
+        if self._timer is None:
+            self._timer = loop.call_later(KEPT_SECONDS, self._look)
+
+    def dropped(self, memory: Memory) -> None:
+        """See `Memory`."""
+        self._busy.discard(memory)
+        memory.close()
+
+    def close(self) -> None:
+        """Let go of all of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for memory in (*self._busy, *self._idle.values()):
+            memory.close()
+        self._busy.clear()
+        self._idle.clear()
+
+    def _look(self) -> None:
+        """Let go of what nobody has used for a while."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        before = loop.time() - KEPT_SECONDS
+        for memory in [one for one in self._idle.values() if one.used_at <= before]:
+            del self._idle[memory.sandbox_id]
+            memory.close()
+        if self._idle:
+            first = min(one.used_at for one in self._idle.values())
+            self._timer = loop.call_later(max(0.0, first - before), self._look)
+
+
+def _missing(size: int) -> SandboxUnavailableError:
+    return SandboxUnavailableError(f"{size} bytes are missing in the memory that was lent", reason=REFUSED)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the kernel refuses is for the socket to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxUnavailableError(f"memory that was lent is of no use: {error}", reason=REFUSED) from None
