@@ -251,11 +251,11 @@ async def _held(box):
 def random_bytes(size):
     """A program that prints them, and what it prints."""
     program = "import random, sys; r, out = random.Random(3), sys.stdout.buffer\n"
-    program += f"for _ in range({size // 50_000}): out.write(r.randbytes(50_000))\n"
-    program += f"out.write(r.randbytes({size % 50_000}))"
+    program += f"for _ in range({size // 500_000}): out.write(r.randbytes(500_000))\n"
+    program += f"out.write(r.randbytes({size % 500_000}))"
     pick = random.Random(3)
-    printed = [pick.randbytes(50_000) for _ in range(size // 50_000)]
-    return ["python3", "-c", program], b"".join((*printed, pick.randbytes(size % 50_000)))
+    printed = [pick.randbytes(500_000) for _ in range(size // 500_000)]
+    return ["python3", "-c", program], b"".join((*printed, pick.randbytes(size % 500_000)))
 
 
 def start(box, command, memory):
