@@ -80,7 +80,7 @@ class FakeLink:
         if self.ended() is not None:
             raise SandboxGone(self.ended())
 
-    def subscribe(self, spec, exec_id, stdout=0, stderr=0):
+    def subscribe(self, spec, exec_id, stdout=0, stderr=0, memory=None):
         self._alive()
         subscription = Subscription(exec_id, self._unsubscribed)
         run = self.execs.get(exec_id)
@@ -149,7 +149,7 @@ class FakeLink:
     async def resize(self, exec_id, width, height):
         self._find(exec_id)
 
-    async def write_file(self, path, chunks, *, mode, size_bytes, part=None):
+    async def write_file(self, path, chunks, *, mode, size_bytes, part=None, memory=None):
         self.files[path] = b"".join([chunk async for chunk in chunks])
 
     async def write_tree(self, path, chunks, key=None):

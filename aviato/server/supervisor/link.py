@@ -325,15 +325,17 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
         A transport sends none: it goes beside it, once that has nothing more to send.
         """
-        if memory is None or not self._takes_descriptors or self._rest is None or self._transport is None or self._acks:
+        if memory is None or not self._takes_descriptors or self._rest is None or self._transport is None:
             return False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
-        data = encode(FrameType.REQUEST, b'%b,"memory":%d}' % (payload[:-1], memory.inode), channel=channel)
+        request = b'%b,"memory":%d}' % (payload[:-1], memory.inode)
+        data = self._acks + encode(FrameType.REQUEST, request, channel=channel)
         try:
             sent = self._rest.send(data, memory.fd)
         except OSError:
             return False
+        self._acks = b""
         if sent < len(data):
             self._transport.write(data[sent:])
         return True
