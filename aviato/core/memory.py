@@ -94,9 +94,9 @@ class LentOutput:
         return True
 
     def end(self, *, whole: bool) -> None:
-        """Nothing more comes by it. Only after the end of a command is it known that nobody writes to it any more."""
+        """Nothing more comes by it. What came by it may still be asked for by another reader, until it is confirmed."""
         memory, self._memory = self._memory, None
-        if memory is not None and whole:
+        if memory is not None and whole and not self._used:
             memory.keep()
         elif memory is not None:
             memory.drop()

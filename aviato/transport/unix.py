@@ -79,18 +79,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise ConnectionResetError("the server closed it")
         steps = None
-        if meanwhile is not None:
-            self._transport.write(head)
-            await asyncio.sleep(0)  # uvloop writes at the end of a turn.
-            try:
-                meanwhile()
-            except BaseException:
-                self.abort()
-                raise
-            head = b""
         # In one piece where it is small, which wakes the server once; what is large is not copied.
         self._unsent = sum(map(len, body))
-        if self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
+        if meanwhile is not None:
+            steps = self._after(self._transport, head, body, coming, meanwhile)
+        elif self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
             self._transport.write(b"".join((head, *body)))
         elif not isinstance(self._transport, asyncio.Transport):
             self._transport.writelines((head, *body))  # uvloop's
@@ -105,6 +98,23 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException:
             self.abort()
             raise
+
+    async def _after(
+        self,
+        transport: asyncio.Transport,
+        head: bytes,
+        body: Sequence[bytes],
+        coming: asyncio.Future[Answer],
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """Send a head, and a small body once something else was done."""
+        self._sending = True
+        transport.write(head)
+        await asyncio.sleep(0)  # uvloop writes at the end of a turn.
+        if not coming.done():
+            meanwhile()
+            transport.write(b"".join(body))
+            self._sending = False
 
     async def _in_steps(
         self, transport: asyncio.Transport, head: bytes, body: Sequence[bytes], coming: asyncio.Future[Answer]
