@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from aviato.exceptions import SandboxUnavailableError
@@ -79,11 +81,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise ConnectionResetError("the server closed it")
         steps = None
+        if meanwhile is not None:
+            self._send_now(self._transport, head)
+            head = b""
+            try:
+                meanwhile()
+            except BaseException:
+                self.abort()
+                raise
         # In one piece where it is small, which wakes the server once; what is large is not copied.
         self._unsent = sum(map(len, body))
-        if meanwhile is not None:
-            steps = self._after(self._transport, head, body, coming, meanwhile)
-        elif self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
+        if self._unsent <= COPIED_BYTES or len(body) > MOST_PIECES:
             self._transport.write(b"".join((head, *body)))
         elif not isinstance(self._transport, asyncio.Transport):
             self._transport.writelines((head, *body))  # uvloop's
@@ -99,22 +107,15 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             raise
 
-    async def _after(
-        self,
-        transport: asyncio.Transport,
-        head: bytes,
-        body: Sequence[bytes],
-        coming: asyncio.Future[Answer],
-        meanwhile: Callable[[], None],
-    ) -> None:
-        """Send a head, and a small body once something else was done."""
-        self._sending = True
-        transport.write(head)
-        await asyncio.sleep(0)  # uvloop writes at the end of a turn.
-        if not coming.done():
-            meanwhile()
-            transport.write(b"".join(body))
-            self._sending = False
+    @staticmethod
+    def _send_now(transport: asyncio.Transport, data: bytes) -> None:
+        """Send at once: uvloop's transports wait for the end of the turn."""
+        sent = 0
+        if not transport.get_write_buffer_size():
+            with suppress(OSError):  # The transport learns of it as well.
+                sent = os.write(transport.get_extra_info("socket").fileno(), data)
+        if sent < len(data):
+            transport.write(data[sent:])
 
     async def _in_steps(
         self, transport: asyncio.Transport, head: bytes, body: Sequence[bytes], coming: asyncio.Future[Answer]

@@ -274,3 +274,44 @@ async def test_a_full_disk(box):
     before = await box.link.list_files("/run")
     assert await refused(box.put("/run/big", b"x" * (17 << 20))) == "disk_full"
     assert await box.link.list_files("/run") == before
+
+
+@pytest.mark.parametrize(
+    ("made", "path", "place"),
+    [
+        ("mkdir d; ln -s d/f link", "link", "d/f"),
+        ("mkdir d; touch d/f; ln -s ../d/f d/link", "d/link", "d/f"),
+        ("ln -s other link", "link/f", "other/f"),
+        ("mkdir d; ln -s d link", "link/f", "d/f"),
+        ("ln -s none/f link", "link", "none/f"),
+        ("", "none/../f", "f"),
+        ("mkdir d", "d/../f", "f"),
+        ("", "a/b/c/f", "a/b/c/f"),
+        ("mkdir d; touch d/f; chmod 640 d/f; ln -s d/f link", "./link", "d/f"),
+    ],
+)
+async def test_where_a_file_is_written(box, made, path, place):
+    """Links at the end of a path, on its way and to nowhere, and parents that are missing."""
+    await box.sh(made)
+    await box.put(path, b"content")
+    assert await box.get(place) == b"content"
+    assert (await box.link.stat(place))["mode"] == (0o640 if "640" in made else 0o644)
+    assert (await box.sh("find . -name '.aviato-*'")).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "path", "reason"),
+    [
+        ("mkdir d", "d", "is_a_directory"),
+        ("mkdir d; ln -s d link", "link", "is_a_directory"),
+        ("touch f", "f/g", "not_a_directory"),
+        ("ln -s b a; ln -s a b", "a", "file"),
+        ("mkfifo f", "f", "not_a_regular_file"),
+    ],
+)
+async def test_where_no_file_is_written(box, made, path, reason):
+    await box.sh(made)
+    with pytest.raises(SandboxFileError) as caught:
+        await box.put(path, b"content")
+    assert caught.value.reason == reason
+    assert (await box.sh("find . -name '.aviato-*'")).stdout == ""

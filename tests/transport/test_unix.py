@@ -397,49 +397,20 @@ def test_what_is_done_while_a_head_is_on_its_way(tmp_path: Path) -> None:
     assert done == ["meanwhile", "body"] * 2
 
 
-def test_a_connection_is_not_used_again_whose_body_was_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte that is still to come would be the beginning of the next request."""
-    made = 0
-    over = asyncio.Event()
-    sleep = asyncio.sleep
-
-    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal made
-        made += 1
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(LENGTH)
-        await over.wait()
-
-    async def patient(seconds: float) -> None:
-        await sleep(0.1)
-
-    async def ask(transport: HttpTransport) -> None:
-        monkeypatch.setattr(asyncio, "sleep", patient)
-        for _ in range(2):
-            response = await transport.open("PUT", "/v1/file", b".", meanwhile=lambda: pytest.fail("nobody wants it"))
-            assert await response.read() == b"hello"
-        over.set()
-
-    run(tmp_path, early, ask)
-    assert made == 2
-
-
-@pytest.mark.parametrize("why", ["fails", "is given up"])
-def test_a_connection_ends_whose_request_ends_before_its_body(tmp_path: Path, why: str) -> None:
+def test_a_connection_ends_whose_request_ends_before_its_body(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        assert await reader.read() in (b"", b".")
+        assert await reader.read() == b""
         gone.set()
 
     def failing() -> None:
-        if why == "fails":
-            raise SandboxUnavailableError("no room")
+        raise SandboxUnavailableError("no room")
 
     async def ask(transport: HttpTransport) -> None:
-        with pytest.raises((SandboxUnavailableError, TimeoutError)):
-            await asyncio.wait_for(transport.open("PUT", "/v1/file", b".", meanwhile=failing), 0.05)
+        with pytest.raises(SandboxUnavailableError):
+            await transport.open("PUT", "/v1/file", b".", meanwhile=failing)
         await asyncio.wait_for(gone.wait(), 5)
 
     run(tmp_path, serve, ask)

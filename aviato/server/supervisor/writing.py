@@ -29,6 +29,7 @@ CREDIT_BYTES = 256 << 10
 ENTRIES_A_TURN = 32
 EXCHANGED_BYTES = 4 << 20
 """Of the old file: one that lies below the writable layer is copied there when names are exchanged, so it must not be large."""
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
@@ -83,13 +84,13 @@ class Upload:
         if path.endswith("/"):
             raise file_error(path, "is_a_directory", "Is a directory")
         try:
-            self._target = os.path.realpath(path)
-            self._mode = self._final_mode(mode)
-            make_directory(os.path.dirname(self._target), 0o755, path)
-            temporary = os.path.join(os.path.dirname(self._target), f".aviato-{os.urandom(8).hex()}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(temporary, flags, 0o600)
-            self._temporary = temporary
+            self._mode = self._look(mode)
+            try:
+                self._begin()
+            except FileNotFoundError:
+                self._target = os.path.realpath(path)
+                make_directory(os.path.dirname(self._target), 0o755, path)
+                self._begin()
         except OSError as error:
             raise disk.error_of(path, error) from None
 
@@ -137,9 +138,19 @@ class Upload:
                 self._disk.give_back(self.written)
             self._temporary = None
 
-    def _final_mode(self, mode: int | None) -> int:
+    def _begin(self) -> None:
+        temporary = os.path.join(os.path.dirname(self._target), f".aviato-{os.urandom(8).hex()}")
+        self._fd = os.open(temporary, NEW, 0o600)
+        self._temporary = temporary
+
+    def _look(self, mode: int | None) -> int:
+        """Find where the file is, by way of links at the end of its path, and which mode it gets."""
+        self._target = self._path
         try:
-            found = os.stat(self._target).st_mode
+            found = os.lstat(self._path).st_mode
+            if stat.S_ISLNK(found):
+                self._target = os.path.realpath(self._path)
+                found = os.stat(self._target).st_mode
         except FileNotFoundError:
             return 0o644 if mode is None else mode
         if stat.S_ISDIR(found):
