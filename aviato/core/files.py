@@ -142,6 +142,7 @@ async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: in
             meanwhile=lambda: memory.put(content),
         )
         await response.read()
+        memory.used = True
         return True
 
     if not (LEAST_BYTES <= size <= MOST_BYTES and await lent.attempt(handle, attempt)):

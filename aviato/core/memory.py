@@ -57,8 +57,7 @@ class LentOutput:
     def __init__(self, memory: Memory) -> None:
         self.name = memory.name
         self._memory: Memory | None = memory
-        self._used = False
-        memory.confirm(0)  # Another command may have used it.
+        memory.confirm(0)  # A file may have been there.
 
     @classmethod
     def of(cls, handle: SandboxHandle) -> LentOutput | None:
@@ -80,12 +79,11 @@ class LentOutput:
         """
         if self._memory is None or len(payload) != PLACE.size:
             raise SandboxUnavailableError("output is in memory that is not here", reason=REFUSED)
-        self._used = True
         return self._memory.pieces(*PLACE.unpack(payload))
 
     def confirm(self, offset: int) -> bool:
         """Say there how much of the output is here; False where that takes a request."""
-        if self._memory is None or not self._used:
+        if self._memory is None or not self._memory.used:
             return False
         try:
             self._memory.confirm(offset)
@@ -96,7 +94,7 @@ class LentOutput:
     def end(self, *, whole: bool) -> None:
         """Nothing more comes by it. What came by it may still be asked for by another reader, until it is confirmed."""
         memory, self._memory = self._memory, None
-        if memory is not None and whole and not self._used:
+        if memory is not None and whole and not memory.used:
             memory.keep()
         elif memory is not None:
             memory.drop()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from typing import TYPE_CHECKING, Self
 
 from aviato.exceptions import AviatoValidationError
 from aviato.server.peers import peer_pid
-from aviato.wire.memory import MEMORY_HEADER, REFUSED, secret_of
+from aviato.wire.memory import MEMORY_HEADER, REFUSED, SEALS, SIZE, secret_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,18 +78,22 @@ def _open(path: str, secret: str) -> Memory | None:
 
     Whoever names it knows its secret, so it is lent by him, whichever process has the number of the one that connected by now.
     """
+    handle = fd = -1
     try:
-        # Looked at before it is opened: opening a FIFO or a device does something to whoever is at its other end.
-        if secret_of(os.readlink(path)) != secret:
+        # Looked at before it is opened: what is named by then may be another file, which is the asker's to read alone, or one
+        # whose opening does something to whoever is at its other end.
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        here = f"/proc/self/fd/{handle}"
+        if secret_of(os.readlink(here)) != secret or os.fstat(handle).st_nlink or not stat.S_ISREG(os.fstat(handle).st_mode):
             return None
-        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.fcntl(fd, F_GET_SEALS)  # Whatever is named now: it is memory, or an error.
-        if os.fstat(fd).st_nlink == 0:
-            return Memory(fd)
+        fd = os.open(here, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if fcntl.fcntl(fd, F_GET_SEALS) & SEALS == SEALS and os.fstat(fd).st_size == SIZE:
+            memory, fd = Memory(fd), -1
+            return memory
     except OSError:
         pass
-    os.close(fd)
+    finally:
+        for opened in (handle, fd):
+            if opened >= 0:
+                os.close(opened)
     return None

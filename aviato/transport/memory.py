@@ -8,14 +8,16 @@ process by shortening it.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import mmap
 import os
 import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.wire.memory import CONFIRMED, CONFIRMED_AT, MOST_BYTES, NAME, REFUSED
+from aviato.wire.memory import CONFIRMED_AT, MOST_BYTES, NAME, REFUSED, SEALS, SIZE, confirmation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,9 +28,13 @@ ROOM_BYTES = 256 << 10
 MOST_PIECES = 16
 """That one loop lends at a time."""
 MOST_REFUSALS = 3
-"""One after the other."""
+"""One after the other; then none is lent for a while."""
+REFUSED_SECONDS = 60.0
 REMEMBERED = 1024
 """Sandboxes that are known to have large files or output."""
+MOST_UNUSED = 3
+"""Requests of a sandbox, one after the other, that had no use for it: then it is known no more."""
+F_ADD_SEALS = 1033
 
 
 class Memory:
@@ -36,21 +42,32 @@ class Memory:
 
     Args:
         owner: what lends it.
+        use: what for, as `Memories.note` was told.
         sandbox_id: of the sandbox that it serves: what one can write to, no other reads.
 
     Attributes:
         name: for requests, see `wire.memory`.
+        used: whether the request has had a use for it.
         used_at: when it was, by the loop's clock.
 
     Raises:
         OSError: there is no more.
     """
 
-    def __init__(self, owner: Memories, sandbox_id: str) -> None:
+    def __init__(self, owner: Memories, use: str, sandbox_id: str) -> None:
         secret = secrets.token_hex(16)
-        self._fd = os.memfd_create(NAME + secret, os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(NAME + secret, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            # Whoever has it in the sandbox cannot make it more than it is here.
+            os.ftruncate(self._fd, SIZE)
+            fcntl.fcntl(self._fd, F_ADD_SEALS, SEALS)
+        except BaseException:
+            self.close()
+            raise
         self.name = f"{self._fd}.{secret}"
+        self.use = use
         self.sandbox_id = sandbox_id
+        self.used = False
         self.used_at = 0.0
         self._owner = owner
 
@@ -74,6 +91,7 @@ class Memory:
         Raises:
             SandboxUnavailableError: there is less.
         """
+        self.used = True
         with _told():
             content = os.pread(self._fd, min(size, MOST_BYTES), 0)
         if len(content) != size:
@@ -86,7 +104,10 @@ class Memory:
         Raises:
             SandboxUnavailableError: there is less.
         """
+        self.used = True
         room = self._owner.room
+        if position + size > CONFIRMED_AT:
+            raise _missing(size)
         while size:
             with _told():
                 count = os.preadv(self._fd, [room[:size]], position)
@@ -102,7 +123,7 @@ class Memory:
             SandboxUnavailableError: it cannot be said.
         """
         with _told():
-            os.pwrite(self._fd, CONFIRMED.pack(offset), CONFIRMED_AT)
+            os.pwrite(self._fd, confirmation(offset), CONFIRMED_AT)
 
     def keep(self) -> None:
         """The request is over, and nobody else has it any more or does anything with it."""
@@ -127,42 +148,55 @@ class Memories:
         """Where a piece is read to: of this loop alone, and kept, since new memory for each would cost more than its bytes."""
         self._busy: set[Memory] = set()
         self._idle: dict[str, Memory] = {}
-        self._large: dict[str, None] = {}
+        self._large: dict[str, int] = {}
+        """How many requests in a row had no use for it."""
         self._refusals = 0
+        self._refused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        _all.add(self)
 
     def note(self, use: str) -> None:
         """There was a large file of this sandbox, or large output: for the next it is worth having memory."""
         self._large.pop(use, None)
-        self._large[use] = None
+        self._large[use] = 0
         while len(self._large) > REMEMBERED:
             del self._large[next(iter(self._large))]
 
     def take(self, use: str, sandbox_id: str) -> Memory | None:
         """A piece for a request; None where the socket will do."""
-        if use not in self._large or self._refusals >= MOST_REFUSALS:
+        if use not in self._large or (self._refused_until and asyncio.get_running_loop().time() < self._refused_until):
             return None
         memory = self._idle.pop(sandbox_id, None)
         if memory is None:
             if len(self._busy) + len(self._idle) >= MOST_PIECES:
                 return None
             try:
-                memory = Memory(self, sandbox_id)
+                memory = Memory(self, use, sandbox_id)
             except (OSError, AttributeError):
                 return None
+        memory.use, memory.used = use, False
         self._busy.add(memory)
         return memory
 
     def refused(self) -> None:
         """The server takes none: it is of an earlier version, or sees other processes than this one."""
         self._refusals += 1
+        if self._refusals >= MOST_REFUSALS:
+            self._refused_until = asyncio.get_running_loop().time() + REFUSED_SECONDS
 
     def kept(self, memory: Memory) -> None:
         """See `Memory`."""
         if memory not in self._busy:
             return
         self._busy.remove(memory)
-        self._refusals = 0
+        if memory.used:
+            self._refusals, self._refused_until = 0, 0.0
+            if memory.use in self._large:
+                self._large[memory.use] = 0
+        elif memory.use in self._large:
+            self._large[memory.use] += 1
+            if self._large[memory.use] >= MOST_UNUSED:
+                del self._large[memory.use]
         if memory.sandbox_id in self._idle:
             memory.close()
             return
@@ -182,6 +216,10 @@ class Memories:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Close all descriptors."""
         for memory in (*self._busy, *self._idle.values()):
             memory.close()
         self._busy.clear()
@@ -198,6 +236,18 @@ class Memories:
         if self._idle:
             first = min(one.used_at for one in self._idle.values())
             self._timer = loop.call_later(max(0.0, first - before), self._look)
+
+
+_all: WeakSet[Memories] = WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: it would hold its parent's memory for as long as it lives."""
+    for memories in list(_all):
+        memories.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _missing(size: int) -> SandboxUnavailableError:

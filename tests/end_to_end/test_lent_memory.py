@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import glob
 import os
 import random
 import signal
 import socket
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -269,10 +272,17 @@ def running(sandbox: aviato.Sandbox) -> aviato.Sandbox:
     return sandbox
 
 
+def memory_of(size: int = lending.SIZE, seals: int = lending.SEALS) -> int:
+    made = os.memfd_create(NAME + SECRET, os.MFD_ALLOW_SEALING)
+    os.truncate(made, size)
+    os.pwrite(made, b"content", 0)
+    fcntl.fcntl(made, fcntl.F_ADD_SEALS, seals)
+    return made
+
+
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = os.memfd_create(NAME + SECRET)
-    os.write(made, b"content")
+    made = memory_of()
     yield made
     os.close(made)
 
@@ -300,6 +310,8 @@ def test_nothing_but_memory_is_taken(running: aviato.Sandbox, served: Any, tmp_p
     opened = [os.open(path, os.O_RDONLY) for path in (folder, named, tmp_path, "/dev/zero", "/dev/shm")]
     named.unlink()
     opened += os.pipe()
+    # Not of its size, and not to be kept at it.
+    opened += [memory_of(1 << 20), memory_of(lending.SIZE + 1), memory_of(seals=0), memory_of(seals=lending.SEALS & ~2)]
     for fd in opened:
         assert put(served, running, f"{fd}.{SECRET}", 7).startswith("HTTP/1.1 400"), os.readlink(f"/proc/self/fd/{fd}")
         os.close(fd)
@@ -310,10 +322,19 @@ def test_a_server_without_it_is_sent_all_by_the_socket(
 ) -> None:
     """One that sees other processes than this one, or is of an earlier version, gets no file that is empty."""
     monkeypatch.setattr(lending, "NAME", "other-")
+    monkeypatch.setattr(lending, "REFUSED_SECONDS", 1.0)
     for _ in range(4):
         round_trip(sandbox, os.urandom(SIZE))
+    begin = time.monotonic()
+    while time.monotonic() < begin + 0.5:
+        round_trip(sandbox, os.urandom(SIZE))
     assert used.count("write") == lending.MOST_REFUSALS
-    monkeypatch.undo()
+    monkeypatch.setattr(lending, "NAME", NAME)
+    before = len(used)
+    while len(used) == before:
+        round_trip(sandbox, os.urandom(SIZE))
+    round_trip(sandbox, os.urandom(SIZE))
+    assert used[-2:] == ["write", "read"]
 
 
 def test_a_client_that_leaves_before_it_has_put_anything_there(running: aviato.Sandbox, served: Any, fd: int) -> None:
@@ -362,3 +383,57 @@ def test_a_command_that_is_cancelled_takes_its_memory_with_it(warm: aviato.Sandb
             process.result()
         lent_bytes.clear()
         assert warm.exec(["head", "-c", "9000000", "/dev/zero"]).result().stdout_bytes_total == 9_000_000
+
+
+def test_a_sandbox_tells_no_places_that_there_are_none_of() -> None:
+    memories = lending.Memories()
+    memories.note("s")
+    memory = memories.take("s", "s")
+    assert memory is not None
+    for position, size in ((0, 1 << 40), (lending.CONFIRMED_AT, 1), (2**63, 1), (2**64 - 1, 2**64 - 1)):
+        with pytest.raises(aviato.SandboxUnavailableError):
+            list(memory.pieces(position, size))
+    with pytest.raises(OSError, match="not permitted"):
+        os.ftruncate(memory._fd, 1 << 40)
+    memory.drop()
+
+
+def test_a_child_does_not_hold_what_its_parent_lends(sandbox: aviato.Sandbox) -> None:
+    for _ in range(2):
+        round_trip(sandbox, os.urandom(SIZE))
+
+    def held() -> int:
+        folder = "/proc/self/fd"
+        return sum(f"memfd:{NAME}" in os.readlink(path) for path in glob.glob(f"{folder}/*") if os.path.lexists(path))
+
+    assert held()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of forks where there are threads.
+        pid = os.fork()
+    if not pid:
+        os._exit(held())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    round_trip(sandbox, os.urandom(SIZE))
+
+
+def test_what_is_named_is_what_is_taken(running: aviato.Sandbox, served: Any, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that means another file by the time that it is opened: the server could open it for more than its asker may."""
+    from aviato.server import memory as taking
+
+    other = os.memfd_create("private", os.MFD_ALLOW_SEALING)
+    os.ftruncate(other, lending.SIZE)
+    fcntl.fcntl(other, fcntl.F_ADD_SEALS, lending.SEALS)
+    readlink = os.readlink
+
+    def late(path: str) -> str:
+        found = readlink(path)
+        os.dup2(other, fd)
+        return found
+
+    monkeypatch.setattr(taking.os, "readlink", late)
+    memory = taking._open(f"/proc/{os.getpid()}/fd/{fd}", SECRET)
+    monkeypatch.undo()
+    if memory is not None:
+        with memory:
+            assert "private" not in readlink(f"/proc/self/fd/{memory.fd}")
+    os.close(other)

@@ -11,11 +11,13 @@ import pytest
 
 from aviato.exceptions import AviatoError, SandboxFileError
 from aviato.server.memory import Memory
+from aviato.server.supervisor.file_calls import as_json
 from aviato.server.supervisor.link import SupervisorLink
 from aviato.server.supervisor.rest import Rest
 from aviato.wire.files import FilePart
-from aviato.wire.frames import FrameType, encode
-from aviato.wire.memory import CONFIRMED, CONFIRMED_AT, LEAST_BYTES, MOST_BYTES, PLACE
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, FrameType, encode
+from aviato.wire.memory import CONFIRMED_AT, LEAST_BYTES, MOST_BYTES, PLACE, confirmation
+from tests.backends.boxes import make_spec
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +262,7 @@ def random_bytes(size):
 
 def start(box, command, memory):
     """A command with memory for what it prints."""
-    os.pwrite(memory.fd, CONFIRMED.pack(0), CONFIRMED_AT)
+    os.pwrite(memory.fd, confirmation(0), CONFIRMED_AT)
     return box.start(*command, memory=memory)
 
 
@@ -281,7 +283,7 @@ async def by_memory(box, memory, subscription, *, confirm=True, content=b"", unt
                 if confirm == "by request":
                     box.link.acknowledge(subscription.exec_id, len(content), 0, False)
                 elif confirm:
-                    os.pwrite(memory.fd, CONFIRMED.pack(len(content)), CONFIRMED_AT)
+                    os.pwrite(memory.fd, confirmation(len(content)), CONFIRMED_AT)
             if until is not None and len(content) >= until:
                 break
     return content, lent
@@ -345,3 +347,82 @@ async def test_a_reader_that_confirms_nonsense_or_shortens_it_harms_itself_alone
     os.ftruncate(memory.fd, 0)
     await box.link.cancel(exec_id)
     assert (await box.sh("echo on")).stdout == "on\n"
+
+
+IN_STEPS = """
+import os, random, time
+pick = random.Random(3)
+def out(count):
+    data = pick.randbytes(count)
+    while data: data = data[os.write(1, data):]
+out(900_000); time.sleep(0.5); out(148_000); time.sleep(0.05); out(3_000_000)
+"""
+
+
+async def test_memory_that_was_left_is_not_entered_again(box, memory):
+    """Its reader may not have read yet what he was told lies there."""
+    pick = random.Random(3)
+    printed = pick.randbytes(900_000) + pick.randbytes(148_000) + pick.randbytes(3_000_000)
+    os.ftruncate(memory.fd, 1 << 20)
+    fcntl.fcntl(memory.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)  # As if there were no more pages for the moment.
+    _, subscription = box.start("python3", "-c", IN_STEPS, memory=memory)
+    content, lent = b"", 0
+    async with asyncio.timeout(40):
+        while len(content) < len(printed):
+            await subscription.wait()
+            await asyncio.sleep(0.2)  # The reader is late.
+            for frame in subscription.drain():
+                if frame.type == FrameType.DATA and frame.stream == 1:
+                    content += frame.payload
+                elif frame.type == FrameType.LENT:
+                    place, size = PLACE.unpack(frame.payload)
+                    content += os.pread(memory.fd, size, place)
+                    lent += size
+            box.link.acknowledge(subscription.exec_id, len(content), 0, False)
+    assert content == printed and 0 < lent < 1_100_000
+
+
+async def test_nothing_is_put_there_any_more_once_another_reads(box, memory):
+    """What the first was told lies there stays as it is, and what he says there counts no more."""
+    script = "head -c 3000000 /dev/zero | tr '\\0' A; read x; head -c 8000000 /dev/zero | tr '\\0' B"
+    os.pwrite(memory.fd, confirmation(0), CONFIRMED_AT)
+    exec_id, first = box.start("sh", "-c", script, stdin=True, memory=memory)
+    told, known = [], 0
+    while known < 3_000_000:
+        await first.wait()
+        for frame in first.drain():
+            if frame.type == FrameType.LENT:
+                told.append(PLACE.unpack(frame.payload))
+                known += told[-1][1]
+            elif frame.type == FrameType.DATA:
+                known += len(frame.payload)
+    assert told
+    second = box.link.subscribe(None, exec_id, 0, 0)
+    await second.wait()
+    os.pwrite(memory.fd, confirmation(3_000_000), CONFIRMED_AT)
+    assert os.getuid() != 0 or not await _held(box)
+    await box.link.write_stdin(exec_id, b"\n", 0, True)
+    content, lent = await by_memory(box, memory, second)
+    assert content == b"A" * 3_000_000 + b"B" * 8_000_000 and not lent
+    for place, size in told:
+        assert os.pread(memory.fd, size, place) == b"A" * size
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the descriptors of process 1 are shown to root only")
+async def test_commands_that_had_no_use_for_it_hold_none(box, memory):
+    """Also those whose results nobody confirms."""
+    for _ in range(5):
+        _, subscription = start(box, ["echo", "on"], memory)
+        async for _ in subscription:
+            pass
+    assert not await _held(box)
+
+
+async def test_a_command_that_fits_a_request_fits_it_with_memory(box, memory):
+    spec = make_spec("true", env={"X": ""})
+    payload = {"op": "exec", "exec_id": spec.exec_id, "stdout": 0, "stderr": 0}
+    size = len(as_json(payload)) + len(b',"spec":') + len(spec.as_json())
+    value = "a" * (MAX_PAYLOAD_BYTES - size)
+    _, subscription = box.start("true", exec_id=spec.exec_id, env={"X": value}, memory=memory)
+    frames = [frame.type async for frame in subscription]
+    assert frames[-1] in (FrameType.EXIT, FrameType.ERROR)  # The kernel takes no variable of that size.

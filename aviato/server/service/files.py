@@ -10,6 +10,7 @@ from aviato.server.service.registry import error_of_gone, running
 from aviato.server.supervisor.file_calls import in_time
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
+from aviato.wire.memory import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -109,6 +110,9 @@ class Files:
             try:
                 async with in_time(path):
                     stat = await reader.opened()
+                    size = stat.get("memory_bytes", 0)
+                    if type(size) is not int or not 0 <= size <= MOST_BYTES:
+                        raise SandboxFileError("the sandbox says that it has written more than it can", filepath=path)
                 yield Opened(stat, self._pieces(self._registry.find(sandbox_id), path, reader))
             finally:
                 await reader.aclose()

@@ -136,8 +136,14 @@ class Command:
         self.outputs[0].lend(fd)
         return True
 
-    def forget(self) -> None:
-        """Its result has arrived: let go of what it has."""
+    def listen(self, subscriber: Subscriber | None) -> None:
+        """Have this listener from now on, or none. Who has lent memory and listens no more has no say any more."""
+        self.subscriber = subscriber
+        if subscriber is None or not subscriber.has_lent:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Let go of memory that was lent."""
         self.outputs[0].give_back()
 
     def limit(self, seconds: float | None, too_late: Callable[[Command], None]) -> None:
@@ -227,6 +233,8 @@ class Command:
             fd = output.release()
             if fd is not None:
                 Drain(self._loop, fd, self._drains)
+        if not self.outputs[0].in_memory:
+            self.give_back()
         if self.last_words is not None:
             self._say(self.last_words)
         by_signal = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
@@ -290,7 +298,7 @@ class Subscriber:
         self._channel = channel
         self._sent = [stdout, stderr]
         self._turn = 0
-        self._has_lent = has_lent
+        self.has_lent = has_lent
         """Whether it has the memory in which large output lies."""
         self._timed = self._due = False
         for index, output in enumerate(command.outputs):
@@ -321,7 +329,7 @@ class Subscriber:
                 # Whoever attached ahead of the output knows these bytes, and would never confirm them.
                 output.acknowledge(output.end)
             if self._sent[index] < output.end:
-                if self._has_lent and (place := output.place(self._sent[index])) is not None:
+                if self.has_lent and (place := output.place(self._sent[index])) is not None:
                     if self._waits(output.end - self._sent[index]):
                         continue
                     self._due = False

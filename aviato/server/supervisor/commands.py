@@ -30,6 +30,8 @@ REAP_A_TURN = 256
 HELLO_EXECS = 4096
 LEFT_BYTES = 32 << 20
 """What the results may take that a sandbox leaves behind, the newest of them."""
+MOST_LENT = 64
+"""Commands that hold lent memory at a time: each is a descriptor."""
 BADNESS = 500
 """Added to a command's for the kernel's choice of whom to kill, in thousandths of the machine's memory."""
 
@@ -66,6 +68,8 @@ class Commands:
         self._by_mark: dict[int, str] = {}
         self._past: dict[str, int | None] = {}
         self._drains: set[Drain] = set()
+        self._lent: list[Command] = []
+        """Those that were lent memory, and may have it yet."""
         self._last_end: float
 
     def begin(self, own_badness: bool) -> None:
@@ -137,20 +141,28 @@ class Commands:
             if spec is None or exec_id in self._past:
                 raise unknown_exec(exec_id)
             command = self._start(spec)
-            lent = memory is not None and command.lend(memory)
+            lent = memory is not None and self._lend(command, memory)
         elif spec is not None and fingerprint(spec) != command.fingerprint:
             message = f"{exec_id!r} was used before for another command"
             raise Refused("REQUEST_ID_CONFLICT", message, reason="request_id_conflict")
         connection.send_json(FrameType.ACCEPTED, {"exec_id": exec_id}, channel=channel)
         connection.send_json(FrameType.STARTED, {}, channel=channel)
-        command.subscriber = Subscriber(command, connection, channel, request["stdout"], request["stderr"], lent)
+        command.listen(Subscriber(command, connection, channel, request["stdout"], request["stderr"], lent))
         return lent
+
+    def _lend(self, command: Command, memory: int) -> bool:
+        """Give a command memory for large output; False where it has no use for it, or too many have some."""
+        self._lent = [one for one in self._lent if one.outputs[0].has_memory]
+        if len(self._lent) >= MOST_LENT or not command.lend(memory):
+            return False
+        self._lent.append(command)
+        return True
 
     def unsubscribe(self, connection: Connection, channel: int | None) -> None:
         """The channel, or the whole connection, listens no more."""
         for command in self._by_id.values():
             if command.subscriber is not None and command.subscriber.is_on(connection, channel):
-                command.subscriber = None
+                command.listen(None)
 
     def find(self, exec_id: str) -> Command:
         """A command on record.
@@ -171,7 +183,7 @@ class Commands:
         command.acknowledge(stdout, stderr)
         if done and command.result is not None:
             del self._by_id[exec_id]
-            command.forget()
+            command.give_back()
             self._past[exec_id] = command.mark
             while len(self._past) > REMEMBERED:
                 del self._past[next(iter(self._past))]

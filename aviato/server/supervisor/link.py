@@ -330,6 +330,8 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
         request = b'%b,"memory":%d}' % (payload[:-1], memory.inode)
+        if len(request) > MAX_PAYLOAD_BYTES:
+            return False
         data = self._acks + encode(FrameType.REQUEST, request, channel=channel)
         try:
             sent = self._rest.send(data, memory.fd)

@@ -23,7 +23,7 @@ PIPE_BYTES = 1 << 20
 """Of a pipe that was full: each of its ends then waits for the other less often."""
 INPUT_BYTES = 256 << 10
 LOOK_SECONDS = 0.001
-LONGEST_LOOK_SECONDS = 0.05
+LONGEST_LOOK_SECONDS = 0.2
 
 
 def unread_bytes(fd: int) -> int:
@@ -95,11 +95,23 @@ class Output:
         """Have memory for large output, and own it until `give_back`."""
         self._memory = fd
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether it holds any."""
+        return self._memory is not None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether anything lies there."""
+        return self._window is self._lent
+
     def give_back(self) -> None:
-        """Let go of that memory, and of what is in it."""
-        fd, self._memory, self._lent = self._memory, None, None
+        """Let go of that memory; what is in it is kept here. What its reader was told lies there, and stays."""
+        fd, self._memory = self._memory, None
         if fd is not None:
-            self.base, self._window = self.end, Window()
+            if self.in_memory:
+                self._leave_memory()
+            self._lent = None
             os.close(fd)
 
     def _enter_memory(self, fd: int) -> None:
@@ -204,7 +216,7 @@ class Output:
 
     def _grow(self, fd: int) -> None:
         """There is much to come, it seems."""
-        if self._memory is not None:
+        if self._memory is not None and self._lent is None:  # Once: places in it may still be read that were told before.
             self._enter_memory(self._memory)
         self._window.grow()
         try:

@@ -6,7 +6,7 @@ import mmap
 import os
 
 from aviato.wire.frames import WIDE_WINDOW_BYTES
-from aviato.wire.memory import CONFIRMED, CONFIRMED_AT
+from aviato.wire.memory import CONFIRMATION_BYTES, CONFIRMED_AT, confirmed_offset
 
 WINDOW_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
@@ -147,8 +147,7 @@ class LentWindow(Window):
     @property
     def confirmed(self) -> int:
         """Up to which offset of the stream the reader says to have it."""
-        said = os.pread(self._memory, CONFIRMED.size, CONFIRMED_AT)
-        return int(CONFIRMED.unpack(said)[0]) if len(said) == CONFIRMED.size else 0
+        return confirmed_offset(os.pread(self._memory, CONFIRMATION_BYTES, CONFIRMED_AT))
 
     def put(self, data: bytes) -> None:
         """See `Window`. Nothing is read any more then."""
@@ -180,6 +179,6 @@ class LentWindow(Window):
         """See `Window`."""
         pieces, position = [], 0
         while (place := self.place(position)) is not None:
-            pieces.append(os.pread(self._memory, place[1], place[0]))
+            pieces.append(os.pread(self._memory, place[1], place[0]).ljust(place[1], b"\0"))
             position += place[1]
         return b"".join((*pieces, self._small))
