@@ -67,7 +67,13 @@ def _disk_error() -> Exception:
 
 
 def _begins(frames: Any) -> bool:
-    return any(frame.type == FrameType.DATA and frame.offset == 0 for frame in frames)
+    return any(
+        frame.type == FrameType.DATA
+        and frame.offset == 0
+        # All frames of a run that was answered in one.
+        or (frame.type == FrameType.RAN and _begins(FrameDecoder().feed(frame.payload)))
+        for frame in frames
+    )
 
 
 def _feed_begins(feed: Any, frames: Any) -> bool:
