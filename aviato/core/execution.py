@@ -244,7 +244,8 @@ class Execution(ExecCalls):
     async def _send_run(self, create: bytes) -> None:
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
-        whole = await self._client.transport.ask_in_stream(body)
+        # Whoever feeds it waits to hear that it has begun.
+        whole = None if self._request.get("stdin") else await self._client.transport.ask_in_stream(body)
         if whole is not None:
             if whole.type == FrameType.ERROR:
                 raise error_of(whole.payload)
