@@ -332,7 +332,8 @@ class Execs:
             # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
             # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
-        return link.subscribe(None if request is None else spec_of(request), state.exec_id, *feed.offsets)
+        spec, read_along = None if request is None else spec_of(request), not feed.box.for_one_run
+        return link.subscribe(spec, state.exec_id, *feed.offsets, read_along=read_along)
 
     def _closed(self, feed: ExecFeed) -> None:
         box, state = feed.box, feed.state
