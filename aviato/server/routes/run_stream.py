@@ -15,7 +15,7 @@ from aiohttp import web
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.server.peers import Asker, peer_uid
 from aviato.server.routes.streaming import HOLD_BACK_BYTES, break_off, cuts, hold_back
-from aviato.server.routes.table import Call, Route, parse_body
+from aviato.server.routes.table import OCTETS, Call, Route, parse_body
 from aviato.wire.errors import to_wire
 from aviato.wire.execution import FRAMES_CONTENT_TYPE, RunRequest
 from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType, encode
@@ -122,7 +122,7 @@ ROUTES = (
         path="/v1/runs/stream",
         handler=run_stream,
         summary="As many of `/v1/runs` as come, a frame each; what is not short and small is answered by an empty frame",
-        body=FRAMES_CONTENT_TYPE,
+        body=OCTETS,
         answers={200: FRAMES_CONTENT_TYPE},
     ),
 )
