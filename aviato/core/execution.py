@@ -101,6 +101,8 @@ class Execution(ExecCalls):
         self._only = only and not handle.begun
         self._first: Response | None = None
         """Of the request that made the sandbox too, until it is read."""
+        self._whole: bytes | None = None
+        """All frames, where that went over a stream of such requests."""
         self._ends_sandbox = False
         """The response that is being read is that one: its end is that of the sandbox."""
         self._reader_id = os.urandom(8).hex() if attached else ""
@@ -213,10 +215,15 @@ class Execution(ExecCalls):
                 raise self._not_known(error) from error
         elif self._only and not self._handle.accepted:
             await self._handle.start_by(self._send_run)
+            self._ends_sandbox = True
+            if self._whole is not None:
+                whole, self._whole = self._whole, None
+                if not any(map(self._take, FramePieces().feed(whole))):
+                    raise _Cut("no exit was sent")
+                return
             if self._first is None:
                 raise _Cut("the server is of an earlier version")
             response, self._first = self._first, None
-            self._ends_sandbox = True
         else:
             body = encode_exec(self._request)
             if not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
@@ -250,6 +257,13 @@ class Execution(ExecCalls):
     async def _send_run(self, create: bytes) -> None:
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
+        # Whoever feeds it waits to hear that it has begun.
+        whole = None if self._request.get("stdin") else await self._client.transport.ask_in_stream(body)
+        if whole is not None:
+            if whole.type == FrameType.ERROR:
+                raise error_of(whole.payload)
+            self._whole = whole.payload
+            return
         try:
             response = await self._open("POST", "/v1/runs", body)
         except AviatoValidationError as error:

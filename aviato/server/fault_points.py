@@ -67,7 +67,13 @@ def _disk_error() -> Exception:
 
 
 def _begins(frames: Any) -> bool:
-    return any(frame.type == FrameType.DATA and frame.offset == 0 for frame in frames)
+    return any(_is_beginning(frame) for frame in frames)
+
+
+def _is_beginning(frame: Any) -> bool:
+    if frame.type == FrameType.RAN:  # All frames of a run, in one.
+        return _begins(FrameDecoder().feed(frame.payload))
+    return bool(frame.type == FrameType.DATA and frame.offset == 0)
 
 
 def _feed_begins(feed: Any, frames: Any) -> bool:

@@ -26,6 +26,8 @@ from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
+    from aviato.wire.frames import Frame
+
     Body = bytes | list[bytes] | tuple[bytes, ...] | AsyncIterable[bytes]
 
 CONNECT_SECONDS = 5.0
@@ -80,10 +82,15 @@ class _Pool:
                 self.proxy = sessions.proxy(endpoint.origin)
         return self._session
 
+    @property
+    def open_unix(self) -> UnixPool | None:
+        """As `unix`, if that is there already."""
+        return self._unix if self.server.up or not self.server.endpoint.embedded else None
+
     async def unix(self) -> UnixPool:
         """The connections to a Unix socket; the embedded server is found or started first, as by `session`."""
-        if self._unix is not None and (self.server.up or not self.server.endpoint.embedded):
-            return self._unix
+        if (found := self.open_unix) is not None:
+            return found
         await self._begin()
         if self._unix is None:
             assert self._name is not None
@@ -324,6 +331,11 @@ class HttpTransport:
     def memories(self) -> Memories | None:
         """What this loop lends the server, where it is on this machine and was asked before."""
         return self._pool().memories
+
+    async def ask_in_stream(self, body: bytes) -> Frame | None:
+        """The answer to one of many runs, which go together; None: ask for it by itself, nothing has failed."""
+        unix = self._pool().open_unix
+        return None if unix is None else await unix.run_streams.ask(body, self.request_timeout_seconds)
 
     async def until_lost(self) -> None:
         """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""

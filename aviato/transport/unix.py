@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport.answers import Answer, Chunks, parse_head
 from aviato.transport.faults import CONNECT
+from aviato.transport.run_stream import RunStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -291,6 +292,9 @@ class UnixPool:
         where: the server, for messages.
         name: of the socket, as `connect` takes it.
         idle_seconds: how long one is kept that nobody uses.
+
+    Attributes:
+        run_streams: where batches are asked for.
     """
 
     def __init__(self, where: str, name: str, idle_seconds: float) -> None:
@@ -303,6 +307,7 @@ class UnixPool:
         self._idle: list[Connection] = []
         """Those used last are used first, so that the others can go."""
         self._timer: asyncio.TimerHandle | None = None
+        self.run_streams = RunStreams(name)
 
     async def connection(self, seconds: float) -> Connection:
         """One that nobody uses.
@@ -343,6 +348,7 @@ class UnixPool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.run_streams.close()
         for connection in list(self._all):
             connection.abort()
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from aviato.options import SandboxStatus
-from aviato.wire.base import RequestModel, ResponseModel
+from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.sandboxes import Base64, CreateSandbox, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
 
@@ -49,7 +49,7 @@ class ExecRequest(RequestModel):
 
     exec_id: ExecId
     command: Annotated[list[Text], Field(min_length=1)]
-    environment_variables: dict[EnvironmentName, Text] = {}
+    environment_variables: dict[EnvironmentName, Text] = empty(dict)
     working_dir: Text | None = None
     stdin: bool = False
     """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""

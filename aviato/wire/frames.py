@@ -4,8 +4,8 @@ A frame has a head of 16 bytes, big-endian, then its payload::
 
     type u8 · stream u8 · channel u16 · length u32 · offset u64
 
-`channel` is 0 between client and server (one exec a response); between server and supervisor it tells the requests that
-share the connection apart. `offset` is the position of the first payload byte in its stream.
+`channel` tells requests that share a connection apart: between server and supervisor, and those of a stream of runs; else it
+is 0 between client and server (one exec a response). `offset` is the position of the first payload byte in its stream.
 
 This module is loaded by supervisors too: standard library only.
 """
@@ -46,7 +46,11 @@ class FrameType(IntEnum):
     """JSON: an error (`wire.errors.ErrorBody`); the last frame."""
     KEEPALIVE = 7
     """JSON, maybe empty: the peer is alive and has nothing to say."""
-    LENT = 8
+    RUN = 8
+    """JSON: a sandbox for one command (`RunRequest`), asked for over a stream of such."""
+    RAN = 9
+    """All frames of that command; nothing: it takes longer or says more, and is asked for by a request of its own."""
+    LENT = 10
     """As DATA, of bytes that lie in memory which the request has lent: where, and how many (`wire.memory.PLACE`)."""
 
     HELLO = 32

@@ -25,7 +25,7 @@ class Amounts(RequestModel):
 
     def named(self) -> dict[str, float]:
         """Those that are named."""
-        return self.model_dump(exclude_none=True)
+        return {name: value for name, value in self.__dict__.items() if value is not None}
 
 
 class Resources(RequestModel):
@@ -33,3 +33,7 @@ class Resources(RequestModel):
 
     requests: Amounts = Amounts()
     limits: Amounts = Amounts()
+
+
+NO_RESOURCES = Resources()
+"""Nothing is named."""

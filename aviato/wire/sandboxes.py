@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from aviato import hosts
 from aviato.options import MAX_SECRETS, SECRET_NAME, SECRET_VARIABLE, SandboxStatus
-from aviato.wire.base import RequestModel, ResponseModel
+from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN
-from aviato.wire.resources import Resources
+from aviato.wire.resources import NO_RESOURCES, Resources
 
 SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
 ExecId = Annotated[str, StringConstraints(pattern=f"^ex-{ID_PATTERN}$")]
@@ -81,28 +81,28 @@ class CreateSandbox(RequestModel):
     """None: the server's default."""
     image_fallback: Literal["nearest"] | None = None
     command: Text | None = None
-    args: list[Text] = []
-    environment_variables: dict[EnvironmentName, Text] = {}
+    args: list[Text] = empty(list)
+    environment_variables: dict[EnvironmentName, Text] = empty(dict)
     working_dir: Text | None = None
-    tags: list[Tag] = []
-    annotations: dict[str, str] = {}
+    tags: list[Tag] = empty(list)
+    annotations: dict[str, str] = empty(dict)
     max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     idle_timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """End it after so long without a command running or a call that reaches inside."""
-    ports: Annotated[list[Port], Field(max_length=MAX_PORTS, json_schema_extra={"uniqueItems": True})] = []
+    ports: Annotated[list[Port], Field(max_length=MAX_PORTS, json_schema_extra={"uniqueItems": True})] = empty(list)
     """Ports to expose, each once."""
     egress_mode: Literal["none", "internet"] | Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)] | None = None
     """What it may connect to, by the server's proxy; None is the server's default."""
-    runway_ids: list[Text] = []
+    runway_ids: list[Text] = empty(list)
     """Where it may be placed; empty is anywhere."""
-    tower_ids: list[Text] = []
-    mounted_files: list[MountedFile] = []
-    resources: Resources = Resources()
+    tower_ids: list[Text] = empty(list)
+    mounted_files: list[MountedFile] = empty(list)
+    resources: Resources = Field(default_factory=lambda: NO_RESOURCES)
     strict_limits: bool = False
     """Refuse a limit of the processor too where it cannot be kept."""
-    secrets: Annotated[list[SecretReference], Field(max_length=MAX_SECRETS)] = []
+    secrets: Annotated[list[SecretReference], Field(max_length=MAX_SECRETS)] = empty(list)
     """Each for a variable of its own."""
-    secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = {}
+    secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = empty(dict)
     """Values of those of store `env`, by their names: only an embedded server takes them, and never puts them on record."""
 
 

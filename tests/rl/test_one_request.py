@@ -12,6 +12,7 @@ import aviato
 from aviato.exceptions import SandboxUnavailableError
 from aviato.rl import Task, Verdict, evaluate
 from aviato.transport.http import HttpTransport
+from aviato.transport.run_stream import RunStream
 from aviato.wire.ids import new_sandbox_id
 
 RIGHT = Task(code="def f(n): return n * 2", tests=["assert f(2) == 4"])
@@ -34,7 +35,15 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found[f"{method} {path}"] += 1
         return await usual(self, method, path, *arguments, **options)
 
+    streamed = HttpTransport.ask_in_stream
+
+    async def asked(self: HttpTransport, body: bytes) -> Any:
+        answer = await streamed(self, body)
+        found["POST /v1/runs"] += answer is not None
+        return answer
+
     monkeypatch.setattr(HttpTransport, "open", opened)
+    monkeypatch.setattr(HttpTransport, "ask_in_stream", asked)
     return found
 
 
@@ -94,3 +103,37 @@ def test_cancelled_it_leaves_nothing(session: aviato.Session) -> None:
     running.cancel()
     session.close().result(30)
     assert not aviato.Sandbox.list(tags=["cancelled"]).result(20)  # Those of other tests may be about to end.
+
+
+def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent: Counter[str]) -> None:
+    requests = Counter[str]()
+    usual = HttpTransport.open
+
+    async def opened(self: HttpTransport, method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        requests[f"{method} {path}"] += 1
+        return await usual(self, method, path, *arguments, **options)
+
+    HttpTransport.open = opened  # type: ignore[method-assign]
+    try:
+        tasks = [Task(command=["sh", "-c", f"echo {number}; exit {number % 2}"]) for number in range(40)]
+        outcomes = evaluate(tasks, session=session, max_concurrency=4).result(50)
+    finally:
+        HttpTransport.open = usual  # type: ignore[method-assign]
+    assert [outcome.result.stdout for outcome in outcomes if outcome.result is not None] == [f"{i}\n" for i in range(40)]
+    assert [outcome.passed for outcome in outcomes] == [True, False] * 20
+    assert sent["POST /v1/runs"] == 40 and requests["POST /v1/runs"] <= 12
+
+
+def test_items_whose_stream_is_cut_end_once_and_well(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, cuts = RunStream.ask, []
+
+    async def cut(self: RunStream, body: bytes, seconds: float) -> Any:
+        if len(cuts) < 5:
+            cuts.append(self._loop.call_later(0.02 * len(cuts), self.close))
+        return await usual(self, body, seconds)
+
+    monkeypatch.setattr(RunStream, "ask", cut)
+    tasks = [Task(command=["sh", "-c", f"sleep 0.1; echo {number}"]) for number in range(40)]
+    outcomes = evaluate(tasks, session=session, max_concurrency=4, retry_budget_seconds=0).result(50)
+    assert len(cuts) == 5 and {outcome.attempts for outcome in outcomes} == {1}
+    assert [outcome.result.stdout for outcome in outcomes if outcome.result is not None] == [f"{i}\n" for i in range(40)]

@@ -80,7 +80,7 @@ class FakeLink:
         if self.ended() is not None:
             raise SandboxGone(self.ended())
 
-    def subscribe(self, spec, exec_id, stdout=0, stderr=0, memory=None):
+    def subscribe(self, spec, exec_id, stdout=0, stderr=0, *, read_along=True, memory=None):
         self._alive()
         subscription = Subscription(exec_id, self._unsubscribed)
         run = self.execs.get(exec_id)

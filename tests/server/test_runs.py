@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 import threading
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from aviato.server import reaper
 from aviato.server.backends.local import backend as backend_module
 from aviato.server.backends.registry import make_backend
 from aviato.server.service import aftermath, runs
+from aviato.wire.frames import FrameDecoder
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +98,19 @@ async def test_a_result_waits_for_the_caller_of_an_earlier_server_but_not_for_ev
         ended = await client.wait(sandbox_id, "ended")
         assert (ended["status"], ended["status_reason"]) == ("terminated", "stopped")
         assert not service.registry.live
+
+
+async def test_one_whose_sandbox_dies_before_it_is_told_that_it_has_begun_may_have(server):
+    """That is told with its end, if that is soon: who hears that it never began may let it run again."""
+    body = request_of(server, "sleep", "60")
+    sandbox_id = body["sandbox"]["sandbox_id"]
+    task = asyncio.create_task(run(server, body, expect=None))
+    while (box := server.service.registry.live.get(sandbox_id)) is None or box.link is None or not box.link.active_execs():
+        await asyncio.sleep(0)
+    signal.pidfd_send_signal(server.backend._held[sandbox_id].pidfd, signal.SIGKILL)
+    answer = await task
+    *before, error = [json.dumps(answer)] if isinstance(answer, dict) else [str(frame) for frame in FrameDecoder().feed(answer)]
+    assert '"started":true' in error.replace(" ", "") and len(before) < 2  # Not the frame that says that it has begun.
 
 
 async def test_of_a_command_that_is_refused_no_sandbox_is_left(server):

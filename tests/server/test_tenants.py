@@ -103,6 +103,7 @@ OTHERS = {
     "DELETE /v1/leases/{lease_id}": "test_leases_of_others_hold",
     "POST /run_code": "a sandbox of its own, and a repeat is taken up for the same tenant alone",
     "POST /v1/runs": "a sandbox of its own; the id of another's is in conflict, as in a create",
+    "POST /v1/runs/stream": "the same, and none over TCP",
     "POST /execute_batch": "sandboxes of its own",
 }
 """Routes without a sandbox in their path, and why nobody sees what is another's by them."""

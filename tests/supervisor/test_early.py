@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -444,6 +445,58 @@ class _Collector:
         self.over.set()
 
 
+async def unread(box, *command):
+    """As `box.run`, of a command that nobody reads along; and how often something came from process 1 meanwhile."""
+    spec = replace(_spec(new_exec_id()), command=list(command), timeout_seconds=None)
+    heard = box.link.heard
+    subscription = box.link.subscribe(spec, spec.exec_id, read_along=False)
+    result = await asyncio.wait_for(box.finish(spec.exec_id, subscription), 30)
+    return result, box.link.heard - heard
+
+
+async def test_what_a_command_says_that_nobody_reads_along_comes_with_its_end(box):
+    times = []
+    for _ in range(10):
+        result, heard = await unread(box, "sh", "-c", "echo a; sleep 0.02; echo b >&2; sleep 0.02; exit 3")
+        assert (result.stdout, result.stderr, result.returncode) == ("a\n", "b\n", 3)
+        types = [FrameType.ACCEPTED, FrameType.STARTED, FrameType.DATA, FrameType.DATA, FrameType.EXIT]
+        assert [frame.type for frame in result.frames] == types
+        times.append(heard)
+    assert not box.backend._native or 1 in times  # On a busy machine it may have taken longer.
+
+
+@pytest.mark.parametrize("command", ["exec sleep 60", "sleep 0.04; head -c 30000 /dev/zero; sleep 60"])
+async def test_it_is_told_in_time_that_it_has_begun_though_nobody_reads_along(box, command):
+    spec = replace(_spec(new_exec_id()), command=["sh", "-c", command], timeout_seconds=None)
+    subscription, begin = box.link.subscribe(spec, spec.exec_id, read_along=False), time.monotonic()
+    found = []
+    while FrameType.STARTED not in found or ("head" in command and FrameType.DATA not in found):
+        await asyncio.wait_for(subscription.wait(), 5)
+        found += [frame.type for frame in subscription.drain()]
+    assert found[:2] == [FrameType.ACCEPTED, FrameType.STARTED] and time.monotonic() - begin < 2
+    await box.link.cancel(spec.exec_id)
+
+
+@pytest.mark.parametrize(
+    "command", ["head -c 300000 /dev/zero", "echo a; sleep 0.3; echo b", "sleep 0.01 & echo a", "sleep 60 & echo a"]
+)
+async def test_nothing_is_lost_of_what_nobody_reads_along(box, command):
+    """Whatever makes Python take over in its middle."""
+    result, _ = await unread(box, "sh", "-c", command)
+    types = [frame.type for frame in result.frames]
+    assert types[:2] == [FrameType.ACCEPTED, FrameType.STARTED] and types.count(FrameType.STARTED) == 1
+    assert result.stdout == ("\0" * 300_000 if "head" in command else "a\nb\n" if "sleep 0.3" in command else "a\n")
+
+
+async def test_another_one_beside_what_nobody_reads_along(box):
+    task = asyncio.create_task(unread(box, "sh", "-c", "echo a; sleep 0.06; echo b"))
+    await asyncio.sleep(0.02)
+    assert (await box.run("echo", "beside")).stdout == "beside\n"
+    result, _ = await task
+    types = [frame.type for frame in result.frames]
+    assert types[:2] == [FrameType.ACCEPTED, FrameType.STARTED] and result.stdout == "a\nb\n"
+
+
 async def test_a_server_that_does_not_read(box, boxes):
     """What the socket does not take is kept."""
     wanted = "x" * 60_000
@@ -487,8 +540,8 @@ def test_what_is_plain(changes, plain):
     form = prepared.command(ExecSpec(**{"exec_id": "ex-1", **SPEC, **changes}))
     assert bool(form) is plain
     if plain:
-        size, words, variables, has_directory, seconds = struct.unpack_from("=IIIId", form)
+        size, words, variables, flags, seconds = struct.unpack_from("=IIIId", form)
         assert (size, seconds) == (len(form), 1.0)
         strings = form[24:].split(b"\0")[:-1]
         assert len(strings) == 2 + words + variables
-        assert bool(strings[1]) is bool(has_directory)
+        assert bool(strings[1]) is bool(flags)

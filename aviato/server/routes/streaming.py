@@ -15,6 +15,7 @@ from aviato.trees import tar
 from aviato.wire.errors import to_wire
 from aviato.wire.execution import FRAMES_CONTENT_TYPE
 from aviato.wire.files import ARCHIVE
+from aviato.wire.frames import FrameError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,7 +37,7 @@ KEEPALIVE_SECONDS = 15.0
 async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed) -> web.StreamResponse:
     """Send a command's frames: at once if it ends quickly, else as they come."""
     try:
-        held = await _hold_back(feed, HOLD_BACK_SECONDS)
+        held = await hold_back(feed, HOLD_BACK_SECONDS)
         if not feed.over or len(held) > HOLD_BACK_BYTES:
             return await _stream(request, feed, held)
         return await _send_whole(request, held)  # Here, so that the client need not wait for what is done at the end.
@@ -51,7 +52,7 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
     """
     over = False
     try:
-        held = await _hold_back(feed, RUN_HOLD_BACK_SECONDS)
+        held = await hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
         if feed.over and len(held) <= HOLD_BACK_BYTES:
             response = await _send_whole(request, held)
@@ -59,7 +60,7 @@ async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Call
             response = await _stream(request, feed, held)
         over = feed.over and not (request.transport is None or request.transport.is_closing())
     except AviatoError as error:
-        over = not _cuts(error)
+        over = not cuts(error)
         raise
     finally:
         feed.close()
@@ -82,11 +83,11 @@ async def _stream(request: web.Request, feed: ExecFeed | LeftFeed, held: bytes) 
         await response.prepare(request)
         await _pour(response, feed, held)
     except Exception as error:
-        _break_off(request, error)
+        break_off(request, error)
     return response
 
 
-async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
+async def hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
     """What arrives in the first moment. An error before anything else is raised, so that it gets a status of its own."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -95,7 +96,7 @@ async def _hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
         try:
             held += await feed.next(left, HOLD_BACK_BYTES - len(held))
         except AviatoError as error:
-            if not held or _cuts(error):
+            if not held or cuts(error):
                 raise
             feed.over = True
             return held + error_frame(error)
@@ -110,7 +111,7 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed | LeftFeed, data: b
         try:
             data = await feed.next(KEEPALIVE_SECONDS) or feed.keepalive()
         except AviatoError as error:
-            if _cuts(error):
+            if cuts(error):
                 raise
             feed.over = True
             data = error_frame(error)
@@ -119,7 +120,7 @@ async def _pour(response: web.StreamResponse, feed: ExecFeed | LeftFeed, data: b
         await response.write_eof(data)
 
 
-def _cuts(error: AviatoError) -> bool:
+def cuts(error: AviatoError) -> bool:
     """Whether the client shall come back for the rest."""
     return isinstance(error, SandboxUnavailableError) and error.retryable
 
@@ -146,7 +147,7 @@ async def stream_octets(
                 last = piece
         await response.write_eof(last)
     except Exception as error:
-        _break_off(request, error)
+        break_off(request, error)
     return response
 
 
@@ -188,9 +189,9 @@ async def _chain(held: list[bytes], pieces: AsyncIterator[bytes]) -> AsyncIterat
         yield piece
 
 
-def _break_off(request: web.Request, error: Exception) -> None:
+def break_off(request: web.Request, error: Exception) -> None:
     """Cut the connection: the client sees a break and resumes, or fails, by itself."""
-    if not isinstance(error, (ConnectionError, AviatoError)):
+    if not isinstance(error, (ConnectionError, AviatoError, FrameError)):
         log.error("a stream broke off", exc_info=error)
     if request.transport is not None:
         request.transport.abort()

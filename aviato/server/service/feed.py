@@ -182,6 +182,8 @@ class ExecFeed(Sending):
 
     async def _raise(self, failure: BaseException) -> None:
         if isinstance(failure, SandboxGone):
+            # What would have told that it has begun may have waited for its end.
+            self.state.started |= self.box.for_one_run and self._subscription is not None
             failure = await error_of_gone(self.box, failure, started=self.state.started)
         self.over = True
         raise failure

@@ -98,6 +98,8 @@ class Places:
 
     def update(self) -> None:
         """Give out what is free; release let-go sandboxes where that is not enough."""
+        if not self.admission.waiting:
+            return
         for sandbox_id in self.admission.admit():
             box = self._registry.live[sandbox_id]
             self._begun.append(time.monotonic())

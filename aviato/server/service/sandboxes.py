@@ -86,6 +86,8 @@ class Sandboxes:
         self._polls = polls
         self._ports = ports
         self._secrets = secrets
+        self._limits: tuple[object, dict[str, Any]] = None, {}
+        """Those of the last sandbox, as its backend has them and as they are put on record: most have the same ones."""
 
     async def accept(
         self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR, *, for_one_run: bool = False
@@ -193,7 +195,9 @@ class Sandboxes:
         self._backend.check(spec)
         limits = self._backend.limits(spec)
         check_limits(request, limits)
-        box.record = record = record.but(limits={name: {**vars(limit)} for name, limit in limits.items()})
+        if self._limits[0] is not limits:
+            self._limits = limits, {name: {**vars(limit)} for name, limit in limits.items()}
+        box.record = record = record.but(limits=self._limits[1])
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
         box.record = record = record.but(ports={**addresses})
         self._registry.live[box.sandbox_id] = box

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -121,26 +122,45 @@ LEASE_COLUMNS = tuple(item.name for item in fields(LeaseRecord))
 
 CHANGING_COLUMNS = tuple(name for name in SANDBOX_COLUMNS if name not in FIXED_COLUMNS)
 _of_all, _of_changing = attrgetter(*SANDBOX_COLUMNS), attrgetter(*CHANGING_COLUMNS)
-_AS_JSON = frozenset({"tags", "annotations", "limits", "ports", "egress", "unkept_promises"})
+_AS_JSON = frozenset({"tags", "annotations", "ports", "egress", "unkept_promises"})
 _JSON_PLACES, _PORTS_PLACE = (
     [place for place, name in enumerate(SANDBOX_COLUMNS) if name in _AS_JSON],
     CHANGING_COLUMNS.index("ports"),
 )
+_LIMITS_PLACE = SANDBOX_COLUMNS.index("limits")
 _to_json = json.JSONEncoder().encode
+_known_as_json = lru_cache(maxsize=256)(_to_json)
+_last: tuple[object, str] = ({}, "{}")
+"""The limits that were encoded last: sandboxes that are asked for alike have the same object."""
 
 
 def sandbox_row(record: SandboxRecord) -> list[Any]:
     """The columns of a sandbox."""
     row = _plain(_of_all(record))
     for place in _JSON_PLACES:
-        row[place] = _to_json(row[place])
+        row[place] = _as_json(row[place])
+    row[_LIMITS_PLACE] = _limits_as_json(record.limits)
     return row
+
+
+def _as_json(value: Any) -> str:
+    """What most sandboxes have in common is not encoded for each."""
+    if isinstance(value, (str, tuple)):
+        return _known_as_json(value)
+    return _to_json(value) if value else "[]" if isinstance(value, list) else "{}"
+
+
+def _limits_as_json(limits: dict[str, Any]) -> str:
+    global _last
+    if _last[0] is not limits:
+        _last = limits, _to_json(limits)
+    return _last[1]
 
 
 def changed_row(record: SandboxRecord) -> list[Any]:
     """The columns that may have changed since it was accepted, and its id."""
     row = _plain(_of_changing(record))
-    row[_PORTS_PLACE] = _to_json(row[_PORTS_PLACE])
+    row[_PORTS_PLACE] = _as_json(row[_PORTS_PLACE])
     row.append(record.sandbox_id)
     return row
 

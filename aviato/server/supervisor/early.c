@@ -124,7 +124,7 @@ static int begin_command(const struct frame *frame) {
     if (!command->spec || !command->streams[0].bytes || !command->streams[1].bytes)
         goto no;
     /* Whoever else lives in here could hold up the start: Python knows how to do it then. */
-    if (!early_is_alone() || chdir((char *)(configuration + 1)) < 0 || (request->has_directory && chdir(directory) < 0))
+    if (!early_is_alone() || chdir((char *)(configuration + 1)) < 0 || (request->flags & HAS_DIRECTORY && chdir(directory) < 0))
         goto no;
     if ((command->pid = early_start(given, command)) < 0)
         goto no;
@@ -137,6 +137,7 @@ static int begin_command(const struct frame *frame) {
     command->channel = frame->channel;
     command->started = early_now();
     command->rests_until = command->started + WATCH_SECONDS;
+    command->together_until = request->flags & NOBODY_READS_ALONG ? command->started + TOGETHER_SECONDS : 0;
     command->timeout_seconds = request->timeout_seconds;
     command->spec_size = spec_size;
     memcpy(command->spec, (char *)request + request->size, spec_size);
@@ -277,7 +278,8 @@ static int deal_with(const struct frame *frame) {
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
         last_call = commands[command_count - 1].started;
-        early_announce(&commands[command_count - 1]);
+        if (!commands[command_count - 1].together_until)
+            early_announce(&commands[command_count - 1]);
         early_sample(&commands[command_count - 1]);
         return 1;
     }
@@ -406,6 +408,8 @@ static int turn(void) {
         polled[4].fd = command->streams[1].fd;
         if (command->next_sample >= 0)
             due = earlier(due, command->next_sample);
+        if (!command->announced)
+            due = earlier(due, command->together_until);
     }
     double left = due - early_now();
     left = left < 0 ? 0 : left > 3600 ? 3600 : left;
@@ -539,5 +543,7 @@ size_t aviato_early(struct aviato_early *early) {
     if (early_say_hello(given, pid_namespace))
         while (turn()) {
         }
+    if (running() && !running()->announced)
+        early_announce(running());
     return tell_all();
 }

@@ -17,6 +17,9 @@ enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_ACK = 36, FRAME_ENDED
 #define ORPHAN_SECONDS 600.0
 #define WATCH_SECONDS 0.1
 #define FIRST_SAMPLE_SECONDS 0.004
+/* Of a command that nobody reads along its begin and what it says come with its end, if that is so soon and so little. */
+#define TOGETHER_SECONDS WATCH_SECONDS
+enum { TOGETHER_BYTES = 16 << 10 };
 
 struct configuration { /* behind it: the working directory, and the environment as NAME=VALUE */
     uint32_t size;
@@ -31,9 +34,11 @@ struct request { /* behind it: the id, the working directory, the words of the c
     uint32_t size;
     uint32_t words;
     uint32_t environment;
-    uint32_t has_directory;
+    uint32_t flags;
     double timeout_seconds;
 };
+
+enum { HAS_DIRECTORY = 1, NOBODY_READS_ALONG = 2 };
 
 struct stream {
     int fd;
@@ -48,6 +53,8 @@ struct command {
     uint64_t mark;
     double started, timeout_seconds;
     double looked, next_sample, pause; /* of its memory */
+    double together_until;             /* 0: all that it says is sent at once */
+    int announced;
     double rests_until;                /* where somebody has to look at all that it may do */
     int64_t own_peak, peak;
     uint64_t ran, rested;
@@ -65,7 +72,7 @@ extern char *early_unsent;
 extern size_t early_unsent_size;
 int early_say_hello(const struct aviato_early *given, uint64_t pid_namespace);
 int early_say(int type, unsigned channel, const char *payload, size_t size);
-void early_announce(const struct command *command);
+void early_announce(struct command *command);
 int early_send_news(struct command *command);
 
 /* early_start.c: a program as a child of this process. */

@@ -11,7 +11,7 @@
 
 #include "early_parts.h"
 
-enum { STDOUT = 1 };
+enum { STDOUT = 1, ANNOUNCEMENT_BYTES = 3 * HEAD_BYTES + ID_BYTES + 32 };
 
 char *early_unsent;
 size_t early_unsent_size;
@@ -31,17 +31,16 @@ static size_t put_head(char *head, int type, int stream, unsigned channel, size_
 /* Send it all, or keep what the socket does not take for Python. Returns whether there is nothing kept. */
 static int send_all(struct iovec *parts, int count) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-    ssize_t sent;
-    do
-        sent = sendmsg(CONNECTION, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
+    ssize_t sent = 0;
+    while (!early_unsent_size && (sent = sendmsg(CONNECTION, &message, MSG_NOSIGNAL | MSG_DONTWAIT)) < 0 && errno == EINTR) {
+    }
     size_t done = sent > 0 ? (size_t)sent : 0, all = 0;
     for (int i = 0; i < count; i++)
         all += parts[i].iov_len;
     if (done == all)
         return 1;
     /* Not in the room, which may be full: a sandbox whose server does not read is rare. */
-    if ((early_unsent = malloc(all - done)) == NULL)
+    if ((early_unsent = realloc(early_unsent, early_unsent_size + all - done)) == NULL)
         _exit(1);
     for (int i = 0; i < count; i++) {
         size_t skipped = done < parts[i].iov_len ? done : parts[i].iov_len;
@@ -52,11 +51,40 @@ static int send_all(struct iovec *parts, int count) {
     return 0;
 }
 
+/* It is on record, and it has begun: two frames into `text`. */
+static size_t put_announcement(char *text, struct command *command) {
+    char accepted[ID_BYTES + 32];
+    int size = snprintf(accepted, sizeof accepted, "{\"exec_id\":\"%s\"}", command->id);
+    size_t used = put_head(text, FRAME_ACCEPTED, 0, command->channel, (size_t)size, 0);
+    memcpy(text + used, accepted, (size_t)size);
+    used += (size_t)size;
+    used += put_head(text + used, FRAME_STARTED, 0, command->channel, 2, 0);
+    memcpy(text + used, "{}", 2);
+    command->announced = 1;
+    return used + 2;
+}
+
+void early_announce(struct command *command) {
+    char text[ANNOUNCEMENT_BYTES];
+    struct iovec part = {text, put_announcement(text, command)};
+    send_all(&part, 1);
+}
+
+/* Whether what there is to say of it can wait for its end. Each message wakes the server, which is dearer than all that is in it. */
+static int waits(const struct command *command) {
+    return !command->announced && !command->result && command->streams[0].count + command->streams[1].count < TOGETHER_BYTES &&
+           early_now() < command->together_until;
+}
+
 /* What a command has printed and what was not sent of it, and with a result that too. */
 int early_send_news(struct command *command) {
-    char heads[3][HEAD_BYTES];
-    struct iovec parts[6];
+    char heads[3][HEAD_BYTES], announcement[ANNOUNCEMENT_BYTES];
+    struct iovec parts[7];
     int count = 0;
+    if (waits(command))
+        return 1;
+    if (!command->announced)
+        parts[count++] = (struct iovec){announcement, put_announcement(announcement, command)};
     for (int i = 0; i < 2; i++) {
         struct stream *stream = &command->streams[i];
         size_t size = stream->count - stream->sent;
@@ -90,17 +118,4 @@ int early_say(int type, unsigned channel, const char *payload, size_t size) {
     put_head(head, type, 0, channel, size, 0);
     struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)payload, size}};
     return send_all(parts, 2);
-}
-
-/* It is on record, and it has begun. */
-void early_announce(const struct command *command) {
-    char text[3 * HEAD_BYTES + ID_BYTES + 32], accepted[ID_BYTES + 32];
-    int size = snprintf(accepted, sizeof accepted, "{\"exec_id\":\"%s\"}", command->id);
-    size_t used = put_head(text, FRAME_ACCEPTED, 0, command->channel, (size_t)size, 0);
-    memcpy(text + used, accepted, (size_t)size);
-    used += (size_t)size;
-    used += put_head(text + used, FRAME_STARTED, 0, command->channel, 2, 0);
-    memcpy(text + used, "{}", 2);
-    struct iovec part = {text, used + 2};
-    send_all(&part, 1);
 }

@@ -175,7 +175,14 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
     # -- commands -------------------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, spec: ExecSpec | None, exec_id: str, stdout: int = 0, stderr: int = 0, *, memory: Memory | None = None
+        self,
+        spec: ExecSpec | None,
+        exec_id: str,
+        stdout: int = 0,
+        stderr: int = 0,
+        *,
+        read_along: bool = True,
+        memory: Memory | None = None,
     ) -> Subscription:
         """Start a command unless its id is known, and stream its output from these offsets.
 
@@ -183,6 +190,8 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
         What is wrong arrives as an ERROR frame: the same id with another spec (`REQUEST_ID_CONFLICT`), an unknown id without a
         spec (`EXEC_NOT_FOUND`), a missing working directory (`FILE`).
+
+        Where nobody reads along, what a short command says, that it has begun too, may arrive with its end.
 
         Raises:
             SandboxGone: it has ended.
@@ -202,7 +211,9 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
-        form = prepared.command(spec) if spec is not None and prepared.FEATURE in self.hello["features"] else b""
+        form = b""
+        if spec is not None and prepared.FEATURE in self.hello["features"]:
+            form = prepared.command(spec, read_along=read_along)
         self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:

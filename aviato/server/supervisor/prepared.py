@@ -27,6 +27,7 @@ MOST_BYTES = 64 << 10
 _SIZE = struct.Struct("=I")
 _CONFIGURATION = struct.Struct("=IIiI6d")
 _COMMAND = struct.Struct("=IIIId")
+_HAS_DIRECTORY, _NOBODY_READS_ALONG = 1, 2
 
 
 class Form(IntEnum):
@@ -54,8 +55,13 @@ def configuration(values: Mapping[str, Any]) -> bytes:
     return _CONFIGURATION.pack(size, len(environment), values["nice"], 0, *numbers) + text
 
 
-def command(spec: ExecSpec) -> bytes:
-    """What goes before the JSON of `exec`; nothing for a command that is not plain, and where it cannot be said so."""
+def command(spec: ExecSpec, *, read_along: bool = True) -> bytes:
+    """What goes before the JSON of `exec`; nothing for a command that is not plain, and where it cannot be said so.
+
+    Args:
+        spec: of the command.
+        read_along: whether somebody does; else a short one's begin and output may come with its end.
+    """
     unusual = spec.main or spec.stdin or spec.input is not None or spec.terminal is not None or spec.cases is not None
     if unusual or len(spec.exec_id) > LONGEST_ID:
         return b""
@@ -68,8 +74,8 @@ def command(spec: ExecSpec) -> bytes:
     if len(text) > MOST_BYTES:
         return b""
     size = _COMMAND.size + len(text)
-    has_directory = bool(spec.working_dir)
-    return _COMMAND.pack(size, len(words), len(environment), has_directory, _number(spec.timeout_seconds)) + text
+    flags = bool(spec.working_dir) * _HAS_DIRECTORY + (not read_along) * _NOBODY_READS_ALONG
+    return _COMMAND.pack(size, len(words), len(environment), flags, _number(spec.timeout_seconds)) + text
 
 
 def as_json(frame: Frame) -> bytes:

@@ -393,10 +393,12 @@ class LocalBackend(Backend):
             return None
         ports = spec.exposes_ports or spec.egress_port is not None
         key = (spec.image, skeleton, tuple(spec.requests.items()), tuple(spec.limits.items()), ports)
-        example = replace(spec, sandbox_id=_EXAMPLE)
-        usual = self._known().requests.get(
-            key, lambda: native.usual(self._request(example, self._options(example, skeleton), uid))
-        )
+
+        def recorded() -> native.Usual | None:
+            example = replace(spec, sandbox_id=_EXAMPLE)
+            return native.usual(self._request(example, self._options(example, skeleton), uid))
+
+        usual = self._known().requests.get(key, recorded)
         return None if usual is None else usual.renamed(_EXAMPLE, spec.sandbox_id, uid, self._gid(uid))
 
     def _gid(self, uid: int) -> int:
