@@ -24,7 +24,6 @@ IDLE_SECONDS = 1.0
 """It is closed then: a server that has nothing to do can go."""
 LARGEST_HEAD_BYTES = 64 << 10
 ROOM_BYTES = 64 << 10
-MOST_CHANNELS = 0xFFFF
 REFUSALS = (400, 404, 405)
 """Of a server that has no such streams."""
 
@@ -108,7 +107,7 @@ class RunStream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Frame | None], float]] = {}
         """Those that have no answer, in the order in which they were asked, each with the moment at which it is given up."""
-        self._channel = 0
+        self._asked = 0
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._head = b""
@@ -130,14 +129,15 @@ class RunStream(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._last = self._loop.time()
         coming: asyncio.Future[Frame | None] = self._loop.create_future()
-        channel = self._free_channel()
-        self._waiting[channel] = (coming, self._last + seconds)
-        frame = encode(FrameType.RUN, body, channel=channel)
+        # Never used again: the answer to one that was given up may come at any time, and is nobody else's.
+        self._asked = number = self._asked + 1
+        self._waiting[number] = (coming, self._last + seconds)
+        frame = encode(FrameType.RUN, body, offset=number)
         self._transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
         try:
             found = await coming
         finally:
-            self._waiting.pop(channel, None)
+            self._waiting.pop(number, None)
         return found if found is not None and (found.payload or found.type != FrameType.RAN) else None
 
     def close(self) -> None:
@@ -203,15 +203,9 @@ class RunStream(asyncio.BufferedProtocol):
         return memoryview(rest)
 
     def _take(self, frame: Frame) -> None:
-        coming, _ = self._waiting.get(frame.channel, (None, 0.0))
+        coming, _ = self._waiting.get(frame.offset, (None, 0.0))
         if coming is not None and not coming.done():
             coming.set_result(frame)
-
-    def _free_channel(self) -> int:
-        while True:
-            self._channel = self._channel % MOST_CHANNELS + 1
-            if self._channel not in self._waiting:
-                return self._channel
 
     def _watch(self) -> None:
         """One timer for all: looks now and then whether anything is waited for, and for too long."""

@@ -4,8 +4,9 @@ A frame has a head of 16 bytes, big-endian, then its payload::
 
     type u8 · stream u8 · channel u16 · length u32 · offset u64
 
-`channel` tells requests that share a connection apart: between server and supervisor, and those of a stream of runs; else it
-is 0 between client and server (one exec a response). `offset` is the position of the first payload byte in its stream.
+`channel` is 0 between client and server (one exec a response); between server and supervisor it tells the requests that
+share the connection apart. `offset` is the position of the first payload byte in its stream; of a RUN it is a number that no
+other has, and of the RAN or ERROR that answers it the same.
 
 This module is loaded by supervisors too: standard library only.
 """

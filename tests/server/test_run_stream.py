@@ -52,23 +52,23 @@ class Stream:
     def send(self, data):
         self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def ask(self, channel, body):
-        self.send(encode(FrameType.RUN, body if isinstance(body, bytes) else json.dumps(body).encode(), channel=channel))
+    def ask(self, number, body):
+        self.send(encode(FrameType.RUN, body if isinstance(body, bytes) else json.dumps(body).encode(), offset=number))
 
     def end(self):
         self._writer.write(b"0\r\n\r\n")
 
-    async def answer(self, channel, seconds=20):
+    async def answer(self, number, seconds=20):
         """The frame that answers, or None if the stream ended before."""
         async with asyncio.timeout(seconds):
-            while channel not in self.answers:
+            while number not in self.answers:
                 data = await self._reader.read(1 << 16)
                 pieces = list(self._chunks.feed(memoryview(data)))
                 if not data or None in pieces:
                     return None
                 for piece in pieces:
-                    self.answers.update((frame.channel, frame) for frame in self._decoder.feed(piece))
-        return self.answers[channel]
+                    self.answers.update((frame.offset, frame) for frame in self._decoder.feed(piece))
+        return self.answers[number]
 
 
 def whole(frame):
@@ -111,8 +111,8 @@ async def test_what_is_refused_leaves_no_sandbox_and_holds_up_no_other(server, f
         stream.ask(1, refused)
         stream.ask(2, b'{"sandbox": {')
         stream.ask(3, other)
-        for channel in (1, 2):
-            frame = await stream.answer(channel)
+        for number in (1, 2):
+            frame = await stream.answer(number)
             assert frame.type == FrameType.ERROR and json.loads(frame.payload)["code"] == "VALIDATION"
         assert whole(await stream.answer(3)) == (b"", 0)
     await gone(server, refused)
@@ -153,7 +153,7 @@ async def test_cut_off_it_goes_on_and_its_result_waits(server, folder):
     await gone(server, body)
 
 
-@pytest.mark.parametrize("said", [encode(FrameType.DATA, b"x", channel=2), b"\xff" * 16])
+@pytest.mark.parametrize("said", [encode(FrameType.DATA, b"x", offset=2), b"\xff" * 16])
 async def test_what_is_no_run_ends_the_stream(server, folder, said):
     async with Stream(folder) as stream:
         stream.send(said)

@@ -87,9 +87,9 @@ def test_a_few_open_none_and_answers_find_whoever_asked(tmp_path: Path) -> None:
         first, second = await asking(streams, b"one"), await asking(streams, b"two")
         await server.until_asked(2)
         assert [(frame.type, frame.payload) for frame in server.asked] == [(FrameType.RUN, b"one"), (FrameType.RUN, b"two")]
-        one, two = (frame.channel for frame in server.asked)
+        one, two = (frame.offset for frame in server.asked)
         assert one != two
-        text = encode(FrameType.RAN, b"2", channel=two) + encode(FrameType.RAN, b"", channel=one)
+        text = encode(FrameType.RAN, b"2", offset=two) + encode(FrameType.RAN, b"", offset=one)
         server.say(text[:20])
         await asyncio.sleep(0.01)
         server.say(text[20:])
@@ -98,7 +98,7 @@ def test_a_few_open_none_and_answers_find_whoever_asked(tmp_path: Path) -> None:
         assert await first is None  # Nothing is said: it is to be asked for by itself.
         third = await asking(streams, b"three")
         await server.until_asked(3)
-        server.say(encode(FrameType.ERROR, b"{}", channel=server.asked[2].channel))
+        server.say(encode(FrameType.ERROR, b"{}", offset=server.asked[2].offset))
         found = await third
         assert found is not None and found.type == FrameType.ERROR
         assert server.connections == 1
@@ -144,7 +144,7 @@ def test_it_is_closed_when_nobody_asks(tmp_path: Path, monkeypatch: pytest.Monke
         await opened(streams)
         waiting = await asking(streams, b"one")
         await asyncio.sleep(0.35)
-        server.say(encode(FrameType.RAN, b"1", channel=server.asked[0].channel))
+        server.say(encode(FrameType.RAN, b"1", offset=server.asked[0].offset))
         assert await waiting is not None
         await asyncio.sleep(0.35)
         assert server.writer is not None and server.writer.is_closing()
@@ -162,7 +162,7 @@ def test_a_cancelled_one_leaves_the_others(tmp_path: Path) -> None:
         first.cancel()
         await asyncio.sleep(0)
         for frame in server.asked:
-            server.say(encode(FrameType.RAN, frame.payload, channel=frame.channel))
+            server.say(encode(FrameType.RAN, frame.payload, offset=frame.offset))
         found = await second
         assert found is not None and found.payload == b"two"
 

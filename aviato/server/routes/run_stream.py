@@ -76,7 +76,7 @@ class _RunStream:
         if frame.type != FrameType.RUN:
             raise FrameError(f"a frame of type {frame.type}")
         if len(self._running) >= MOST_AT_ONCE:
-            await self._say(FrameType.RAN, frame.channel)
+            await self._say(FrameType.RAN, frame.offset)
             return
         task = asyncio.create_task(self._run(frame))
         self._running.add(task)
@@ -87,23 +87,23 @@ class _RunStream:
             self._call.service.check_able()
             request = cast("RunRequest", parse_body(RunRequest, frame.payload))
             feed = await self._runs.start(request, Asker(self._transport), self._caller)
-            await self._answer(frame.channel, request.sandbox.sandbox_id, feed)
+            await self._answer(frame.offset, request.sandbox.sandbox_id, feed)
         except AviatoError as error:
-            await self._say(FrameType.ERROR, frame.channel, to_wire(error).model_dump_json().encode())
+            await self._say(FrameType.ERROR, frame.offset, to_wire(error).model_dump_json().encode())
         except ConnectionError:
             return  # It has been cut.
         except Exception as error:
             # The request by itself fails in the same way, or does not.
             log.warning("a run of a stream failed, and is left to a request of its own: %r", error)
-            await self._say(FrameType.RAN, frame.channel)
+            await self._say(FrameType.RAN, frame.offset)
 
-    async def _answer(self, channel: int, sandbox_id: str, feed: ExecFeed | LeftFeed) -> None:
+    async def _answer(self, number: int, sandbox_id: str, feed: ExecFeed | LeftFeed) -> None:
         """As `streaming.stream_run`, with what can be said in one frame."""
         over = False
         try:
             held = await hold_back(feed, HOLD_SECONDS)
             whole = feed.over and len(held) <= HOLD_BACK_BYTES
-            await self._say(FrameType.RAN, channel, held if whole else b"")
+            await self._say(FrameType.RAN, number, held if whole else b"")
             over = whole and not self._transport.is_closing()
         except AviatoError as error:
             over = not cuts(error)
@@ -112,8 +112,8 @@ class _RunStream:
             feed.close()
             self._runs.left(sandbox_id, over)
 
-    async def _say(self, kind: FrameType, channel: int, payload: bytes = b"") -> None:
-        await self._response.write(encode(kind, payload, channel=channel))
+    async def _say(self, kind: FrameType, number: int, payload: bytes = b"") -> None:
+        await self._response.write(encode(kind, payload, offset=number))
 
 
 ROUTES = (
