@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from aviato.server.service.event import Event
 
 RETRY_DELAY_SECONDS = 0.1
 
@@ -17,7 +21,7 @@ class Polls:
         self._tasks: set[asyncio.Task[object]] = set()
         self.closing = False
 
-    async def wait(self, event: asyncio.Event, timeout_seconds: float | None) -> bool:
+    async def wait(self, event: Event, timeout_seconds: float | None) -> bool:
         """Wait for an event; returns whether it came in time.
 
         Raises:
