@@ -62,7 +62,7 @@ static struct {
 
 void *aviato_stack(size_t *size) {
     *size = sizeof self.stack;
-    mprotect(self.guard, sizeof self.guard, PROT_NONE); /* where pages are larger it is not one, and this fails */
+    mprotect(self.guard, sizeof self.guard, PROT_NONE); /* where pages are larger it is none, or some of the end too */
     return self.stack;
 }
 
