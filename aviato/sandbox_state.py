@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.exceptions import AviatoError
@@ -54,7 +53,7 @@ class SandboxState:
         self.info: SandboxInfo | None = None
         self._pid = os.getpid()
         self._gone = False
-        self._objects: deque[None] = deque()
+        self._objects: list[None] = []  # Its methods are atomic, and it is small.
         self._handle: SandboxHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

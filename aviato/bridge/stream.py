@@ -39,7 +39,9 @@ class StreamReader(Generic[T]):
         self._name = name
         self._text = text
         self._pid = os.getpid()
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        # Made when a thread waits for the first time: most streams are never iterated, and it is as large as the rest.
+        self._arrival: threading.Condition | None = None
         self._collection = Collection(max_output_bytes, offset)
         self._ended = False
         self._error: BaseException | None = None
@@ -58,7 +60,7 @@ class StreamReader(Generic[T]):
         Raises:
             ValueError: bytes between the end so far and `offset` are missing.
         """
-        with self._condition:
+        with self._lock:
             skip = self._collection.total - offset
             if skip < 0:
                 raise ValueError(f"{self._name}: {-skip} bytes before offset {offset} are missing")
@@ -74,13 +76,13 @@ class StreamReader(Generic[T]):
 
     def skip(self, offset: int) -> bool:
         """Leave out the bytes before `offset`, which will never come; False where someone would miss them."""
-        with self._condition:
+        with self._lock:
             return self._active is None and self._collection.skip(offset)
 
     async def ready(self) -> None:
         """Wait until a live iterator has read enough; at once if there is none."""
         while True:
-            with self._condition:
+            with self._lock:
                 if self._active is None or self._live_bytes <= HIGH_MARK_BYTES:
                     return
                 loop = asyncio.get_running_loop()
@@ -90,7 +92,7 @@ class StreamReader(Generic[T]):
 
     def finish(self, error: BaseException | None = None) -> None:
         """No more bytes; an error is raised to readers after the last of them. Only the first call counts."""
-        with self._condition:
+        with self._lock:
             if not self._ended:
                 self._ended, self._error = True, error
                 self._notify()
@@ -113,7 +115,7 @@ class StreamReader(Generic[T]):
 
     def collected(self) -> Collected:
         """What is kept for the result."""
-        with self._condition:
+        with self._lock:
             return self._collection.collected()
 
     # -- the reader's side
@@ -145,7 +147,7 @@ class StreamReader(Generic[T]):
     def _attach(self, iterator: StreamIterator[T], position: int) -> None:
         if self._pid != os.getpid() and not self._ended:
             raise RuntimeError(f"{self._name} is written by process {self._pid}; only that process can iterate it live")
-        with self._condition:
+        with self._lock:
             active = None if self._active is None else self._active()
             if active is iterator:
                 return
@@ -165,7 +167,7 @@ class StreamReader(Generic[T]):
             self._live_bytes = len(data)
 
     def _detach(self, iterator: StreamIterator[T]) -> None:
-        with self._condition:
+        with self._lock:
             active = None if self._active is None else self._active()
             if active is iterator or active is None:
                 self._active = None
@@ -174,15 +176,21 @@ class StreamReader(Generic[T]):
                 self._make_room()
 
     def _take(self) -> tuple[list[bytes], bool, BaseException | None]:
-        """Everything that has arrived, and how it ended if that was all. Call with the condition held."""
+        """Everything that has arrived, and how it ended if that was all. Call with the lock held."""
         chunks = list(self._live)
         self._live.clear()
         self._live_bytes = 0
         self._make_room()
         return chunks, self._ended, self._error
 
+    def _await_arrival(self) -> None:
+        """Wait a moment for the writer. Call with the lock held."""
+        self._arrival = self._arrival or threading.Condition(self._lock)
+        self._arrival.wait(SLICE_SECONDS)
+
     def _notify(self) -> None:
-        self._condition.notify_all()
+        if self._arrival is not None:
+            self._arrival.notify_all()
         waiter, self._waiter = self._waiter, None
         if not _resolve_on(waiter):
             # The reader's loop has closed: it is gone, which is no error of the writer's.
@@ -225,11 +233,11 @@ class StreamIterator(Generic[T]):
                 self._end()
                 raise StopIteration
             stream._attach(self, self._position)
-            with stream._condition:
+            with stream._lock:
                 if not stream._live and not stream._ended:
                     check_blocking(f"iterating {stream._name}")
                     while not stream._live and not stream._ended and self._attached():
-                        stream._condition.wait(SLICE_SECONDS)
+                        stream._await_arrival()
                 if self._attached():
                     self._receive(*stream._take())
         return self._ready.popleft()
@@ -245,7 +253,7 @@ class StreamIterator(Generic[T]):
                 raise StopAsyncIteration
             stream._attach(self, self._position)
             waiter = None
-            with stream._condition:
+            with stream._lock:
                 if stream._live or stream._ended:
                     self._receive(*stream._take())
                 else:

@@ -9,10 +9,10 @@ from aviato.wire.execution import KeepAlive
 from aviato.wire.frames import FrameType, encode
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from aviato.exceptions import AviatoError
+    from aviato.server.service.event import Event
     from aviato.server.service.polls import Polls
     from aviato.server.service.results import Results
 
@@ -35,7 +35,7 @@ class LeftFeed(Sending):
         sandbox_id: str,
         exec_id: str,
         offsets: tuple[int, int],
-        gone: asyncio.Event | None,
+        gone: Event | None,
         polls: Polls,
         error: Callable[[], AviatoError],
     ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aviato.options import SandboxStatus
+from aviato.server.service.event import Event
 from aviato.server.states import Ending, check_transition, error_of, terminated
 from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo, service_url
 
@@ -69,9 +70,9 @@ class LiveSandbox:
     killed_at: float | None = None
     ending: Ending | None = None
     output: MainOutput | None = None
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: Event = field(default_factory=Event)
+    settled: Event = field(default_factory=Event)
+    gone: Event = field(default_factory=Event)
     execs: dict[str, ExecState] = field(default_factory=dict)
     confirmed: dict[str, None] = field(default_factory=dict)
     calls: int = 0

@@ -11,6 +11,8 @@ from aviato.exceptions import SandboxUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aviato.server.service.event import Event
+
 RETRY_DELAY_SECONDS = 0.1
 
 
@@ -21,7 +23,7 @@ class Polls:
         self._tasks: set[asyncio.Task[object]] = set()
         self.closing = False
 
-    async def wait(self, event: asyncio.Event, timeout_seconds: float | None) -> bool:
+    async def wait(self, event: Event, timeout_seconds: float | None) -> bool:
         """Wait for an event; returns whether it came in time.
 
         Raises:

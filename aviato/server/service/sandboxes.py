@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aviato.options import SandboxStatus
-    from aviato.server.backends.base import Backend
+    from aviato.server.backends.base import Backend, Limit
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.leases import Lease, Leases
@@ -86,8 +87,6 @@ class Sandboxes:
         self._polls = polls
         self._ports = ports
         self._secrets = secrets
-        self._limits: tuple[object, dict[str, Any]] = None, {}
-        """Those of the last sandbox, as its backend has them and as they are put on record: most have the same ones."""
 
     async def accept(
         self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR, *, for_one_run: bool = False
@@ -195,9 +194,7 @@ class Sandboxes:
         self._backend.check(spec)
         limits = self._backend.limits(spec)
         check_limits(request, limits)
-        if self._limits[0] is not limits:
-            self._limits = limits, {name: {**vars(limit)} for name, limit in limits.items()}
-        box.record = record = record.but(limits=self._limits[1])
+        box.record = record = record.but(limits=_on_record(tuple(limits.items())))
         addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
         box.record = record = record.but(ports={**addresses})
         self._registry.live[box.sandbox_id] = box
@@ -385,6 +382,12 @@ def _earlier_hash(request: CreateSandbox) -> str:
         if not body[name]:
             del body[name]
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _on_record(limits: tuple[tuple[str, Limit], ...]) -> dict[str, dict[str, Any]]:
+    """For the store; held once for all sandboxes that have the same."""
+    return {name: {**vars(limit)} for name, limit in limits}
 
 
 def _process(peer: Callable[[], Peer | None]) -> str:

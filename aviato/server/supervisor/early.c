@@ -31,11 +31,11 @@
 enum { BACKLOG = 16 };
 /* What the head of a frame says of its payload, in the place of a stream. */
 enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
-enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, ROOM_BYTES = 1 << 20, STATE_BYTES = 128 << 10 };
+enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, STATE_BYTES = 128 << 10 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
 #define QUIET_SECONDS 0.25
-/* So far down a call may have come in its stack, and so near is what a small one has. */
-enum { STACK_BYTES = 64 << 10, NEAR_BYTES = 2048 };
+/* So far down a call may have come in its stack, and so near is what giving back needs of it. */
+enum { DEEP_BYTES = 64 << 10, NEAR_BYTES = 512 };
 enum { JUST_STARTED_BYTES = 1 << 20, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
 
 struct frame {
@@ -50,20 +50,23 @@ struct past {
     char id[ID_BYTES];
 };
 
-static _Alignas(AVIATO_PAGE_BYTES) char in[IN_BYTES], room[ROOM_BYTES];
+struct process self;
+static _Alignas(AVIATO_PAGE_BYTES) char in[IN_BYTES];
 static char state[STATE_BYTES];
-static struct past past[MOST_PAST];
-static uint64_t past_hashes[MOST_PAST];
-/* The compiler lays them down from the last to the first: what follows shares a page with the first command. */
-static struct command commands[MOST_COMMANDS];
-static size_t in_begin, in_end, room_used, room_base;
-static int command_count;
-static uint32_t past_count;
-static struct configuration *configuration;
-static size_t configuration_size;
-static double configured, last_heard, last_call, last_end, look_due, tidy_due; /* the last two: 0 is never */
-static uint64_t pid_namespace;
-static const struct aviato_early *given;
+/* Of what is confirmed: the hashes from the last to the first, so that those of the first few dozen share a page with what they are of. */
+static struct {
+    _Alignas(AVIATO_PAGE_BYTES) char unused[AVIATO_PAGE_BYTES / 2];
+    uint32_t hashes[MOST_PAST];
+    struct past ids[MOST_PAST];
+} past;
+
+void *aviato_stack(size_t *size) {
+    *size = sizeof self.stack;
+    mprotect(self.guard, sizeof self.guard, PROT_NONE); /* where pages are larger it is none, or some of the end too */
+    return self.stack;
+}
+
+char *aviato_title(void) { return self.title; }
 
 double early_now(void) {
     struct timespec time;
@@ -71,62 +74,62 @@ double early_now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static uint64_t hash_of(const char *text) {
+static uint32_t hash_of(const char *text) {
     uint64_t hash = 14695981039346656037u;
     for (; *text; text++)
         hash = (hash ^ (unsigned char)*text) * 1099511628211u;
-    return hash;
+    return (uint32_t)(hash ^ hash >> 32);
 }
 
 static char *take_room(size_t size) {
     size = (size + 7) & ~(size_t)7;
-    if (size > ROOM_BYTES - room_used)
+    if (size > ROOM_BYTES - self.room_used)
         return NULL;
-    char *taken = room + room_used;
-    room_used += size;
+    char *taken = self.room + self.room_used;
+    self.room_used += size;
     return taken;
 }
 
 static struct command *running(void) {
-    struct command *last = command_count ? &commands[command_count - 1] : NULL;
-    return last && !last->result ? last : NULL;
+    return self.last && !self.last->result ? self.last : NULL;
 }
 
 /* -- a command --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the id is one that only Python can say something about. */
 static int is_known(const char *id) {
-    for (int i = 0; i < command_count; i++)
-        if (strcmp(commands[i].id, id) == 0)
+    for (const struct command *command = self.first; command; command = command->next)
+        if (strcmp(command->id, id) == 0)
             return 1;
-    uint64_t hash = hash_of(id);
-    for (uint32_t i = 0; i < past_count; i++)
-        if (past_hashes[i] == hash)
+    uint32_t hash = hash_of(id);
+    for (uint32_t i = 0; i < self.past_count; i++)
+        if (past.hashes[MOST_PAST - 1 - i] == hash)
             return 1;
     return 0;
 }
 
 /* Returns whether it was begun; if not, nothing has happened. */
-static int begin_command(const struct frame *frame) {
+static __attribute__((noinline)) int begin_command(const struct frame *frame) {
     struct request *request = (struct request *)frame->payload;
     char *id, *directory;
     /* Whose time is over, or as good as that, starts nothing here. */
-    double lifetime = configuration ? configuration->lifetime_seconds : -1;
-    if ((lifetime >= 0 && early_now() + FIRST_SAMPLE_SECONDS >= configured + lifetime) || command_count == MOST_COMMANDS || past_count == MOST_PAST || running() || !configuration ||
-        !early_understand(configuration, request, frame->length, &id, &directory) || is_known(id))
+    double lifetime = self.configuration ? self.configuration->lifetime_seconds : -1;
+    if ((lifetime >= 0 && early_now() + FIRST_SAMPLE_SECONDS >= self.configured + lifetime) || self.command_count == MOST_COMMANDS || self.past_count == MOST_PAST || running() || !self.configuration ||
+        !early_understand(self.configuration, request, frame->length, &id, &directory) || is_known(id))
         return 0;
-    size_t before = room_used, spec_size = frame->length - request->size;
-    struct command *command = &commands[command_count];
-    memset(command, 0, sizeof *command);
-    command->spec = take_room(spec_size);
-    command->streams[0].bytes = take_room(OUTPUT_BYTES);
-    command->streams[1].bytes = take_room(OUTPUT_BYTES + RESULT_BYTES);
-    if (!command->spec || !command->streams[0].bytes || !command->streams[1].bytes)
+    size_t before = self.room_used, spec_size = frame->length - request->size;
+    char *spec = take_room(sizeof(struct command)), *outputs[2];
+    struct command *command = (struct command *)spec;
+    spec = take_room(spec_size);
+    outputs[0] = take_room(OUTPUT_BYTES);
+    outputs[1] = take_room(OUTPUT_BYTES + RESULT_BYTES);
+    if (!command || !spec || !outputs[0] || !outputs[1])
         goto no;
+    *command = (struct command){.spec = spec, .streams = {{.bytes = outputs[0]}, {.bytes = outputs[1]}}};
     /* Whoever else lives in here could hold up the start: Python knows how to do it then. */
-    if (!early_is_alone() || chdir((char *)(configuration + 1)) < 0 || (request->flags & HAS_DIRECTORY && chdir(directory) < 0))
+    if (!early_is_alone() || chdir((char *)(self.configuration + 1)) < 0 || (request->flags & HAS_DIRECTORY && chdir(directory) < 0))
         goto no;
-    if ((command->pid = early_start(given, command)) < 0)
+    if ((command->pid = early_start(self.given, command)) < 0)
         goto no;
     struct rusage own;
     getrusage(RUSAGE_SELF, &own);
@@ -141,18 +144,20 @@ static int begin_command(const struct frame *frame) {
     command->timeout_seconds = request->timeout_seconds;
     command->spec_size = spec_size;
     memcpy(command->spec, (char *)request + request->size, spec_size);
-    if (!look_due)
-        look_due = command->started + WATCH_SECONDS;
-    command_count++;
-    if (configuration->nice)
-        setpriority(PRIO_PROCESS, (id_t)command->pid, configuration->nice);
-    early_offer(given, command->pid);
+    if (!self.look_due)
+        self.look_due = command->started + WATCH_SECONDS;
+    *(self.last ? &self.last->next : &self.first) = command;
+    self.last = command;
+    self.command_count++;
+    if (self.configuration->nice)
+        setpriority(PRIO_PROCESS, (id_t)command->pid, self.configuration->nice);
+    early_offer(self.given, command->pid);
     if (chdir("/") < 0) {
         /* It is there. */
     }
     return 1;
 no:
-    room_used = before;
+    self.room_used = before;
     if (chdir("/") < 0) {
         /* It is there. */
     }
@@ -182,7 +187,7 @@ static int read_stream(struct command *command, struct stream *stream) {
     return 1;
 }
 
-static void keep_result(struct command *command, int status, const struct rusage *used) {
+static __attribute__((noinline)) void keep_result(struct command *command, int status, const struct rusage *used) {
     double ended = early_now(), processor = early_spent(used);
     int64_t most = (int64_t)used->ru_maxrss << 10, peak = early_peak(command, most);
     int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -202,9 +207,9 @@ static void keep_result(struct command *command, int status, const struct rusage
         "\"duration_seconds\": %.6f, \"stdout_bytes_total\": %zu, \"stderr_bytes_total\": %zu, \"cpu_seconds\": %.6f, "
         "\"max_rss_bytes\": %s}",
         by ? 128 + by : WEXITSTATUS(status), signal, ended - command->started, streams[0].count, streams[1].count, processor, bytes);
-    room_used = (size_t)(command->result + ((command->result_size + 8) & ~(size_t)7) - room);
+    self.room_used = (size_t)(command->result + ((command->result_size + 8) & ~(size_t)7) - self.room);
     command->pid = 0;
-    last_end = ended;
+    self.last_end = ended;
 }
 
 /* -- the loop ---------------------------------------------------------------------------------------------------------- */
@@ -212,20 +217,24 @@ static void keep_result(struct command *command, int status, const struct rusage
 /* Forget a command whose result has arrived. */
 static int acknowledged(const struct frame *frame) {
     static const char begin[] = "{\"exec_id\":\"";
-    if (frame->stream != ACKNOWLEDGED || past_count == MOST_PAST || frame->length < sizeof begin ||
+    if (frame->stream != ACKNOWLEDGED || self.past_count == MOST_PAST || frame->length < sizeof begin ||
         memcmp(frame->payload, begin, sizeof begin - 1) != 0)
         return 0;
-    for (int i = 0; i < command_count; i++) {
-        size_t length = strlen(commands[i].id);
+    struct command *before = NULL;
+    for (struct command *command = self.first; command; before = command, command = command->next) {
+        size_t length = strlen(command->id);
         const char *id = frame->payload + sizeof begin - 1;
-        if (!commands[i].result || frame->length < sizeof begin + length || memcmp(id, commands[i].id, length) != 0 || id[length] != '"')
+        if (!command->result || frame->length < sizeof begin + length || memcmp(id, command->id, length) != 0 || id[length] != '"')
             continue;
-        past_hashes[past_count] = hash_of(commands[i].id);
-        past[past_count].mark = commands[i].mark;
-        memcpy(past[past_count++].id, commands[i].id, ID_BYTES);
-        memmove(&commands[i], &commands[i + 1], (size_t)(--command_count - i) * sizeof commands[0]);
-        if (!command_count)
-            room_used = room_base;
+        struct past *kept = &past.ids[self.past_count];
+        past.hashes[MOST_PAST - 1 - self.past_count++] = hash_of(command->id);
+        kept->mark = command->mark;
+        memcpy(kept->id, command->id, ID_BYTES);
+        *(before ? &before->next : &self.first) = command->next;
+        if (self.last == command)
+            self.last = before;
+        if (--self.command_count == 0)
+            self.room_used = self.room_base;
         return 1;
     }
     return 0;
@@ -233,16 +242,16 @@ static int acknowledged(const struct frame *frame) {
 
 static int configure(const struct frame *frame) {
     const struct configuration *asked = (const struct configuration *)frame->payload;
-    if (configuration || frame->length < sizeof *asked || asked->size <= sizeof *asked || asked->size >= frame->length ||
+    if (self.configuration || frame->length < sizeof *asked || asked->size <= sizeof *asked || asked->size >= frame->length ||
         !memchr(asked + 1, 0, asked->size - sizeof *asked))
         return 0;
     char *kept = take_room(frame->length);
     if (!kept)
         return 0;
-    configuration = memcpy(kept, frame->payload, frame->length);
-    configuration_size = frame->length;
-    configured = early_now();
-    room_base = room_used;
+    self.configuration = memcpy(kept, frame->payload, frame->length);
+    self.configuration_size = frame->length;
+    self.configured = early_now();
+    self.room_base = self.room_used;
     return 1;
 }
 
@@ -250,7 +259,7 @@ static int configure(const struct frame *frame) {
 static void stop(void) {
     static const char why[] = "{\"reason\": \"stopped\", \"returncode\": null}\n";
     enum { WHY_BYTES = sizeof why - 1 };
-    if (command_count || !early_is_alone())
+    if (self.command_count || !early_is_alone())
         return;
     if (write(NOTE, why, WHY_BYTES) < 0) {
         /* Then only the connection tells it. */
@@ -277,53 +286,53 @@ static int deal_with(const struct frame *frame) {
             stop();
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
-        last_call = commands[command_count - 1].started;
-        if (!commands[command_count - 1].together_until)
-            early_announce(&commands[command_count - 1]);
-        early_sample(&commands[command_count - 1]);
+        self.last_call = self.last->started;
+        if (!self.last->together_until)
+            early_announce(self.last);
+        early_sample(self.last);
         return 1;
     }
     return 0;
 }
 
 /* What has come over the connection. Returns whether all of it was dealt with. */
-static int receive(void) {
-    if (in_begin == in_end)
-        in_begin = in_end = 0;
-    else if (in_begin) {
-        memmove(in, in + in_begin, in_end - in_begin);
-        in_end -= in_begin;
-        in_begin = 0;
+static __attribute__((noinline)) int receive(void) {
+    if (self.in_begin == self.in_end)
+        self.in_begin = self.in_end = 0;
+    else if (self.in_begin) {
+        memmove(in, in + self.in_begin, self.in_end - self.in_begin);
+        self.in_end -= self.in_begin;
+        self.in_begin = 0;
     }
-    if (in_end == IN_BYTES)
+    if (self.in_end == IN_BYTES)
         return 0;
-    ssize_t size = recv(CONNECTION, in + in_end, IN_BYTES - in_end, MSG_DONTWAIT);
+    ssize_t size = recv(CONNECTION, in + self.in_end, IN_BYTES - self.in_end, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return 1;
     if (size <= 0)
         return 0; /* Python finds the same. */
-    in_end += (size_t)size;
-    last_heard = early_now();
-    while (in_end - in_begin >= HEAD_BYTES) {
-        const unsigned char *head = (unsigned char *)in + in_begin;
+    self.in_end += (size_t)size;
+    self.last_heard = early_now();
+    while (self.in_end - self.in_begin >= HEAD_BYTES) {
+        const unsigned char *head = (unsigned char *)in + self.in_begin;
         struct frame frame = {.type = head[0], .stream = head[1], .channel = (uint16_t)(head[2] << 8 | head[3])};
         frame.length = (uint32_t)head[4] << 24 | (uint32_t)head[5] << 16 | (uint32_t)head[6] << 8 | head[7];
         frame.payload = (const char *)head + HEAD_BYTES;
-        if (in_end - in_begin - HEAD_BYTES < frame.length)
+        if (self.in_end - self.in_begin - HEAD_BYTES < frame.length)
             return 1;
         /* The structures in it are read where they are, so it has to lie as they do. */
         if ((uintptr_t)frame.payload % 8) {
             size_t shift = (uintptr_t)head % 8;
-            if (in_begin < shift)
+            if (self.in_begin < shift)
                 return 0;
-            memmove(in + in_begin - shift, in + in_begin, in_end - in_begin);
-            in_begin -= shift;
-            in_end -= shift;
+            memmove(in + self.in_begin - shift, in + self.in_begin, self.in_end - self.in_begin);
+            self.in_begin -= shift;
+            self.in_end -= shift;
             continue;
         }
         if (!deal_with(&frame))
             return 0;
-        in_begin += HEAD_BYTES + frame.length;
+        self.in_begin += HEAD_BYTES + frame.length;
         if (early_unsent_size)
             return 0;
     }
@@ -331,7 +340,7 @@ static int receive(void) {
 }
 
 /* The dead. Returns whether nothing is left to be done about them. */
-static int collect(void) {
+static __attribute__((noinline)) int collect(void) {
     char told[1024];
     struct command *command = running();
     if (read(CHILDREN, told, sizeof told) < 0 && errno != EAGAIN)
@@ -355,7 +364,7 @@ static int collect(void) {
             return 0;
         keep_result(command, status, &used);
         command = NULL;
-        early_send_news(&commands[command_count - 1]);
+        early_send_news(self.last);
     }
     return 0;
 }
@@ -369,13 +378,13 @@ void aviato_give_back(void *begin, size_t size) {
 /* Nothing has come for a moment. */
 static void tidy(void) {
     char here;
-    if (in_begin == in_end)
+    if (self.in_begin == self.in_end)
         aviato_give_back(in, sizeof in);
     if (!running())
-        aviato_give_back(room + room_used, sizeof room - room_used);
-    aviato_give_back(given->used_up, given->used_up_size);
+        aviato_give_back(self.room + self.room_used, sizeof self.room - self.room_used);
+    aviato_give_back(self.given->used_up, self.given->used_up_size);
     /* Below what is called from here. */
-    aviato_give_back((void *)((uintptr_t)&here - NEAR_BYTES - STACK_BYTES), STACK_BYTES);
+    aviato_give_back((void *)((uintptr_t)&here - NEAR_BYTES - DEEP_BYTES), DEEP_BYTES);
     early_forget_words();
     early_forget_status();
 }
@@ -385,11 +394,11 @@ static double earlier(double one, double other) { return other <= 0 || one < oth
 /* When Python has to take over, if nothing comes. */
 static double last_moment(void) {
     const struct command *command = running();
-    double orphan = configuration ? configuration->orphan_seconds : ORPHAN_SECONDS, due = last_heard + orphan;
-    if (configuration && configuration->lifetime_seconds >= 0)
-        due = earlier(due, configured + configuration->lifetime_seconds);
-    if (configuration && configuration->idle_seconds >= 0 && !command)
-        due = earlier(due, (last_call > last_end ? last_call : last_end) + configuration->idle_seconds);
+    double orphan = self.configuration ? self.configuration->orphan_seconds : ORPHAN_SECONDS, due = self.last_heard + orphan;
+    if (self.configuration && self.configuration->lifetime_seconds >= 0)
+        due = earlier(due, self.configured + self.configuration->lifetime_seconds);
+    if (self.configuration && self.configuration->idle_seconds >= 0 && !command)
+        due = earlier(due, (self.last_call > self.last_end ? self.last_call : self.last_end) + self.configuration->idle_seconds);
     if (command) {
         due = earlier(due, command->rests_until);
         if (command->timeout_seconds >= 0)
@@ -402,7 +411,7 @@ static double last_moment(void) {
 static int turn(void) {
     struct command *command = running();
     struct pollfd polled[5] = {{CONNECTION, POLLIN, 0}, {CHILDREN, POLLIN, 0}, {LISTENER, POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
-    double due = earlier(earlier(last_moment(), look_due), tidy_due);
+    double due = earlier(earlier(last_moment(), self.look_due), self.tidy_due);
     if (command) {
         polled[3].fd = command->streams[0].fd;
         polled[4].fd = command->streams[1].fd;
@@ -413,14 +422,14 @@ static int turn(void) {
     }
     double left = due - early_now();
     left = left < 0 ? 0 : left > 3600 ? 3600 : left;
-    int ready = poll(polled, 5, (int)(left * 1000) + (left > 0));
+    int ready = poll(polled, 5, (int)(left * 1000) + (left > 0)), rests = 0;
     if (ready < 0 && errno != EINTR)
         return 0;
     if (ready > 0) {
-        tidy_due = early_now() + QUIET_SECONDS;
-    } else if (tidy_due && early_now() >= tidy_due) {
+        self.tidy_due = early_now() + QUIET_SECONDS;
+    } else if (self.tidy_due && early_now() >= self.tidy_due) {
         tidy();
-        tidy_due = 0;
+        self.tidy_due = 0;
     }
     if (command) {
         for (int i = 0; i < 2; i++)
@@ -428,7 +437,7 @@ static int turn(void) {
                 return 0;
         if (command->next_sample >= 0 && early_now() >= command->next_sample)
             early_sample(command);
-        if (early_now() >= command->rests_until && early_rests(configuration, command))
+        if (early_now() >= command->rests_until && (rests = early_rests(self.configuration, command)))
             command->rests_until = early_now() + WATCH_SECONDS;
     }
     if (ready > 0 && polled[1].revents && !collect())
@@ -439,10 +448,10 @@ static int turn(void) {
         return 0;
     if (command && !running() && !early_is_alone())
         return 0; /* it has left somebody behind, who has to be watched */
-    if (look_due && early_now() >= look_due) {
-        if (!early_is_little(configuration))
-            return 0;
-        look_due = running() ? running()->rests_until : 0;
+    if (self.look_due && early_now() >= self.look_due) {
+        if (!rests && !early_is_little(self.configuration))
+            return 0; /* what rests has left no more than when that was looked at */
+        self.look_due = running() ? running()->rests_until : 0;
     }
     return early_now() < last_moment();
 }
@@ -463,18 +472,17 @@ static size_t tell_bytes(size_t used, const char *name, const void *bytes, size_
     return tell(used, "\"%s\":[%llu,%zu],", name, (unsigned long long)(uintptr_t)bytes, size);
 }
 
-static size_t tell_all(void) {
+static __attribute__((noinline)) size_t tell_all(void) {
     size_t used = tell(0, "{\"pid_namespace\":%llu,\"last_heard\":%.9f,\"last_call\":%.9f,\"last_end\":%.9f,\"configured\":%.9f,\"due\":%.9f,",
-                       (unsigned long long)pid_namespace, last_heard, last_call, last_end, configured, last_moment());
-    size_t skipped = configuration ? configuration->size : 0;
-    used = tell_bytes(used, "configuration", (char *)configuration + skipped, configuration_size - skipped);
-    used = tell_bytes(used, "received", in + in_begin, in_end - in_begin);
+                       (unsigned long long)self.pid_namespace, self.last_heard, self.last_call, self.last_end, self.configured, last_moment());
+    size_t skipped = self.configuration ? self.configuration->size : 0;
+    used = tell_bytes(used, "configuration", (char *)self.configuration + skipped, self.configuration_size - skipped);
+    used = tell_bytes(used, "received", in + self.in_begin, self.in_end - self.in_begin);
     used = tell_bytes(used, "unsent", early_unsent, early_unsent_size);
-    used = tell_bytes(used, "past", past, past_count * sizeof past[0]);
+    used = tell_bytes(used, "past", past.ids, self.past_count * sizeof past.ids[0]);
     used = tell(used, "\"commands\":[");
-    for (int i = 0; i < command_count; i++) {
-        const struct command *command = &commands[i];
-        used = tell(used, "%s{\"pid\":%d,\"mark\":%llu,\"channel\":%u,\"started\":%.9f,\"own_peak\":%lld,\"peak\":%lld,", i ? "," : "",
+    for (const struct command *command = self.first; command; command = command->next) {
+        used = tell(used, "%s{\"pid\":%d,\"mark\":%llu,\"channel\":%u,\"started\":%.9f,\"own_peak\":%lld,\"peak\":%lld,", command == self.first ? "" : ",",
                     command->pid, (unsigned long long)command->mark, command->channel, command->started, (long long)command->own_peak,
                     (long long)command->peak);
         used = tell_bytes(used, "spec", command->spec, command->spec_size);
@@ -500,7 +508,7 @@ static int open_at(int number, const char *path, int flags) {
     return close(fd);
 }
 
-static void take_short_turns(void) {
+static __attribute__((noinline)) void take_short_turns(void) {
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -515,7 +523,7 @@ static void take_short_turns(void) {
 }
 
 /* All descriptors that are needed ever: whoever is inside can take away from this process what new ones need. */
-static int open_all(void) {
+static __attribute__((noinline)) int open_all(void) {
     int waiting = epoll_create1(EPOLL_CLOEXEC);
     if (waiting < 0 || dup3(waiting, AVIATO_EPOLL, O_CLOEXEC) < 0 || close(waiting) < 0)
         return -1;
@@ -525,13 +533,13 @@ static int open_all(void) {
         return -1;
     open_at(AVIATO_TERMINALS, "/dev/pts", O_RDONLY | O_DIRECTORY); /* where there are any */
     int64_t number = early_namespace("self/ns/pid");
-    pid_namespace = (uint64_t)number;
+    self.pid_namespace = (uint64_t)number;
     return number < 0 || fcntl(LISTENER, F_SETFL, O_NONBLOCK) < 0 || listen(LISTENER, BACKLOG) < 0 ? -1 : 0;
 }
 
 /* Be the supervisor as long as that is simple. Returns the size of what Python is told, 0 where this did not begin. */
 size_t aviato_early(struct aviato_early *early) {
-    given = early;
+    self.given = early;
     /* Whoever could take from this process what a later start of Python needs must not come first. */
     if (prctl(PR_GET_SECCOMP) != SECCOMP_MODE_FILTER)
         return 0;
@@ -539,8 +547,8 @@ size_t aviato_early(struct aviato_early *early) {
     if (open_all() < 0)
         return 0;
     take_short_turns();
-    last_heard = last_call = last_end = early_now();
-    if (early_say_hello(given, pid_namespace))
+    self.last_heard = self.last_call = self.last_end = early_now();
+    if (early_say_hello(self.given, self.pid_namespace))
         while (turn()) {
         }
     if (running() && !running()->announced)

@@ -22,6 +22,14 @@ struct aviato_early {
 
 size_t aviato_early(struct aviato_early *early);
 
+void aviato_learn_signals(void); /* once, before the first child */
+
+enum { AVIATO_TITLE_BYTES = 24 };
+
+/* Where compiled code runs, and where what others see of its command line lies: on the pages that it writes to in any case. */
+void *aviato_stack(size_t *size);
+char *aviato_title(void);
+
 enum { AVIATO_PAGE_BYTES = 4096 }; /* the least that there is; where pages are larger, fewer are given back */
 
 /* Whole pages in which nothing lies any more: what a sandbox holds that waits, it holds for long. */

@@ -47,6 +47,7 @@ struct stream {
 };
 
 struct command {
+    struct command *next; /* which began after it */
     char id[ID_BYTES];
     int pid;
     unsigned channel;
@@ -64,6 +65,29 @@ struct command {
     char *result; /* NULL: it runs */
     size_t result_size;
 };
+
+enum { ROOM_BYTES = 1 << 20, STACK_BYTES = 128 << 10, STACK_AT_REST_BYTES = 1280 };
+
+/* What changes in a process 1 that waits lies side by side: the stack of compiled code, with what is on it then, all that it knows,
+ * and what it keeps of commands. Each page that is written to, however little, is one that a sandbox holds by itself. */
+struct process {
+    _Alignas(AVIATO_PAGE_BYTES) char guard[AVIATO_PAGE_BYTES]; /* nobody may come so far down */
+    char stack[STACK_BYTES + STACK_AT_REST_BYTES];
+    char title[AVIATO_TITLE_BYTES];
+    const struct aviato_early *given;
+    struct configuration *configuration;
+    size_t configuration_size;
+    struct command *first, *last;
+    int command_count;
+    uint32_t past_count;
+    size_t in_begin, in_end, room_used, room_base;
+    double configured, last_heard, last_call, last_end, look_due, tidy_due; /* the last two: 0 is never */
+    double spent_seconds;                                                   /* the processor time of commands that are over */
+    uint64_t pid_namespace;
+    _Alignas(8) char room[ROOM_BYTES];
+};
+
+extern __attribute__((visibility("hidden"))) struct process self;
 
 double early_now(void);
 

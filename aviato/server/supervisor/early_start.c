@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -86,27 +85,49 @@ static const char *find_program(const char *name, const char *path, char *found,
     }
 }
 
-/* With these as its output; its input is nothing. They are put into the place of our own meanwhile, of which this process has no
-   use: what the C library notes to have that done by the child needs memory of the heap, which is shared until it is written to. */
-static int start_program(const char *program, const int *theirs) {
-    posix_spawnattr_t attributes;
-    sigset_t all, none;
-    pid_t pid = -1;
-    sigfillset(&all);
-    sigdelset(&all, SIGKILL);
-    sigdelset(&all, SIGSTOP);
+/* Signals that are not what a program expects of them, by their numbers; nothing here changes that. */
+static uint64_t unusual_signals;
+
+void aviato_learn_signals(void) {
+    for (int number = 1; number <= 64; number++) {
+        struct sigaction action;
+        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_DFL)
+            unusual_signals |= 1ULL << (number - 1);
+    }
+}
+
+/* In the child, which has this process's memory until it is the program: what it is written to is lost to nobody else's. */
+static void become_program(const char *program, const int *theirs) {
+    struct sigaction usual = {.sa_handler = SIG_DFL};
+    sigset_t none;
+    for (int number = 1; number <= 64; number++)
+        if (unusual_signals >> (number - 1) & 1)
+            sigaction(number, &usual, NULL);
     sigemptyset(&none);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    int error = dup2(AVIATO_NULL, STDIN_FILENO) < 0 || dup2(theirs[0], STDOUT_FILENO) < 0 || dup2(theirs[1], STDERR_FILENO) < 0;
-    if (!error)
-        error = posix_spawn(&pid, program, NULL, &attributes, words, variables);
-    for (int i = STDIN_FILENO; i <= STDERR_FILENO; i++)
-        dup2(AVIATO_LOG, i);
-    posix_spawnattr_destroy(&attributes);
-    return error ? -1 : pid;
+    if (setsid() >= 0 && dup2(AVIATO_NULL, STDIN_FILENO) >= 0 && dup2(theirs[0], STDOUT_FILENO) >= 0 &&
+        dup2(theirs[1], STDERR_FILENO) >= 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0)
+        execve(program, words, variables);
+}
+
+/* With these as its output; its input is nothing. As `posix_spawn` does it, which needs a stack of its own each time, asks for every
+   signal, and writes to a page that nothing else here writes to. */
+static pid_t start_program(const char *program, const int *theirs) {
+    sigset_t all, before;
+    volatile int is_program = 1;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        become_program(program, theirs);
+        is_program = 0;
+        _exit(127);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (pid > 0 && !is_program) {
+        waitpid(pid, NULL, 0);
+        return -1;
+    }
+    return pid;
 }
 
 static int is_low(int fd) {

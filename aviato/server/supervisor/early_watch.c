@@ -23,7 +23,6 @@ enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 40
 enum { REST_BYTES = 1 << 30, FEW_RESIDENT_BYTES = 32 << 20 };
 
 static _Alignas(AVIATO_PAGE_BYTES) char status_text[STATUS_BYTES];
-static double spent_seconds;
 
 struct entry { /* of a directory, as the kernel tells it */
     uint64_t inode;
@@ -157,7 +156,7 @@ int early_is_little(const struct configuration *configuration) {
 /* The processor time of a command that is over; it counts for those that wait. */
 double early_spent(const struct rusage *used) {
     double seconds = (double)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) + (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
-    spent_seconds += seconds;
+    self.spent_seconds += seconds;
     return seconds;
 }
 
@@ -203,7 +202,7 @@ int early_rests(const struct configuration *configuration, struct command *comma
     uint64_t ran = ran_nanoseconds(command->pid);
     if (ran && ran == command->rested)
         return 1;
-    if (!ran || spent_seconds + (double)ran / 1e9 > REST_SECONDS || !configuration ||
+    if (!ran || self.spent_seconds + (double)ran / 1e9 > REST_SECONDS || !configuration ||
         (configuration->memory_bytes >= 0 && configuration->memory_bytes < REST_BYTES))
         return 0;
     early_look(command); /* reads its status */

@@ -12,6 +12,7 @@ import json
 import mmap
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError
@@ -457,7 +458,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
                     if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
                         self._active.discard(channel.subscription.exec_id)
         elif frame.type == FrameType.HELLO:
-            self.hello = json.loads(frame.payload)
+            self.hello = {intern(name): _held_once(said) for name, said in json.loads(frame.payload).items()}
             self._active.update(self.hello["execs"])
             if self._orphan_seconds is None:
                 self._keep_speaking()
@@ -497,6 +498,13 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         self._writable.set()
         for channel in channels.values():
             channel.gone(final)
+
+
+def _held_once(said: Any) -> Any:
+    """What every supervisor says, in the strings of the first."""
+    if isinstance(said, str):
+        return intern(said)
+    return [_held_once(one) for one in said] if isinstance(said, list) else said
 
 
 _room = memoryview(mmap.mmap(-1, ROOM_BYTES))

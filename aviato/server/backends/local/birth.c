@@ -14,12 +14,14 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../../supervisor/early.h"
 #include "birth.h"
 #include "networks.h"
 
@@ -169,11 +171,44 @@ static int arrange(int32_t *registers, uint64_t kept) {
     return 0;
 }
 
+/* Where the parts of this process's memory are, as the kernel has it. */
+static struct prctl_mm_map parts;
+static int parts_are_known;
+
+void aviato_learn_parts(void) {
+    enum { STATE = 3, START_CODE = 26, START_DATA = 45, ENVIRONMENT = 50, FIELDS = 52 };
+    char text[1024], *rest;
+    uint64_t fields[FIELDS] = {0};
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC), count = STATE;
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[size > 0 ? size : 0] = 0;
+    char *behind_name = strrchr(text, ')');
+    for (char *field = behind_name ? strtok_r(behind_name + 1, " ", &rest) : NULL; field && count < FIELDS; field = strtok_r(NULL, " ", &rest))
+        fields[count++] = strtoull(field, NULL, 10);
+    parts = (struct prctl_mm_map){
+        .start_code = fields[START_CODE], .end_code = fields[START_CODE + 1], .start_stack = fields[START_CODE + 2],
+        .start_data = fields[START_DATA], .end_data = fields[START_DATA + 1], .start_brk = fields[START_DATA + 2],
+        .env_start = fields[ENVIRONMENT], .env_end = fields[ENVIRONMENT + 1], .exe_fd = (uint32_t)-1,
+    };
+    parts_are_known = count == FIELDS;
+}
+
+/* Everyone inside can read the command line of process 1, and this one tells where the server is installed. */
 void aviato_set_title(const struct birth *birth, const char *name) {
-    /* Everyone inside can read the command line of process 1, and this one tells where the server is installed. */
+    char *title = aviato_title();
+    strncpy(title, name, AVIATO_TITLE_BYTES - 1);
+    syscall(SYS_prctl, PR_SET_NAME, name, 0, 0, 0);
+    /* To write over it costs a page, unless the kernel can be told that it is elsewhere. */
+    struct prctl_mm_map changed = parts;
+    changed.arg_start = (uintptr_t)title;
+    changed.arg_end = changed.arg_start + AVIATO_TITLE_BYTES;
+    changed.brk = (uint64_t)syscall(SYS_brk, 0);
+    if (parts_are_known && syscall(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &changed, sizeof changed, 0) == 0)
+        return;
     memset(birth->title, 0, birth->title_size);
     strncpy(birth->title, name, birth->title_size - 1);
-    syscall(SYS_prctl, PR_SET_NAME, name, 0, 0, 0);
 }
 
 void aviato_become(struct birth *birth, int32_t *registers) {

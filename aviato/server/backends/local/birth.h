@@ -64,6 +64,7 @@ long aviato_birth(struct birth *birth);
 
 /* The parts of it. */
 long aviato_clone(uint64_t flags, int64_t group, int *pidfd);
+void aviato_learn_parts(void); /* once, before the first child */
 void aviato_set_title(const struct birth *birth, const char *name);
 void aviato_become(struct birth *birth, int32_t *registers);
 

@@ -20,6 +20,8 @@ END_SECONDS = 5.0
 LARGEST_ANSWER = 16 << 10
 """Memory of that size is at hand: each time that it were new memory it would cost more than the answer."""
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
+_OWN_VARIABLES = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+"""Each process would have a page that the kernel writes to when it gives it a processor; nobody here asks which one that is."""
 
 
 class TemplateDied(SandboxUnavailableError):
@@ -165,7 +167,7 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+            env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _OWN_VARIABLES,
             pass_fds=(theirs.fileno(),),
             cwd="/",
             start_new_session=True,

@@ -54,8 +54,9 @@ static struct {
     _Alignas(AVIATO_PAGE_BYTES) int home;
     int entered, taken_count, resting_count;
     struct network taken[MOST_TAKEN], resting[MOST_RESTING];
+    char of_this[SEEN_BYTES];
 } own;
-static char of_new[SEEN_BYTES], of_this[SEEN_BYTES];
+static char of_new[SEEN_BYTES];
 static size_t new_size;
 
 static double now(void) {
@@ -107,7 +108,7 @@ static int forget_routes(void) {
 }
 
 static int is_as_new(void) {
-    return forget_routes() == 0 && see(of_this) == (ssize_t)new_size && memcmp(of_this, of_new, new_size) == 0;
+    return forget_routes() == 0 && see(own.of_this) == (ssize_t)new_size && memcmp(own.of_this, of_new, new_size) == 0;
 }
 
 int aviato_raise_loopback(void) {

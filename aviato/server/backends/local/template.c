@@ -18,6 +18,7 @@
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "../../supervisor/early.h"
@@ -191,7 +192,7 @@ static ssize_t send_text(int sock, const char *text, int fd) {
 }
 
 /* A message into the buffer; returns its size, and as many descriptors as came with it, of `most`. */
-static ssize_t take_message(int sock, struct template *template, int *fds, size_t most, size_t *fd_count) {
+static __attribute__((noinline)) ssize_t take_message(int sock, struct template *template, int *fds, size_t most, size_t *fd_count) {
     struct iovec part = {template->buffer, template->room};
     union {
         char room[CMSG_SPACE(MOST_ORDERED * sizeof(int))];
@@ -215,7 +216,7 @@ static ssize_t take_message(int sock, struct template *template, int *fds, size_
 }
 
 /* In a child: wait to be told what to be, and become it. */
-static void await_order(struct template *template, int sock) {
+static __attribute__((noinline)) void await_order(struct template *template, int sock) {
     int fds[MOST_ORDERED];
     size_t count;
     int32_t registers[REGISTERS];
@@ -246,7 +247,7 @@ static void forget_spare(struct template *template) {
 }
 
 /* Have a child at hand; its clone is a tenth of a sandbox's way, and goes on while others work. Returns 0 in the child, or -1. */
-static long prepare_spare(struct template *template) {
+static __attribute__((noinline)) long prepare_spare(struct template *template) {
     int pair[2], pidfd = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -1;
@@ -379,7 +380,7 @@ static const char *escaped(const char *text, char *room, size_t size) {
 }
 
 /* Returns 0 in the child. */
-static int serve(struct template *template, const struct request *request) {
+static __attribute__((noinline)) int serve(struct template *template, const struct request *request) {
     struct making making = {.kept_count = 0, .what = "", .where = ""};
     char answer[2048], where[1536];
     int pidfd = -1;
@@ -410,7 +411,7 @@ static int is_ours(const struct template *template) {
            sizeof *request + (uint64_t)request->trees * sizeof(struct tree) <= request->program;
 }
 
-static void collect_the_dead(struct template *template) {
+static __attribute__((noinline)) void collect_the_dead(struct template *template) {
     char told[4096];
     if (read(template->children, told, sizeof told) < 0)
         return;
@@ -432,13 +433,9 @@ static int born(struct template *template) {
 }
 
 /* Serve until there is something for Python: returns what. */
-int aviato_template(struct template *template) {
+static int serve_all(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
-    static int is_shared;
     int served = 0;
-    if (!is_shared)
-        aviato_share_memory();
-    is_shared = 1;
     for (;;) {
         /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
         int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : aviato_drop_networks());
@@ -467,4 +464,46 @@ int aviato_template(struct template *template) {
             served = 1;
         }
     }
+}
+
+/* What Python has asked for, on the stack that it is on. */
+struct visit {
+    struct template *template;
+    int result;
+    ucontext_t asked;
+};
+
+static void visit(uint32_t high, uint32_t low) {
+    struct visit *visit = (struct visit *)((uintptr_t)((uint64_t)high << 32 | low));
+    struct template template = *visit->template; /* beside all else that is written to from here on */
+    visit->result = serve_all(&template);
+    *visit->template = template;
+}
+
+/* On a stack of its own: what this process writes to after a clone is a page of that child's as well as what the child writes to. So
+ * that it is the same few pages, and of Python's nothing is written to by either. */
+int aviato_template(struct template *template) {
+    static int is_prepared;
+    static void *stack;
+    static size_t stack_size;
+    if (!is_prepared) {
+        aviato_learn_parts();
+        aviato_learn_signals();
+        stack = aviato_stack(&stack_size);
+        aviato_share_memory();
+    }
+    is_prepared = 1;
+#ifdef __GLIBC__
+    struct visit given = {.template = template};
+    ucontext_t own;
+    if (getcontext(&own) == 0) {
+        own.uc_stack.ss_sp = stack;
+        own.uc_stack.ss_size = stack_size;
+        own.uc_link = &given.asked; /* where it goes when `visit` returns: in a child, too */
+        makecontext(&own, (void (*)(void))visit, 2, (uint32_t)((uint64_t)(uintptr_t)&given >> 32), (uint32_t)(uintptr_t)&given);
+        if (swapcontext(&given.asked, &own) == 0)
+            return given.result;
+    }
+#endif
+    return serve_all(template);
 }
