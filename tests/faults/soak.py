@@ -57,8 +57,8 @@ MEMORY_FACTOR = 1.05
 MEMORY_SLACK_BYTES = 256 << 10
 """A template has a third of a MiB of its own, of which some pages are written now and not then."""
 SERVER_SLACK_BYTES = 4 << 20
-"""A server's 45 MiB move by three or four between two quiet moments, in a loop that runs for as long as one likes: what grows is
-found by more rounds."""
+"""A server's 45 MiB move by some between two quiet moments, in a loop that may run for ever. What grows, more rounds
+find."""
 MEMORY_FROM_SECONDS = 30.0
 """Shorter rounds do not warm up."""
 STORE_BYTES = 4 << 20
