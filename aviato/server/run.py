@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
 import logging
 import os
@@ -152,6 +153,8 @@ def _leave_in_time() -> None:
     """Bound the way out, whatever holds it up (a thread that removes a large tree): the next server takes up what is left."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, LEAVE_SECONDS)
+    # After the threads have been waited for: the interpreter's own end takes the handler away, and then the signal would kill.
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)
 
 
 async def _until_over(service: Service, runner: web.AppRunner, signals: asyncio.Queue[int], idle_exit: float | None) -> None:

@@ -54,7 +54,11 @@ def over(server: FaultyServer, sandbox: Sandbox) -> bool:
 def kept(server: FaultyServer, process: Process) -> list[str]:
     """Where the server still has something of a command."""
     found = []
-    for path in (server.state / "state" / "serve" / "log").rglob("sb-*"):
+    try:
+        paths = list((server.state / "state" / "serve" / "log").rglob("sb-*"))
+    except FileNotFoundError:
+        return ["something that is taken away just now"]
+    for path in paths:
         try:
             names = os.listdir(path) if path.is_dir() else [path.read_text()]
         except FileNotFoundError:

@@ -371,3 +371,15 @@ def test_whatever_holds_it_up_a_server_leaves_within_two_seconds(state):
         before = time.monotonic()
         process.terminate()
         assert process.wait(timeout=20) == 0 and time.monotonic() - before < 2.3
+
+
+def test_the_bound_on_its_way_out_kills_no_interpreter_that_ends() -> None:
+    """Its handler goes before the interpreter does; a signal in between would make a good end look like a crash."""
+    program = (
+        "import atexit, signal\n"
+        "atexit.register(lambda: print(signal.getitimer(signal.ITIMER_REAL)))\n"
+        "from aviato.server import run\n"
+        "run._leave_in_time()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert said.stdout == "(0.0, 0.0)\n"
