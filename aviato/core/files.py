@@ -20,7 +20,7 @@ from aviato.exceptions import (
 )
 from aviato.results import FileInfo
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, LOG_OFFSET_HEADER, FileList, FileStat
-from aviato.wire.memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, READY
+from aviato.wire.memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, READY, SIZE_FIELD
 
 MAX_PATH_BYTES = 4095
 
@@ -134,7 +134,7 @@ async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: in
     async def attempt(memory: Memory) -> bool:
         response = await handle.client.transport.open(
             "PUT",
-            f"{url}&{lent.SIZE_FIELD}={size}",
+            f"{url}&{SIZE_FIELD}={size}",
             READY,
             content_type=_OCTETS,
             key=key,

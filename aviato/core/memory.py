@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
-from aviato.wire.memory import LEAST_BYTES, MOST_BYTES, PLACE, REFUSED
+from aviato.wire.memory import LEAST_BYTES, MOST_BYTES, PLACE, REFUSED, SIZE_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 LARGE_OUTPUT_BYTES = 2 << 20
 """Whoever has had so much of a sandbox lends memory for its next command."""
-SIZE_FIELD = "memory_bytes"
 T = TypeVar("T")
 
 
@@ -56,7 +55,7 @@ class LentOutput:
 
     def __init__(self, memory: Memory) -> None:
         self.name = memory.name
-        self._memory: Memory | None = memory
+        self._memory = memory
         memory.confirm(0)  # A file may have been there.
 
     @classmethod
@@ -77,13 +76,13 @@ class LentOutput:
         Raises:
             SandboxUnavailableError: they are not there.
         """
-        if self._memory is None or len(payload) != PLACE.size:
-            raise SandboxUnavailableError("output is in memory that is not here", reason=REFUSED)
+        if len(payload) != PLACE.size:
+            raise SandboxUnavailableError("the place of output in memory is no place", reason=REFUSED)
         return self._memory.pieces(*PLACE.unpack(payload))
 
     def confirm(self, offset: int) -> bool:
         """Say there how much of the output is here; False where that takes a request."""
-        if self._memory is None or not self._memory.used:
+        if not self._memory.used:
             return False
         try:
             self._memory.confirm(offset)
@@ -93,11 +92,10 @@ class LentOutput:
 
     def end(self, *, whole: bool) -> None:
         """Nothing more comes by it. What came by it may still be asked for by another reader, until it is confirmed."""
-        memory, self._memory = self._memory, None
-        if memory is not None and whole and not memory.used:
-            memory.keep()
-        elif memory is not None:
-            memory.drop()
+        if whole and not self._memory.used:
+            self._memory.keep()
+        else:
+            self._memory.drop()
 
 
 def note_output(handle: SandboxHandle, size: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from aviato.exceptions import AviatoValidationError
 from aviato.server.peers import peer_pid
-from aviato.wire.memory import MEMORY_HEADER, REFUSED, SEALS, SIZE, secret_of
+from aviato.wire.memory import MEMORY_HEADER, REFUSED, SEALS, SIZE, SIZE_FIELD, secret_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,7 +70,7 @@ def lent(request: web.Request) -> Memory | None:
 def refused() -> AviatoValidationError:
     """What tells a client to send by the socket."""
     message = "the memory that the request names cannot be had here"
-    return AviatoValidationError(message, reason=REFUSED, field_violations={"memory_bytes": message})
+    return AviatoValidationError(message, reason=REFUSED, field_violations={SIZE_FIELD: message})
 
 
 def _open(path: str, secret: str) -> Memory | None:
@@ -84,7 +84,8 @@ def _open(path: str, secret: str) -> Memory | None:
         # whose opening does something to whoever is at its other end.
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         here = f"/proc/self/fd/{handle}"
-        if secret_of(os.readlink(here)) != secret or os.fstat(handle).st_nlink or not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        if secret_of(os.readlink(here)) != secret or found.st_nlink or not stat.S_ISREG(found.st_mode):
             return None
         fd = os.open(here, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if fcntl.fcntl(fd, F_GET_SEALS) & SEALS == SEALS and os.fstat(fd).st_size == SIZE:

@@ -16,6 +16,8 @@ BYTES_HEADER = "Aviato-Memory-Bytes"
 """Of an answer whose body is empty, since so many bytes of it lie in the memory."""
 READY = b"."
 """The body of a request that writes a file out of memory: all of it is there now. The head goes ahead of that."""
+SIZE_FIELD = "memory_bytes"
+"""Of the query of such a request: how many bytes."""
 NAME = "aviato-"
 """What its name begins with; the secret follows."""
 CONFIRMED_AT = 4 << 20

@@ -141,8 +141,12 @@ class FileCalls:
         request = {"op": "write", "path": path, "mode": mode, "size": size_bytes}
         if part is not None and self.knows_again:
             request |= {"key": part.key, "offset": part.offset, "last": part.last}
-        if memory is None or not await self._write_lent(request, memory):
-            await self._write(request, chunks, size_bytes)
+        try:
+            await self._write(request, chunks, size_bytes, memory)
+        except AviatoValidationError as error:
+            if memory is None or error.reason != REFUSED:
+                raise
+            await self._write(request, chunks, size_bytes)  # It got no descriptor.
 
     async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.
@@ -165,41 +169,24 @@ class FileCalls:
             self._send(FrameType.REQUEST, payload, channel=channel)
         return reader
 
-    async def _write_lent(self, request: dict[str, Any], memory: Memory) -> bool:
-        """Have what lies in memory written; False if the supervisor got none."""
-        self._check_alive()
-        reply = ReplyChannel(self._loop)
-        reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
-        channel = self._open(reply)
-        if not self._send_with(memory, as_json(request), channel):
-            del self._channels[channel]
-            return False
-        try:
-            await memory.filled()
-            if not reply.reply.done():
-                self._send(FrameType.END, channel=channel, offset=request["size"])
-            async with in_time(request["path"]):
-                await asyncio.shield(reply.reply)
-        except AviatoValidationError as error:
-            if error.reason != REFUSED:
-                raise
-            return False
-        except BaseException:
-            if self._channels.get(channel) is reply:
-                self._give_up(channel)
-            raise
-        return True
-
-    async def _write(self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
-        path = request["path"]
+    async def _write(
+        self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None, memory: Memory | None = None
+    ) -> None:
+        path, payload = request["path"], as_json(request)
         self._check_alive()
         reply = ReplyChannel(self._loop)
         # Whoever gives up, as at a cut, does not ask how it ended.
         reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
         channel = self._open(reply)
-        self._send(FrameType.REQUEST, as_json(request), channel=channel)
+        lent = memory if self._send_with(memory, payload, channel) else None
+        if lent is None:
+            self._send(FrameType.REQUEST, payload, channel=channel)
         try:
-            sent = await self._upload(reply, channel, chunks, path)
+            if lent is None:
+                sent = await self._upload(reply, channel, chunks, path)
+            else:
+                await lent.filled()
+                sent = request["size"]
             if not reply.reply.done():
                 if size_bytes is not None and sent != size_bytes:
                     cut = f"{path!r}: {sent} bytes arrived where {size_bytes} were announced; nothing was written"
