@@ -16,6 +16,7 @@ from aviato.server.reaper import Reaper
 from aviato.server.routes import ROUTES
 from aviato.server.routes.bodies import BODIES, LARGEST_BODY_BYTES, Bodies
 from aviato.server.routes.execs import EXECS
+from aviato.server.routes.streaming import BEGUN
 from aviato.server.routes.table import SERVICE, Call, Route
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.
     app = web.Application(middlewares=[make_middleware(guard, crowd or Crowd())], client_max_size=LARGEST_BODY_BYTES)
     app[SERVICE] = service
     app[BODIES] = Bodies()
+    app[BEGUN] = {}
     description: list[bytes] = []
 
     async def describe(call: Call) -> web.Response:

@@ -64,16 +64,25 @@ class Crowd:
         Raises:
             SandboxResourceExhaustedError: there are as many as there may be.
         """
-        if len(self._busy) >= TENANT_SHARE * LEAST and len(self._busy) >= TENANT_SHARE * self.most():
+        if self.is_large:
             self._refuse(request, caller)
-        self._busy[request.protocol] = caller.tenant
-        self._of_tenant[caller.tenant] += 1
-        self._idle_since.pop(request.protocol, None)
+        self.take_in(request.protocol, caller)
 
-    def end(self, request: web.Request) -> None:
+    @property
+    def is_large(self) -> bool:
+        """Whether there are so many that it depends on the request whether it may be one more."""
+        return len(self._busy) >= TENANT_SHARE * LEAST and len(self._busy) >= TENANT_SHARE * self.most()
+
+    def take_in(self, connection: object, caller: Caller) -> None:
+        """A request is under way on this connection, whatever it is."""
+        self._busy[connection] = caller.tenant
+        self._of_tenant[caller.tenant] += 1
+        self._idle_since.pop(connection, None)
+
+    def end(self, connection: object) -> None:
         """It was answered, or its caller has gone."""
-        if request.protocol in self._busy:
-            tenant = self._busy.pop(request.protocol)
+        if connection in self._busy:
+            tenant = self._busy.pop(connection)
             self._of_tenant[tenant] -= 1
             if not self._of_tenant[tenant]:
                 del self._of_tenant[tenant]

@@ -70,6 +70,10 @@ class Guard:
         self._hosts = {name.lower() for name in named if not name.startswith("*.")}
         self._domains = tuple(name[1:].lower() for name in named if name.startswith("*."))
 
+    def knows(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether this is a connection over a Unix socket of which a request was let in."""
+        return transport in self._known
+
     async def check(self, request: web.Request) -> Caller:
         """See whether a request may come in, and who asks.
 

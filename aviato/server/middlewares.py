@@ -101,7 +101,7 @@ def make_middleware(guard: Guard, crowd: Crowd) -> Callable[..., Awaitable[web.S
             log.exception("%s %s failed", request.method, request.path)
             return error_response(AviatoError("the server failed; its log says why", reason="internal", is_infrastructure=True))
         finally:
-            crowd.end(request)
+            crowd.end(request.protocol)
 
     return middleware
 

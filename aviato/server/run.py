@@ -20,6 +20,7 @@ from aiohttp import web
 from aviato.server import http_log
 from aviato.server.app import make_app
 from aviato.server.crowd import BACKLOG, Crowd, backlog
+from aviato.server.door import Desk
 from aviato.server.guard import Guard
 from aviato.server.handshakes import TlsListener
 from aviato.server.host import dump_no_core, give_memory_back, raise_open_files
@@ -111,8 +112,10 @@ async def serve(
     if listeners.tls is not None:
         guard.set_certificate_names(listeners.tls.names())
     crowd = Crowd()
+    app = make_app(service, guard, crowd)
+    desk = Desk(app, service, guard, crowd)
     runner = web.AppRunner(
-        make_app(service, guard, crowd),
+        app,
         handler_cancellation=True,
         access_log=None,
         shutdown_timeout=CONNECTION_SECONDS,
@@ -132,7 +135,7 @@ async def serve(
     if listeners.tls is not None:
         beside.append(asyncio.create_task(listeners.tls.keep_fresh(guard.set_certificate_names), name="certificate"))
     try:
-        listening = await accept(runner, listeners, crowd)
+        listening = await accept(runner, listeners, crowd, desk)
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
         _unlink(listeners.path)
@@ -146,6 +149,7 @@ async def serve(
             task.cancel()
         if wandb is not None:
             await wandb.close()
+        await desk.close(CONNECTION_SECONDS)
         await runner.cleanup()
 
 
@@ -194,15 +198,24 @@ async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float 
 
 
 async def accept(
-    runner: web.AppRunner, listeners: Listeners, crowd: Crowd | None = None
+    runner: web.AppRunner, listeners: Listeners, crowd: Crowd | None = None, desk: Desk | None = None
 ) -> list[asyncio.AbstractServer | TlsListener]:
-    """Let connections come to an application that is set up, over TLS where that is TCP's."""
+    """Let connections come to an application that is set up, over TLS where that is TCP's.
+
+    Args:
+        runner: of the application.
+        listeners: where they come.
+        crowd: counts them.
+        desk: has the doors of Unix sockets; None is none.
+    """
     loop = asyncio.get_running_loop()
     found: list[asyncio.AbstractServer | TlsListener] = []
     for listener in listeners.sockets:
         server = runner.server
         assert server is not None
         make = server if crowd is None else crowd.watched(server)
+        if desk is not None and listener.family == socket.AF_UNIX:
+            make = desk.doors(make)
         if listener.family == socket.AF_UNIX or listeners.tls is None:
             found.append(await loop.create_server(make, sock=listener, backlog=backlog()))
             continue

@@ -17,9 +17,11 @@ import pytest
 from aiohttp import web
 
 from aviato.server.app import make_app
+from aviato.server.crowd import Crowd
+from aviato.server.door import Desk
 from aviato.server.folders import Folder
 from aviato.server.guard import Guard
-from aviato.server.run import listen_unix
+from aviato.server.run import Listeners, accept, listen_unix
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
 from aviato.wire.frames import FrameDecoder, FrameType
@@ -105,15 +107,22 @@ async def _serving(folder, backend, *, secrets=None, **settings):
     """A server on a Unix socket; yields `(service, client, socket path)`."""
     folder.make()
     service = Service(ServerSettings(**settings), folder, backend, secrets)
-    runner = web.AppRunner(make_app(service, Guard()), handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    guard, crowd = Guard(), Crowd()
+    app = make_app(service, guard, crowd)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+    desk = Desk(app, service, guard, crowd)
     await runner.setup()
     path = os.path.join(folder.path, "sock")
-    await web.SockSite(runner, listen_unix(path)).start()
+    [listening] = await accept(runner, Listeners(sockets=[listen_unix(path)]), crowd, desk)
     try:
         # Connections are closed after use, so that descriptors can be counted.
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0, force_close=True)) as http:
-            yield service, Client(http), path
+            client = Client(http)
+            client.desk = desk
+            yield service, client, path
     finally:
+        listening.close()
+        await desk.close(0.5)
         await runner.cleanup()
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from aviato.server.memory import lent
 from aviato.server.peers import Asker
-from aviato.server.routes.streaming import stream_exec, stream_run
+from aviato.server.routes.streaming import BEGUN, stream_exec, stream_run
 from aviato.server.routes.table import OCTETS, Call, Route, done
 from aviato.wire.base import RequestModel
 from aviato.wire.execution import (
@@ -46,6 +46,8 @@ class StdinQuery(RequestModel):
 
 async def start(call: Call) -> web.StreamResponse:
     """Run a command or join it."""
+    if (begun := call.request.app[BEGUN].pop(call.request.protocol, None)) is not None:
+        return await stream_exec(call.request, *begun)
     memory = lent(call.request)
     with memory or nullcontext():  # Until it is passed on.
         feed = call.service.execs.start(call.path("sandbox_id"), call.body, memory)

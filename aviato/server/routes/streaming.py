@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
@@ -34,10 +34,33 @@ WHOLE_FILE_BYTES = 256 << 10
 KEEPALIVE_SECONDS = 15.0
 
 
-async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed) -> web.StreamResponse:
-    """Send a command's frames: at once if it ends quickly, else as they come."""
+class Begun(NamedTuple):
+    """A command that has begun, see `server.door`, and goes on with the request that comes over the same connection.
+
+    Attributes:
+        feed: of it; who answers the request closes it.
+        held: what it has said so far.
+    """
+
+    feed: ExecFeed | LeftFeed
+    held: bytes
+
+
+BEGUN: web.AppKey[dict[object, Begun]] = web.AppKey("begun", dict)
+"""By the connection's protocol."""
+
+
+async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed, held: bytes | None = None) -> web.StreamResponse:
+    """Send a command's frames: at once if it ends quickly, else as they come.
+
+    Args:
+        request: asks for it.
+        feed: of the command.
+        held: what it has said in the first moment, if that was waited for.
+    """
     try:
-        held = await hold_back(feed, HOLD_BACK_SECONDS)
+        if held is None:
+            held = await hold_back(feed, HOLD_BACK_SECONDS)
         if not feed.over or len(held) > HOLD_BACK_BYTES:
             return await _stream(request, feed, held)
         return await _send_whole(request, held)  # Here, so that the client need not wait for what is done at the end.

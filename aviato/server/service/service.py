@@ -110,6 +110,11 @@ class Service:
         if self._opened is not None and not self._opened.done():
             await asyncio.shield(self._opened)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` has nothing to wait for."""
+        return not self.polls.closing and (self._opened is None or self._opened.done())
+
     def check_able(self) -> None:
         """See whether sandboxes can run here.
 
