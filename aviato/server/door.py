@@ -1,7 +1,7 @@
-"""The Unix socket's door: a command of our own client is answered here if it ends at once, and everything else by aiohttp.
+"""The Unix socket's door: what our own client asks for most is answered here where that is short, all else by aiohttp.
 
-For a command that does nothing, aiohttp takes a third of what the server takes. Its client says the same head each time, so a
-request is known by its whole head; what is not known, does not end at once, or fails, goes to aiohttp as it came.
+Of a command that does nothing, and of a file, aiohttp takes a third of what the server takes. Our client says its heads always
+in the same way, so a request is known by its head; what is not known, not small or not over at once goes to aiohttp as it came.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from aviato.exceptions import AviatoError
 from aviato.server.callers import OPERATOR
 from aviato.server.middlewares import error_response
+from aviato.server.routes import short
 from aviato.server.routes.streaming import BEGUN, HOLD_BACK_BYTES, HOLD_BACK_SECONDS, Begun, hold_back
-from aviato.server.routes.table import parse_body
-from aviato.wire.execution import FRAMES_CONTENT_TYPE, ExecRequest
-from aviato.wire.ids import SANDBOX_ID
+from aviato.wire.execution import FRAMES_CONTENT_TYPE
 from aviato.wire.version import PID_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from aiohttp import web
     from aiohttp.web_protocol import RequestHandler
@@ -37,17 +35,10 @@ log = logging.getLogger(__name__)
 
 MOST_HEADS = 1024
 """So many are remembered: of one sandbox's commands, those of the same size have the same."""
+LONGEST_HEAD_BYTES = 16 << 10
 AIOHTTP_SECONDS = 600.0
 """After so long one goes to aiohttp again, which else would take the connection for one that nobody uses."""
-_HEAD = re.compile(
-    rf"POST /v1/sandboxes/({SANDBOX_ID.pattern})/execs HTTP/1\.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
-    r"Content-Type: application/json\r\nContent-Length: ([1-9][0-9]{0,5})".encode()
-)
-
-
-class _Known(NamedTuple):
-    sandbox_id: str
-    size_bytes: int
+_END = b"\r\n\r\n"
 
 
 class Desk:
@@ -66,45 +57,50 @@ class Desk:
         self.crowd = crowd
         self.begun = app[BEGUN]
         self.answering: set[asyncio.Task[None]] = set()
-        self._heads: dict[bytes, _Known] = {}
-        self._common = f"{WIRE_HEADER}: {WIRE_VERSION}\r\n{PID_HEADER}: {os.getpid()}\r\nContent-Length: "
-        self._whole = f"HTTP/1.1 200 OK\r\nContent-Type: {FRAMES_CONTENT_TYPE}\r\n{self._common}".encode()
+        self._heads: dict[bytes, short.Head] = {}
+        self._common = f"{WIRE_HEADER}: {WIRE_VERSION}\r\n{PID_HEADER}: {os.getpid()}\r\n"
+        self._frames = f"HTTP/1.1 200 OK\r\nContent-Type: {FRAMES_CONTENT_TYPE}\r\n{self._common}Content-Length: ".encode()
 
     def doors(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """The maker of doors, each before a protocol of aiohttp's."""
         return lambda: Door(self, cast("RequestHandler", make()))
 
-    def known(self, data: bytes) -> tuple[str, bytes] | None:
-        """The sandbox and the body of a whole request for a command, said as our client does; None for whatever else."""
-        head, end, body = data.partition(b"\r\n\r\n")
-        if not end:
+    def known(self, data: bytes) -> tuple[short.Head, bytes] | None:
+        """Head and body of one whole request, or what comes before a body that follows; None for whatever else."""
+        position = data.find(_END, 0, LONGEST_HEAD_BYTES)
+        if position < 0:
             return None
-        known = self._heads.get(head)
-        if known is None:
-            found = _HEAD.fullmatch(head)
-            if found is None:
+        line, body = data[: position + 2], data[position + 4 :]
+        head = self._heads.get(line)
+        if head is None:
+            head = short.read_head(line)
+            if head is None:
                 return None
-            known = _Known(found[1].decode(), int(found[2]))
-            if len(self._heads) >= MOST_HEADS:
-                self._heads.clear()
-            self._heads[head] = known
-        return (known.sandbox_id, body) if len(body) == known.size_bytes else None
+            if head.key is None:
+                if len(self._heads) >= MOST_HEADS:
+                    self._heads.clear()
+                self._heads[line] = head
+        return (head, body) if len(body) == head.size_bytes or (not body and head.is_followed) else None
 
     def whole(self, frames: bytes) -> bytes:
         """The answer to a command that has ended."""
-        return b"%b%d\r\n\r\n%b" % (self._whole, len(frames), frames)
+        return b"%b%d\r\n\r\n%b" % (self._frames, len(frames), frames)
+
+    def answer(self, status: str, headers: str, body: bytes | None) -> bytes:
+        """Any answer."""
+        size = "" if body is None else f"Content-Length: {len(body)}\r\n"
+        return f"HTTP/1.1 {status}\r\n{headers}{self._common}{size}\r\n".encode("latin-1") + (body or b"")
 
     def error(self, error: AviatoError) -> bytes:
-        """The answer to one that came to no result, as aiohttp would give it."""
+        """The answer to what came to no result, as aiohttp would give it."""
         response = error_response(error)
         body = response.body
         assert isinstance(body, bytes)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items() if name != "Content-Length")
-        head = f"HTTP/1.1 {response.status} {response.reason}\r\n{lines}{self._common}{len(body)}\r\n\r\n"
-        return head.encode("latin-1") + body
+        lines = (f"{name}: {value}\r\n" for name, value in response.headers.items() if name != "Content-Length")
+        return self.answer(f"{response.status} {response.reason}", "".join(lines), body)
 
     async def close(self, seconds: float) -> None:
-        """Wait for those that are answered here: they end at once, or go to aiohttp."""
+        """Wait for what is answered here."""
         if self.answering:
             await asyncio.wait(self.answering, timeout=seconds)
 
@@ -123,6 +119,8 @@ class Door(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._body: asyncio.Future[bytes] | None = None
+        """What follows a head that is known."""
         self._held: list[bytes] = []
         """What came before the answer to what came before it."""
         self._within = False
@@ -137,9 +135,11 @@ class Door(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended; what is answered here ends by itself, in a moment."""
+        """It has ended."""
         self._transport = None
         self._held = []
+        if self._answering is not None:
+            self._answering.cancel()
         self._inner.connection_lost(exc)
         self._forget()
 
@@ -158,6 +158,11 @@ class Door(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """A request, or a piece of one."""
         if self._answering is not None:
+            if self._body is not None and not self._body.done():
+                self._body.set_result(data[:1])
+                data = data[1:]
+                if not data:
+                    return
             # Our client does not do so.
             self._held.append(data)
             if self._transport is not None:
@@ -194,49 +199,79 @@ class Door(asyncio.Protocol):
             waiter = getattr(self._inner, "_waiter", None)
             self._within = waiter is not None and not waiter.done()
 
-    def _begin(self, sandbox_id: str, body: bytes, data: bytes) -> bool:
-        """Begin the command; False where aiohttp shall see what is wrong."""
-        desk = self._desk
-        try:
-            request = cast("ExecRequest", parse_body(ExecRequest, body))
-            feed = desk.service.execs.start(sandbox_id, request)
-        except AviatoError:
-            return False
-        desk.crowd.take_in(self._inner, OPERATOR)
-        self._answering = self._loop.create_task(self._answer(feed, data))
-        desk.answering.add(self._answering)
+    def _begin(self, head: short.Head, body: bytes, data: bytes) -> bool:
+        """Begin with a request; False where aiohttp shall see what is wrong with it."""
+        transport, service = self._transport, self._desk.service
+        assert transport is not None
+        answering: Coroutine[None, None, bytes | None]
+        if head.kind == short.EXEC:
+            feed = short.start_exec(service, head, body)
+            if feed is None:
+                return False
+            answering = self._command(feed)
+        elif head.kind == short.READ:
+            answering = self._file(short.read(service, head, transport))
+        else:
+            if not body and head.size_bytes:
+                self._body = self._loop.create_future()
+            given = body if self._body is None else self._following(self._body)
+            answering = self._file(short.write(service, head, transport, given))
+        self._desk.crowd.take_in(self._inner, OPERATOR)
+        self._answering = self._loop.create_task(self._answer(answering, data))
+        self._desk.answering.add(self._answering)
         return True
 
-    async def _answer(self, feed: ExecFeed | LeftFeed, data: bytes) -> None:
+    async def _answer(self, answering: Coroutine[None, None, bytes | None], data: bytes) -> None:
         said: bytes | None = None
+        try:
+            try:
+                said = await answering
+            except AviatoError as error:
+                said = self._desk.error(error)
+            except Exception:
+                log.exception("a request failed at the door, and goes to aiohttp")
+            if self._body is not None:
+                # Else it would be taken for what comes after the answer.
+                data += await self._body
+        finally:
+            self._body = None
+            self._over(said, data)
+
+    async def _command(self, feed: ExecFeed | LeftFeed) -> bytes | None:
+        goes_on = False
         try:
             held = await hold_back(feed, HOLD_BACK_SECONDS)
             if feed.over and len(held) <= HOLD_BACK_BYTES:
-                said = self._desk.whole(held)
-            else:
+                return self._desk.whole(held)
+            if self._transport is not None:
                 self._desk.begun[self._inner] = Begun(feed, held)
-        except AviatoError as error:
-            said = self._desk.error(error)
-        except Exception:
-            log.exception("a command failed at the door, and is asked for again")
+                goes_on = True
+            return None
         finally:
-            self._over(feed, said, data)
+            if not goes_on:
+                feed.close()
 
-    def _over(self, feed: ExecFeed | LeftFeed, said: bytes | None, data: bytes) -> None:
-        answering, self._answering = self._answering, None
-        if answering is not None:
-            self._desk.answering.discard(answering)
+    async def _file(self, answering: Coroutine[None, None, short.Answer | None]) -> bytes | None:
+        answer = await answering
+        return None if answer is None else self._desk.answer(*answer)
+
+    @staticmethod
+    async def _following(body: asyncio.Future[bytes]) -> AsyncIterator[bytes]:
+        yield await body
+
+    def _over(self, said: bytes | None, data: bytes) -> None:
+        if self._answering is not None:
+            self._desk.answering.discard(self._answering)
+            self._answering = None
         self._desk.crowd.end(self._inner)
         transport = self._transport
-        if said is not None and transport is not None and not transport.is_closing():
-            transport.write(said)
-        if self._inner not in self._desk.begun:
-            feed.close()
         if transport is None:
             self._forget()
             return
         if said is None:
             self._pass_on(data)
+        elif not transport.is_closing():
+            transport.write(said)
         if self._held:
             held, self._held = self._held, []
             transport.resume_reading()

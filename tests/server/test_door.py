@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import secrets
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from aviato import AsyncClient
 from aviato.server import door
 from aviato.server.backends.registry import make_backend
+from aviato.server.routes import short
+from aviato.transport.memory import F_ADD_SEALS
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
-from aviato.wire.version import PID_HEADER, WIRE_HEADER, WIRE_VERSION
+from aviato.wire.memory import BYTES_HEADER, MEMORY_HEADER, READY, SEALS, SIZE
+from aviato.wire.version import KEY_HEADER, PID_HEADER, WIRE_HEADER, WIRE_VERSION
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +46,37 @@ def request_of(sandbox_id, *command, host="localhost", **fields):
     """As our client says it; with another host it is a stranger's."""
     body = json.dumps({"exec_id": new_exec_id(), "command": list(command), **fields}).encode()
     return head_of(sandbox_id, len(body), host=host) + body
+
+
+def file_request(method, sandbox_id, path, content=None, *, host="localhost", key=None, memory=None, **query):
+    """As our client says it."""
+    head = f"{method} /v1/sandboxes/{sandbox_id}/files?{urlencode({'path': path, **query})} HTTP/1.1\r\nHost: {host}\r\n"
+    head += f"{WIRE_HEADER}: {WIRE_VERSION}\r\n"
+    if key is not None:
+        head += f"{KEY_HEADER}: {key}\r\n"
+    if memory is not None:
+        head += f"{MEMORY_HEADER}: {memory}\r\n"
+    if content is not None:
+        head += f"Content-Type: application/octet-stream\r\nContent-Length: {len(content)}\r\n"
+    return f"{head}\r\n".encode() + (content or b"")
+
+
+class Lent:
+    """Memory of this process, which is the one that connects."""
+
+    def __init__(self, content=b""):
+        secret = secrets.token_hex(16)
+        self.fd = os.memfd_create(f"aviato-{secret}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, SIZE)
+        fcntl.fcntl(self.fd, F_ADD_SEALS, SEALS)
+        os.pwrite(self.fd, content, 0)
+        self.name = f"{self.fd}.{secret}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        os.close(self.fd)
 
 
 class Connection:
@@ -310,3 +347,165 @@ async def test_a_server_that_goes_answers_what_is_at_the_door(server, connect, p
     await until(lambda: server.desk.answering)
     await server.desk.close(5)
     assert result_of((await connection.answer())[2]) == (b"x\n", 0)
+
+
+async def test_small_files_are_answered_at_the_door(server, connect):
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+    for path, content in (
+        ("a", b"x" * 1000),
+        ("d/ü +%&=", b"\0\n\r\n\r\n"),
+        ("a", b""),
+        ("/tmp/\udc80".encode("utf-8", "replace"), b"y"),
+    ):
+        written = file_request("PUT", sandbox_id, path, content, key=secrets.token_hex(8), mode="640")
+        status, headers, body = await connection.ask(written)
+        assert (status, by_door(headers), body) == (204, True, b"")
+        found = [await connection.ask(file_request("GET", sandbox_id, path, host=host)) for host in ("localhost", "other")]
+        assert [(status, by_door(headers), body) for status, headers, body in found] == [
+            (200, True, content),
+            (200, False, content),
+        ]
+        ours, theirs = ({n: v for n, v in headers.items() if n not in ("Date", "Server")} for _, headers, _ in found)
+        assert ours == theirs and ours["Aviato-File-Mode"] == "640"
+    # Large ones are not.
+    large = b"z" * 300_000
+    assert (await connection.ask(file_request("PUT", sandbox_id, "large", large, key="k1")))[0] == 204
+    status, headers, body = await connection.ask(file_request("GET", sandbox_id, "large"))
+    assert (status, by_door(headers), body) == (200, False, large)
+    assert by_door((await connection.ask(file_request("GET", sandbox_id, "a")))[1])
+
+
+async def test_errors_of_files_are_the_same(server, connect):
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+
+    async def both(method, path, *more, where=sandbox_id, **fields):
+        found = []
+        for host in ("localhost", "other"):
+            status, headers, body = await connection.ask(file_request(method, where, path, *more, host=host, **fields))
+            error = json.loads(body)["error"]
+            found.append((status, headers["Content-Type"], error["code"], error["reason"], error.get("filepath")))
+            if host == "localhost":
+                door_said = by_door(headers)
+        assert found[0] == found[1]
+        return found[0][0], found[0][3], door_said
+
+    assert await both("GET", "not/there") == (422, "no_such_file", True)
+    assert await both("GET", "/tmp") == (422, "is_a_directory", True)
+    assert await both("PUT", "/tmp", b"x") == (422, "is_a_directory", True)
+    assert (await both("PUT", "/usr/x", b"x", key="k"))[::2] == (422, True)
+    assert await both("GET", "a", where=new_sandbox_id()) == (404, "sandbox_not_found", True)
+    assert await both("PUT", "a", b"x", offset=1) == (400, "invalid", True)
+    assert await both("PUT", "a", b"x", mode="9") == (400, "invalid", False)
+    assert await both("GET", "") == (400, "invalid", False)
+    assert await both("PUT", "a", READY, memory_bytes=10, memory="3." + "0" * 32) == (400, "memory", False)
+    twice = file_request("GET", sandbox_id, "a").replace(b"?path=a", b"?path=a&path=b")
+    assert (await connection.ask(twice))[0] == 400
+
+
+async def test_a_file_by_memory(server, connect):
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+    content = os.urandom(300_000)
+    for size in (300_000, 1, 0):
+        with Lent(content) as lent:
+            request = file_request("PUT", sandbox_id, "f", READY, key=secrets.token_hex(8), memory=lent.name, memory_bytes=size)
+            connection.send(request[:-1])
+            await until(lambda: server.desk.answering)
+            await asyncio.sleep(0.05)
+            assert server.desk.answering
+            # And the next request at once, which is not how our client does it.
+            connection.send(READY + request_of(sandbox_id, "wc", "-c", "f"))
+            status, headers, _ = await connection.answer()
+            assert (status, by_door(headers)) == (204, True)
+            os.pwrite(lent.fd, bytes(len(content)), 0)
+            assert result_of((await connection.answer())[2])[0] == b"%d f\n" % size
+            status, headers, body = await connection.ask(file_request("GET", sandbox_id, "f", memory=lent.name))
+            assert (status, by_door(headers), BYTES_HEADER in headers) == (200, True, size > 1)
+            assert (body or os.pread(lent.fd, int(headers.get(BYTES_HEADER, 0)), 0)) == content[:size]
+            whole = file_request("PUT", sandbox_id, "g", READY, key=secrets.token_hex(8), memory=lent.name, memory_bytes=size)
+            assert (await connection.ask(whole))[0] == 204
+
+
+@pytest.mark.parametrize(("there", "path", "expected"), [(True, "/tmp", 422), (False, "f", 404)])
+async def test_an_error_comes_behind_what_follows_the_head(server, connect, there, path, expected):
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+    where = sandbox_id if there else new_sandbox_id()
+    with Lent(b"x") as lent:
+        connection.send(file_request("PUT", where, path, READY, key="k", memory=lent.name, memory_bytes=1)[:-1])
+        with pytest.raises(TimeoutError):
+            await connection.answer(0.2)
+        connection.send(READY)
+        status, headers, _ = await connection.answer()
+        assert (status, by_door(headers)) == (expected, True)
+    assert by_door((await connection.ask(file_request("GET", sandbox_id, "f")))[1])
+
+
+def test_only_heads_of_our_own_client_are_known():
+    sandbox_id = new_sandbox_id()
+    name = f"7.{'a' * 32}"
+    good = [
+        head_of(sandbox_id, 5),
+        file_request("GET", sandbox_id, "a b/ü", memory=name),
+        file_request("PUT", sandbox_id, "a", b"x", key="k", mode="644"),
+        file_request("PUT", sandbox_id, "a", READY, key="k", memory=name, memory_bytes=3),
+    ]
+    heads = [request.partition(b"\r\n\r\n")[0] + b"\r\n" for request in good]
+    assert [short.read_head(head).kind for head in heads] == [short.EXEC, short.READ, short.WRITE, short.WRITE]
+    assert [short.read_head(head).size_bytes for head in heads] == [5, 0, 1, 1]
+    assert [short.read_head(head).is_followed for head in heads] == [False, False, False, True]
+    assert short.read_head(heads[1]).query.path == "a b/ü"
+    wrong = [
+        heads[0].replace(b"HTTP/1.1", b"HTTP/1.0"),
+        heads[0].replace(b"localhost", b"localhost:80"),
+        heads[0].replace(b"Content-Length", b"content-length"),
+        heads[0].replace(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+        heads[0].replace(b"Content-Length: 5", b"Content-Length: +5"),
+        heads[0].replace(b"Content-Length: 5", b"Content-Length: 5000000"),
+        heads[0].replace(b"Aviato-Wire: 1", b"Aviato-Wire: 2"),
+        heads[0].replace(b"json", b"text"),
+        heads[0].replace(b"Content-Type", b"Aviato-Memory: " + name.encode() + b"\r\nContent-Type"),
+        heads[0].replace(b"Content-Type", b"Idempotency-Key: k\r\nContent-Type"),
+        heads[0].replace(b"/execs", b"/execs?detach=1"),
+        heads[0].replace(b"sb-", b"sb_"),
+        heads[0] + b"Connection: close\r\n",
+        heads[0] + b" folded\r\n",
+        heads[1].replace(b"GET", b"HEAD"),
+        heads[1].replace(b"?path", b"?offset=0&paths"),
+        heads[1].replace(b"path=", b"path=x&path="),
+        heads[1].replace(b"path=a", b"path=%ff"),
+        heads[1].replace(b"path=a", b"path=\xff"),
+        heads[2].replace(b"octet-stream", b"json"),
+        heads[2].replace(b"mode=644", b"mode=9"),
+    ]
+    assert all(head not in heads and short.read_head(head) is None for head in wrong)
+
+
+async def test_a_writer_that_goes_leaves_what_was_there(server, connect):
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+    assert (await connection.ask(file_request("PUT", sandbox_id, "f", b"old", key="k0")))[0] == 204
+    with Lent(b"new") as lent:
+        connection.send(file_request("PUT", sandbox_id, "f", READY, key="k1", memory=lent.name, memory_bytes=3)[:-1])
+        await until(lambda: server.desk.answering)
+        await asyncio.sleep(0.05)
+        connection.writer.transport.abort()
+        await until(lambda: not server.desk.answering)
+    assert not server.desk.crowd._busy
+    status, _, body = await (await connect()).ask(file_request("GET", sandbox_id, "f"))
+    assert (status, body) == (200, b"old")
+    assert result_of((await (await connect()).ask(request_of(sandbox_id, "ls", "-A")))[2])[0] == b"f\n"
+
+
+async def test_our_own_client_writes_and_reads_at_the_door(server, folder, monkeypatch):
+    said = []
+    monkeypatch.setattr(server.desk, "answer", lambda *what, answer=server.desk.answer: said.append(what) or answer(*what))
+    async with AsyncClient(base_url=f"unix://{folder.path}/sock") as client, await client.sandbox() as sandbox:
+        for size in (0, 100, 1 << 20, 1 << 20, 1 << 20):
+            content = os.urandom(size)
+            await sandbox.write_file("f", content)
+            assert await sandbox.read_file("f") == content
+    kinds = [status for status, *_ in said]
+    assert kinds.count("204 No Content") >= 3 and kinds.count("200 OK") >= 3

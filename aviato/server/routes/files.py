@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
 from pydantic import Field
@@ -16,6 +16,12 @@ from aviato.wire.base import RequestModel
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, FileList, FilePart, FileStat
 from aviato.wire.memory import BYTES_HEADER, MOST_BYTES
 from aviato.wire.sandboxes import Text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.memory import Memory
+    from aviato.server.service import Service
 
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Path = Annotated[Text, Field(min_length=1, max_length=4096)]
@@ -65,9 +71,7 @@ async def read(call: Call) -> web.StreamResponse:
             call.path("sandbox_id"), query.path, offset=query.offset, version=query.version, memory=memory
         )
         async with reading as (stat, pieces):
-            headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
-            if "version" in stat:
-                headers[FILE_VERSION_HEADER] = stat["version"]
+            headers = read_headers(stat)
             if "memory_bytes" in stat:
                 return web.Response(headers={**headers, BYTES_HEADER: str(stat["memory_bytes"])}, content_type=OCTETS)
             return await stream_file(call.request, pieces, headers, stat["size_bytes"] - query.offset)
@@ -76,19 +80,52 @@ async def read(call: Call) -> web.StreamResponse:
 async def write(call: Call) -> web.Response:
     """Take a file."""
     query: WriteQuery = call.query
-    write, sandbox_id = call.service.files.write, call.path("sandbox_id")
-    mode, part = None if query.mode is None else int(query.mode, 8), _part(query, call.key)
-    if query.memory_bytes is None:
-        await write(sandbox_id, query.path, call.chunks(), mode=mode, size_bytes=call.request.content_length, part=part)
+    sandbox_id, key, size_bytes = call.path("sandbox_id"), call.key, query.memory_bytes
+    if size_bytes is None:
+        await write_file(call.service, sandbox_id, query, key, call.chunks(), call.request.content_length)
         return done()
-    call.caller.check_size(query.memory_bytes)
+    call.caller.check_size(size_bytes)
     if (memory := lent(call.request)) is None:
         raise refused()
     with memory:
         memory.ready = call.chunks()
-        chunks = memory.chunks(query.memory_bytes)
-        await write(sandbox_id, query.path, chunks, mode=mode, size_bytes=query.memory_bytes, part=part, memory=memory)
+        await write_file(call.service, sandbox_id, query, key, memory.chunks(size_bytes), size_bytes, memory)
     return done()
+
+
+def read_headers(stat: dict[str, Any]) -> dict[str, str]:
+    """What the head of an answer says of a file that is read, from what process 1 says of it."""
+    headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
+    if "version" in stat:
+        headers[FILE_VERSION_HEADER] = stat["version"]
+    return headers
+
+
+async def write_file(
+    service: Service,
+    sandbox_id: str,
+    query: WriteQuery,
+    key: str | None,
+    chunks: AsyncIterator[bytes],
+    size_bytes: int | None,
+    memory: Memory | None = None,
+) -> None:
+    """Write a file, or a part of it.
+
+    Args:
+        service: does it.
+        sandbox_id: where.
+        query: of the request.
+        key: by which a repeat is known.
+        chunks: its bytes.
+        size_bytes: how many, where that is known.
+        memory: where they lie, too.
+
+    Raises:
+        AviatoError: it was not written.
+    """
+    mode, part = None if query.mode is None else int(query.mode, 8), _part(query, key)
+    await service.files.write(sandbox_id, query.path, chunks, mode=mode, size_bytes=size_bytes, part=part, memory=memory)
 
 
 def _part(query: WriteQuery, key: str | None) -> FilePart | None:

@@ -1,0 +1,164 @@
+"""Answers that are short: what `server.door` says by itself, of the routes that are asked for most.
+
+Each does what its route does, and says None where that is not done in a moment, is not small, or is for aiohttp to tell.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+
+from aviato.exceptions import AviatoError
+from aviato.server.memory import lent_by
+from aviato.server.routes.files import ReadQuery, WriteQuery, read_headers, write_file
+from aviato.server.routes.streaming import WHOLE_FILE_BYTES
+from aviato.server.routes.table import OCTETS, parse_body
+from aviato.wire.base import RequestModel
+from aviato.wire.execution import ExecRequest
+from aviato.wire.ids import SANDBOX_ID
+from aviato.wire.memory import BYTES_HEADER, MEMORY_HEADER, READY
+from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator
+
+    from aviato.server.service import Service
+    from aviato.server.service.feed import ExecFeed
+    from aviato.server.service.left_feed import LeftFeed
+
+EXEC, READ, WRITE = "POST execs", "GET files", "PUT files"
+_QUERY = r"[0-9A-Za-z_.~%+&=-]*"
+_HEAD = re.compile(
+    rf"(?:(?P<exec>POST) /v1/sandboxes/(?P<exec_in>{SANDBOX_ID.pattern})/execs|"
+    rf"(?P<file>GET|PUT) /v1/sandboxes/(?P<file_in>{SANDBOX_ID.pattern})/files\?(?P<query>{_QUERY})) HTTP/1\.1\r\n"
+    rf"Host: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
+    rf"(?:{KEY_HEADER}: (?P<key>[0-9A-Za-z]{{1,64}})\r\n)?"
+    rf"(?:{MEMORY_HEADER}: (?P<memory>[0-9a-f.]{{1,64}})\r\n)?"
+    r"(?:Content-Type: (?P<type>[a-z/-]{1,40})\r\nContent-Length: (?P<size>[0-9]{1,6})\r\n)?".encode()
+)
+_TYPES = {EXEC: "application/json", READ: None, WRITE: OCTETS}
+_Model = TypeVar("_Model", bound=RequestModel)
+
+
+class Head(NamedTuple):
+    """What the head of a request says.
+
+    Attributes:
+        kind: `EXEC`, `READ` or `WRITE`.
+        sandbox_id: of its path.
+        query: of a file's path.
+        key: by which a repeat is known.
+        memory: the name of what is lent.
+        size_bytes: of its body.
+    """
+
+    kind: str
+    sandbox_id: str
+    query: ReadQuery | WriteQuery | None
+    key: str | None
+    memory: str | None
+    size_bytes: int
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its body comes behind it, when all is in the memory."""
+        return self.kind == WRITE and self.memory is not None and self.size_bytes == len(READY)
+
+
+class Answer(NamedTuple):
+    """What is said to a request; without a body, if that is None."""
+
+    status: str
+    headers: str
+    body: bytes | None
+
+
+def read_head(head: bytes) -> Head | None:
+    """The head of a request, as our own client says it; None for whatever else."""
+    found = _HEAD.fullmatch(head)
+    if found is None:
+        return None
+    said = {name: None if value is None else value.decode() for name, value in found.groupdict().items()}
+    kind = EXEC if said["exec"] else READ if said["file"] == "GET" else WRITE
+    if said["type"] != _TYPES[kind] or (kind == EXEC and (said["key"] or said["memory"])):
+        return None
+    query: ReadQuery | WriteQuery | None = None
+    if kind != EXEC:
+        text = said["query"] or ""
+        query = _query(ReadQuery, text) if kind == READ else _query(WriteQuery, text)
+        if query is None:
+            return None
+    sandbox_id = said["exec_in"] or said["file_in"]
+    assert sandbox_id is not None
+    return Head(kind, sandbox_id, query, said["key"], said["memory"], int(said["size"] or 0))
+
+
+def start_exec(service: Service, head: Head, body: bytes) -> ExecFeed | LeftFeed | None:
+    """Begin a command."""
+    try:
+        return service.execs.start(head.sandbox_id, cast("ExecRequest", parse_body(ExecRequest, body)))
+    except AviatoError:
+        return None
+
+
+async def read(service: Service, head: Head, transport: asyncio.BaseTransport) -> Answer | None:
+    """Read a file that is small, or has its place in the memory that is lent."""
+    query = cast("ReadQuery", head.query)
+    memory = None if head.memory is None else lent_by(head.memory, transport)
+    with memory or nullcontext():
+        reading = service.files.read(head.sandbox_id, query.path, offset=query.offset, version=query.version, memory=memory)
+        async with reading as (stat, pieces):
+            headers = "".join(f"{name}: {value}\r\n" for name, value in read_headers(stat).items())
+            if "memory_bytes" in stat:
+                return _octets(f"{headers}{BYTES_HEADER}: {stat['memory_bytes']}\r\n", b"")
+            content, most = b"", WHOLE_FILE_BYTES
+            if stat["size_bytes"] - query.offset > most:
+                return None
+            async for piece in pieces:
+                content += piece
+                if len(content) > most:
+                    return None
+            return _octets(headers, content)
+
+
+async def write(
+    service: Service, head: Head, transport: asyncio.BaseTransport, body: bytes | AsyncIterator[bytes]
+) -> Answer | None:
+    """Write a file whose bytes came with the request, or lie in the memory that is lent."""
+    query = cast("WriteQuery", head.query)
+    if query.memory_bytes is None:
+        if not isinstance(body, bytes):
+            return None
+        await write_file(service, head.sandbox_id, query, head.key, _one(body), head.size_bytes)
+        return Answer("204 No Content", "", None)
+    memory = None if head.memory is None else lent_by(head.memory, transport)
+    if memory is None:
+        return None
+    with memory:
+        memory.ready = _one(body) if isinstance(body, bytes) else body
+        await write_file(
+            service, head.sandbox_id, query, head.key, memory.chunks(query.memory_bytes), query.memory_bytes, memory
+        )
+    return Answer("204 No Content", "", None)
+
+
+def _octets(headers: str, body: bytes) -> Answer:
+    return Answer("200 OK", f"Content-Type: {OCTETS}\r\n{headers}", body)
+
+
+def _query(model: type[_Model], text: str) -> _Model | None:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
+        values: dict[str, Any] = dict(pairs)
+        return model.model_validate(values) if len(values) == len(pairs) else None
+    except (ValueError, ValidationError):
+        return None
+
+
+async def _one(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece
