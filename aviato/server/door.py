@@ -15,7 +15,7 @@ from aviato.exceptions import AviatoError
 from aviato.server.callers import OPERATOR
 from aviato.server.middlewares import error_response
 from aviato.server.routes import short
-from aviato.server.routes.streaming import BEGUN, HOLD_BACK_BYTES, HOLD_BACK_SECONDS, Begun, hold_back
+from aviato.server.routes.streaming import BEGUN, HOLD_BACK_BYTES, Begun, hold_back_exec
 from aviato.wire.execution import FRAMES_CONTENT_TYPE
 from aviato.wire.version import PID_HEADER, WIRE_HEADER, WIRE_VERSION
 
@@ -240,7 +240,7 @@ class Door(asyncio.Protocol):
     async def _command(self, feed: ExecFeed | LeftFeed) -> bytes | None:
         goes_on = False
         try:
-            held = await hold_back(feed, HOLD_BACK_SECONDS)
+            held = await hold_back_exec(feed)
             if feed.over and len(held) <= HOLD_BACK_BYTES:
                 return self._desk.whole(held)
             if self._transport is not None:

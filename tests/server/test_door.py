@@ -15,7 +15,7 @@ import pytest
 from aviato import AsyncClient
 from aviato.server import door
 from aviato.server.backends.registry import make_backend
-from aviato.server.routes import short
+from aviato.server.routes import short, streaming
 from aviato.transport.memory import F_ADD_SEALS
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -134,7 +134,7 @@ async def connect(server, folder):
 @pytest.fixture
 def patient(monkeypatch):
     """A machine that is busy takes longer for what ends at once."""
-    monkeypatch.setattr(door, "HOLD_BACK_SECONDS", 5.0)
+    monkeypatch.setattr(streaming, "HOLD_BACK_SECONDS", 5.0)
 
 
 def by_door(headers):
@@ -181,6 +181,39 @@ async def test_what_takes_longer_goes_on_with_what_it_has_said(server, connect):
     # And the connection is as good as before.
     status, headers, body = await connection.ask(request_of(sandbox_id, "echo", "c"))
     assert (status, result_of(body)) == (200, (b"c\n", 0))
+
+
+async def test_what_says_nothing_until_its_end_is_answered_once(server, connect, monkeypatch):
+    monkeypatch.setattr(streaming, "QUIET_SECONDS", 5.0)
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection = await connect()
+    status, headers, body = await connection.ask(request_of(sandbox_id, "sh", "-c", "sleep 0.05; exit 3"))
+    assert (status, by_door(headers), result_of(body)) == (200, True, (b"", 3))
+    status, headers, body = await connection.ask(request_of(sandbox_id, "/nowhere/x"))
+    assert (status, by_door(headers), result_of(body)[1]) == (200, True, 127)
+
+
+@pytest.mark.parametrize(
+    ("says", "quiet_seconds", "fields"),
+    [
+        ("echo a;", 30.0, {}),
+        ("echo a >&2;", 30.0, {}),
+        ("", 0.03, {}),
+        ("", 30.0, {"stdin": True}),
+        ("", 30.0, {"detach": True}),
+    ],
+)
+async def test_what_goes_on_is_heard_of_before(server, connect, monkeypatch, says, quiet_seconds, fields):
+    monkeypatch.setattr(streaming, "QUIET_SECONDS", quiet_seconds)
+    sandbox_id = (await server.running())["sandbox_id"]
+    connection, other = await connect(), await connect()
+    connection.send(request_of(sandbox_id, "sh", "-c", f"{says} until [ -e go ]; do sleep 0.01; done", **fields))
+    async with asyncio.timeout(10):
+        head = await connection.reader.readuntil(b"\r\n\r\n")
+        begun = await connection.reader.readuntil(b"started_at")
+    assert b"chunked" in head
+    assert begun
+    assert (await other.ask(file_request("PUT", sandbox_id, "go", b"", key="k")))[0] == 204
 
 
 async def test_errors_are_the_same(server, connect, patient):

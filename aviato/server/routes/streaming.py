@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 HOLD_BACK_SECONDS = 0.010
 """A command that ends in this time is answered by one response with its length."""
+QUIET_SECONDS = 0.06
+"""One that says nothing has so long: each answer that begins before the end wakes its client, and the server, twice."""
 HOLD_BACK_BYTES = 256 << 10
 RUN_HOLD_BACK_SECONDS = 0.25
 """Of a command that has a sandbox of its own nobody reads along."""
@@ -60,7 +62,7 @@ async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed, held: byt
     """
     try:
         if held is None:
-            held = await hold_back(feed, HOLD_BACK_SECONDS)
+            held = await hold_back_exec(feed)
         if not feed.over or len(held) > HOLD_BACK_BYTES:
             return await _stream(request, feed, held)
         return await _send_whole(request, held)  # Here, so that the client need not wait for what is done at the end.
@@ -110,14 +112,32 @@ async def _stream(request: web.Request, feed: ExecFeed | LeftFeed, held: bytes) 
     return response
 
 
-async def hold_back(feed: ExecFeed | LeftFeed, seconds: float) -> bytes:
-    """What arrives in the first moment. An error before anything else is raised, so that it gets a status of its own."""
+async def hold_back_exec(feed: ExecFeed | LeftFeed) -> bytes:
+    """What a command of a sandbox that stays says in the first moment. What it prints is never held for longer than that."""
+    held = await hold_back(feed, HOLD_BACK_SECONDS)
+    if feed.is_quiet:
+        held = await hold_back(feed, QUIET_SECONDS - HOLD_BACK_SECONDS, held, enough_bytes=1)
+        if not feed.is_quiet:
+            held = await hold_back(feed, HOLD_BACK_SECONDS, held)  # Most end with what they print.
+    return held
+
+
+async def hold_back(
+    feed: ExecFeed | LeftFeed, seconds: float, held: bytes = b"", *, enough_bytes: int = HOLD_BACK_BYTES
+) -> bytes:
+    """What arrives in so many seconds. An error before anything else is raised, so that it gets a status of its own.
+
+    Args:
+        feed: where it comes from.
+        seconds: for how long.
+        held: what has arrived before.
+        enough_bytes: of what arrives, that are not waited with.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    held = b""
-    while not (feed.over or feed.by_memory) and len(held) < HOLD_BACK_BYTES and (left := deadline - loop.time()) > 0:
+    deadline, enough_bytes = loop.time() + seconds, min(len(held) + enough_bytes, HOLD_BACK_BYTES)
+    while not (feed.over or feed.by_memory) and len(held) < enough_bytes and (left := deadline - loop.time()) > 0:
         try:
-            held += await feed.next(left, HOLD_BACK_BYTES - len(held))
+            held += await feed.next(left, enough_bytes - len(held))
         except AviatoError as error:
             if not held or cuts(error):
                 raise

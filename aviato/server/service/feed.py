@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 512 << 10
 """Of payload, that are put together for one write: larger blocks would be new memory each time."""
+_OUTPUT = (FrameType.DATA, FrameType.GAP, FrameType.LENT)
 LONGEST_COMMAND = 64 << 10
 """A longer one is not told to those who attach: a frame must hold it."""
 
@@ -193,6 +194,8 @@ class ExecFeed(Sending):
         for frame in frames:
             kind = frame.type
             payload = frame.payload
+            if kind in _OUTPUT:
+                self.is_quiet = False
             if kind == FrameType.DATA:
                 if self._results is not None:
                     self._unconfirmed.append(frame)
@@ -206,19 +209,25 @@ class ExecFeed(Sending):
             elif kind == FrameType.STARTED:
                 self.state.started = True
                 payload = self._started(payload)
+                self.is_quiet = self._is_plain()
             elif kind == FrameType.EXIT:
-                self.over = True
+                self.over, self.is_quiet = True, False
                 self.state.exit = ExecExit.model_validate_json(payload)
                 if self._results is not None:
                     result = _result(payload, self._unconfirmed, self.offsets)
                     self._results.offer(self.box.sandbox_id, self.state.exec_id, result)
             elif kind == FrameType.ERROR:
-                self.over = True
+                self.over, self.is_quiet = True, False
                 if not self._accepted:
                     raise from_wire(ErrorBody.model_validate_json(payload))
             parts.append(HEAD.pack(kind, frame.stream, 0, len(payload), frame.offset))
             parts.append(payload)
         return b"".join(parts)
+
+    def _is_plain(self) -> bool:
+        """Whether whoever reads has begun it, and has nothing to give to it once it runs."""
+        request = self.state.request
+        return not self.reader_id and request is not None and not (request.stdin or request.terminal or request.detach)
 
     def _acceptance(self) -> bytes:
         command = self.state.command if self.reader_id else None

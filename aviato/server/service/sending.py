@@ -18,12 +18,14 @@ class Sending:
         sending_since: by the loop's clock.
         cut: breaks the connection; who reads on comes back for the rest.
         by_memory: of large output only the places in memory are sent, which are worth sending at once.
+        is_quiet: it has begun and has said nothing yet, and its caller waits for what it says or for its end.
     """
 
     sending_bytes = 0
     sending_since = 0.0
     cut: Callable[[], None] | None = None
     by_memory = False
+    is_quiet = False
 
     @contextmanager
     def sending(self, size_bytes: int) -> Iterator[None]:
