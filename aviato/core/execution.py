@@ -25,7 +25,7 @@ from aviato.wire.frames import WIDE_WINDOW_BYTES, Frame, FrameError, FramePieces
 from aviato.wire.ids import EXEC_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
@@ -103,6 +103,8 @@ class Execution(ExecCalls):
         """Of the request that made the sandbox too, until it is read."""
         self._whole: bytes | None = None
         """All frames, where that went over a stream of such requests."""
+        self._confirm_whole: Callable[[], bool] | None = None
+        """Says over that stream that they have arrived."""
         self._ends_sandbox = False
         """The response that is being read is that one: its end is that of the sandbox."""
         self._reader_id = os.urandom(8).hex() if attached else ""
@@ -262,7 +264,7 @@ class Execution(ExecCalls):
         if whole is not None:
             if whole.type == FrameType.ERROR:
                 raise error_of(whole.payload)
-            self._whole = whole.payload
+            self._whole, self._confirm_whole = whole.payload, whole.confirm
             return
         try:
             response = await self._open("POST", "/v1/runs", body)
@@ -420,7 +422,11 @@ class Execution(ExecCalls):
         self._received(stdout, stderr, done=False)
 
     def _acknowledge_end(self) -> None:
-        self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
+        if self._confirm_whole is not None:
+            told = self._handle.presence.acknowledgements
+            told.received_by_stream(self._handle.sandbox_id, self.exec_id, self._confirm_whole)
+        else:
+            self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
 
     def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
         told, sandbox_id = self._handle.presence.acknowledgements, self._handle.sandbox_id

@@ -26,7 +26,7 @@ from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
-    from aviato.wire.frames import Frame
+    from aviato.transport.run_stream import RunAnswer
 
     Body = bytes | list[bytes] | tuple[bytes, ...] | AsyncIterable[bytes]
 
@@ -332,7 +332,7 @@ class HttpTransport:
         """What this loop lends the server, where it is on this machine and was asked before."""
         return self._pool().memories
 
-    async def ask_in_stream(self, body: bytes) -> Frame | None:
+    async def ask_in_stream(self, body: bytes) -> RunAnswer | None:
         """The answer to one of many runs, which go together; None: ask for it by itself, nothing has failed."""
         unix = self._pool().open_unix
         return None if unix is None else await unix.run_streams.ask(body, self.request_timeout_seconds)

@@ -7,11 +7,16 @@ when there are many at once, when the server says so. So nothing here is tried a
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from aviato.transport.answers import Chunks, parse_head
-from aviato.wire.frames import Frame, FrameDecoder, FrameType, encode
+from aviato.wire.frames import CONFIRMED_AT_ONCE, Frame, FrameDecoder, FrameType, encode
 from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PATH = "/v1/runs/stream"
 LARGEST_BYTES = 48 << 10
@@ -33,6 +38,20 @@ _OPENING = (
 ).encode()
 
 
+class RunAnswer(NamedTuple):
+    """What came of one.
+
+    Attributes:
+        type: RAN or ERROR.
+        payload: of that frame.
+        confirm: says that it has arrived; False if that has to be said in another way. None where it always has.
+    """
+
+    type: int
+    payload: bytes
+    confirm: Callable[[], bool] | None
+
+
 class RunStreams:
     """The stream of one loop to one socket, while there is something to ask.
 
@@ -49,8 +68,8 @@ class RunStreams:
         self._asked = 0
         self._last = 0.0
 
-    async def ask(self, body: bytes, seconds: float) -> Frame | None:
-        """The answer to one, a frame of type RAN or ERROR; None where it is to be asked for by itself.
+    async def ask(self, body: bytes, seconds: float) -> RunAnswer | None:
+        """The answer to one; None where it is to be asked for by itself.
 
         Args:
             body: of the request.
@@ -108,6 +127,8 @@ class RunStream(asyncio.BufferedProtocol):
         self._waiting: dict[int, tuple[asyncio.Future[Frame | None], float]] = {}
         """Those that have no answer, in the order in which they were asked, each with the moment at which it is given up."""
         self._asked = 0
+        self._arrived: list[int] = []
+        """Numbers that are confirmed at the end of the loop's turn."""
         self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._head = b""
@@ -124,7 +145,7 @@ class RunStream(asyncio.BufferedProtocol):
         """How many have no answer yet."""
         return len(self._waiting)
 
-    async def ask(self, body: bytes, seconds: float) -> Frame | None:
+    async def ask(self, body: bytes, seconds: float) -> RunAnswer | None:
         """See `RunStreams`."""
         assert self._transport is not None
         self._last = self._loop.time()
@@ -132,13 +153,14 @@ class RunStream(asyncio.BufferedProtocol):
         # Never used again: the answer to one that was given up may come at any time, and is nobody else's.
         self._asked = number = self._asked + 1
         self._waiting[number] = (coming, self._last + seconds)
-        frame = encode(FrameType.RUN, body, offset=number)
-        self._transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+        self._send(encode(FrameType.RUN, body, offset=number))
         try:
             found = await coming
         finally:
             self._waiting.pop(number, None)
-        return found if found is not None and (found.payload or found.type != FrameType.RAN) else None
+        if found is None or not (found.payload or found.type != FrameType.RAN):
+            return None
+        return RunAnswer(found.type, found.payload, partial(self._confirm, number) if found.stream else None)
 
     def close(self) -> None:
         """Close it; what is under way is asked for by itself."""
@@ -185,6 +207,25 @@ class RunStream(asyncio.BufferedProtocol):
         self.close()
 
     # -- inside
+
+    def _send(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+
+    def _confirm(self, number: int) -> bool:
+        """Say that an answer has arrived, together with others; False if this stream has ended."""
+        if not self.usable:
+            return False
+        if not self._arrived:
+            self._loop.call_soon(self._send_arrived)
+        self._arrived.append(number)
+        return True
+
+    def _send_arrived(self) -> None:
+        numbers, self._arrived = self._arrived, []
+        for start in range(0, len(numbers), CONFIRMED_AT_ONCE):
+            some = numbers[start : start + CONFIRMED_AT_ONCE]
+            self._send(encode(FrameType.CONFIRMED, struct.pack(f">{len(some)}Q", *some)))
 
     def _take_head(self, data: memoryview) -> memoryview:
         """What comes behind the head, once that is whole."""

@@ -6,7 +6,7 @@ A frame has a head of 16 bytes, big-endian, then its payload::
 
 `channel` is 0 between client and server (one exec a response); between server and supervisor it tells the requests that
 share the connection apart. `offset` is the position of the first payload byte in its stream; of a RUN it is a number that no
-other has, and of the RAN or ERROR that answers it the same.
+other has, and of the RAN or ERROR that answers it the same. `stream` of a RAN is 1 where a CONFIRMED can name it, else 0.
 
 This module is loaded by supervisors too: standard library only.
 """
@@ -25,6 +25,8 @@ INPUT_BYTES = 64 << 10
 """Input of up to so much comes with the request of its command; more is sent after it."""
 WIDE_WINDOW_BYTES = 4 << 20
 """So much of a stream may be on its way without being acknowledged, once as much was acknowledged."""
+CONFIRMED_AT_ONCE = 1000
+"""So many numbers a CONFIRMED has at most: a server handles all of it before it does anything else."""
 MAX_PAYLOAD_BYTES = 4 << 20
 """A longer payload than this is a protocol error; data frames are cut well below it. A command as long as
 Linux takes (2 MiB) fits."""
@@ -53,6 +55,8 @@ class FrameType(IntEnum):
     """All frames of that command; nothing: it takes longer or says more, and is asked for by a request of its own."""
     LENT = 10
     """As DATA, of bytes that lie in memory which the request has lent: where, and how many (`wire.memory.PLACE`)."""
+    CONFIRMED = 11
+    """The numbers of RAN frames of this stream that have arrived, 8 bytes each: their results need not be kept."""
 
     HELLO = 32
     REQUEST = 33

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.local import newborn
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.host_tree import Skeleton
@@ -92,6 +93,22 @@ async def test_what_is_writable(box):
         assert result.returncode != 0, path
     assert (await box.run("stat", "-c", "%a", "/tmp")).stdout == "1777\n"
     assert (await box.sh("umask; touch f; stat -c %a f; df -P / | tail -1")).stdout.startswith("0022\n644\noverlay ")
+
+
+async def test_the_layer_that_process_1_counts_has_no_way_out(box):
+    """Its mount was let go with the machine's, which must leave it connected to none of them."""
+    if os.geteuid():
+        pytest.skip("an ordinary user cannot look at the descriptors of process 1")
+    layer = os.open(f"/proc/{box.process_1}/fd/{newborn.LAYER}", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        assert (await box.sh("echo here > /workspace/x")).returncode == 0
+        assert sorted(os.listdir(layer)) == ["workspace"]
+        own, above = os.fstat(layer), os.stat("..", dir_fd=layer)
+        assert (above.st_dev, above.st_ino) == (own.st_dev, own.st_ino)
+        assert os.readlink(f"/proc/self/fd/{layer}") == "/"
+    finally:
+        os.close(layer)
+    assert "upper" not in (await box.run("cut", "-d ", "-f4,5", "/proc/self/mountinfo")).stdout
 
 
 async def test_devices(box):
@@ -187,13 +204,13 @@ async def test_ids(box):
     assert (await box.run("id")).stdout == "uid=0(root) gid=0(root) groups=0(root)\n" if os.geteuid() == 0 else True
     inner = (await box.run("cat", "/proc/self/uid_map")).stdout.split()
     assert inner == ["0", "0", "1"]
-    owner = os.stat(f"{box.backend._places.path(box.id)}/root").st_uid
+    owner = box.backend._places.owner(box.id)
     assert owner == os.geteuid() if os.geteuid() else owner >= 1_900_000_000
 
 
 async def test_each_has_an_id_of_its_own(make_box):
     async with make_box() as one, make_box() as two:
-        owners = {os.stat(f"{box.backend._places.path(box.id)}/root").st_uid for box in (one, two)}
+        owners = {box.backend._places.owner(box.id) for box in (one, two)}
     assert len(owners) == (2 if os.geteuid() == 0 else 1)
 
 
@@ -251,7 +268,7 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
         plan,
         "make_plan",
         lambda options: tuple(
-            step._replace(arguments=("nowhere", ".", "root", ())) if step.operation == "overlay" else step
+            step._replace(arguments=("nowhere", ".", ".", ())) if step.operation == "overlay" else step
             for step in real(options)
         ),
     )

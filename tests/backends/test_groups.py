@@ -61,6 +61,23 @@ async def test_only_who_names_memory_or_processors_has_one(make_box):
         assert group(box).exists() and group(box, "cpu").exists() == (VERSION == 2)
 
 
+async def test_of_those_that_are_killed_only_who_has_one_has_it_taken_away(make_box, monkeypatch):
+    looked, usual = [], groups.remove
+
+    def remove(sandbox_id, directories):
+        looked.append(sandbox_id)
+        usual(sandbox_id, directories)
+
+    monkeypatch.setattr(groups, "remove", remove)
+    async with make_box() as plain, make_box(limits={"memory": 512 * MIB}) as grouped:
+        backend = plain.backend
+        for box in (plain, grouped):
+            assert backend.kill(box.id)
+        assert await backend.destroy_all([plain.id, grouped.id]) == []
+        assert looked == [grouped.id] and not group(grouped).exists()
+        assert not {plain.id, grouped.id} & set(await backend.place_ids())
+
+
 async def test_the_supervisor_is_outside(make_box):
     async with make_box(limits={"memory": 512 * MIB}) as box:
         exec_id, running = box.start("sh", "-c", "sleep 20 & sleep 20")

@@ -85,15 +85,19 @@ def test_only_what_is_there_is_covered():
     assert step(steps, "cover_directory").arguments == (("/proc/acpi",), False)
 
 
+AT = "../sb-x"
+"""Its own directory, seen from inside that."""
+
+
 @pytest.mark.parametrize(
     ("changes", "layers", "owned"),
     [
-        ({"lower": None, "skeleton": "/a"}, ("/a", ".", "root"), ["root", "upper", "work"]),
-        ({"lower": None, "skeleton": "/a", "upper_in_memory": True}, ("/a", ".", "root"), ["root", "upper", "work"]),
-        ({"lower": None, "skeleton": "/a", "root": True}, ("root", ".", "root"), ["root", "upper", "work"]),
-        ({}, ("/images/a", ".", "root"), ["root", "upper", "work"]),
-        ({"root": True}, ("root", ".", "root"), ["root", "upper", "work"]),
-        ({"upper_in_memory": True}, ("/images/a", "layers", "root"), ["root", "layers"]),
+        ({"lower": None, "skeleton": "/a"}, ("/a", ".", AT), ["upper", "work"]),
+        ({"lower": None, "skeleton": "/a", "upper_in_memory": True}, ("/a", ".", AT), ["upper", "work"]),
+        ({"lower": None, "skeleton": "/a", "root": True}, (AT, ".", AT), ["upper", "work"]),
+        ({}, ("/images/a", ".", AT), ["upper", "work"]),
+        ({"root": True}, (AT, ".", AT), ["upper", "work"]),
+        ({"upper_in_memory": True}, ("/images/a", "layers", AT), ["layers"]),
     ],
 )
 def test_layers_of_an_image(changes, layers, owned):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.core.client import Client
 from aviato.exceptions import SandboxUnavailableError
 from aviato.rl import Task, Verdict, evaluate
 from aviato.transport.http import HttpTransport
 from aviato.transport.run_stream import RunStream
+from aviato.wire.execution import Acknowledgements
+from aviato.wire.frames import HEAD, FrameType
 from aviato.wire.ids import new_sandbox_id
 
 RIGHT = Task(code="def f(n): return n * 2", tests=["assert f(2) == 4"])
@@ -122,6 +126,28 @@ def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent:
     assert [outcome.result.stdout for outcome in outcomes if outcome.result is not None] == [f"{i}\n" for i in range(40)]
     assert [outcome.passed for outcome in outcomes] == [True, False] * 20
     assert sent["POST /v1/runs"] == 40 and requests["POST /v1/runs"] <= 12
+
+
+def test_what_came_over_a_stream_is_confirmed_there(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
+    by_request: list[str] = []
+    usual, sending = RunStream._send, Client.acknowledge
+
+    def send(self: RunStream, frame: bytes) -> None:
+        if frame[0] == FrameType.CONFIRMED:
+            said.append((len(frame) - HEAD.size) // 8)
+        usual(self, frame)
+
+    async def acknowledge(self: Client, acknowledgements: Acknowledgements) -> None:
+        by_request.extend(ack.exec_id for ack in acknowledgements.execs)
+        await sending(self, acknowledgements)
+
+    monkeypatch.setattr(RunStream, "_send", send)
+    monkeypatch.setattr(Client, "acknowledge", acknowledge)
+    tasks = [Task(command=["echo", str(number)]) for number in range(60)]
+    assert all(outcome.passed for outcome in evaluate(tasks, session=session, max_concurrency=4).result(50))
+    time.sleep(0.3)  # They are told in the background.
+    assert sum(said) >= 48 and len(said) < 30 and len(by_request) <= 12
 
 
 def test_items_whose_stream_is_cut_end_once_and_well(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from aviato.server.backends.registry import make_backend
 from aviato.server.routes import run_stream
 from aviato.transport.answers import Chunks
-from aviato.wire.frames import FrameDecoder, FrameType, encode
+from aviato.wire.frames import CONFIRMED_AT_ONCE, FrameDecoder, FrameType, encode
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,9 @@ class Stream:
 
     def ask(self, number, body):
         self.send(encode(FrameType.RUN, body if isinstance(body, bytes) else json.dumps(body).encode(), offset=number))
+
+    def confirm(self, *numbers):
+        self.send(encode(FrameType.CONFIRMED, struct.pack(f">{len(numbers)}Q", *numbers)))
 
     def end(self):
         self._writer.write(b"0\r\n\r\n")
@@ -153,7 +157,62 @@ async def test_cut_off_it_goes_on_and_its_result_waits(server, folder):
     await gone(server, body)
 
 
-@pytest.mark.parametrize("said", [encode(FrameType.DATA, b"x", offset=2), b"\xff" * 16])
+async def test_results_are_kept_until_their_own_stream_confirms_them(server, folder):
+    bodies = [request_of(server, "echo", str(number)) for number in range(4)]
+    kept = server.service.results
+
+    def has(body):
+        return kept.has(body["sandbox"]["sandbox_id"], body["command"]["exec_id"])
+
+    async with Stream(folder) as stream, Stream(folder) as other:
+        for number, body in enumerate(bodies):
+            stream.ask(number, body)
+        for number in range(4):
+            assert (await stream.answer(number)).stream == 1
+        assert all(map(has, bodies))
+        other.confirm(0)
+        stream.confirm(99)
+        stream.confirm(1, 2)
+        await gone(server, bodies[0])
+        for _ in range(100):
+            if not (has(bodies[1]) or has(bodies[2])):
+                break
+            await asyncio.sleep(0.01)
+        assert [has(body) for body in bodies] == [True, False, False, True]
+        stream.confirm(1, 3)
+        for _ in range(100):
+            if not has(bodies[3]):
+                break
+            await asyncio.sleep(0.01)
+        assert [has(body) for body in bodies] == [True, False, False, False]
+    # What nobody has confirmed waits for whoever comes back.
+    await asyncio.sleep(0.5)
+    assert b"0\n" in await server.call("POST", "/v1/runs", body=bodies[0], expect=200)
+
+
+async def test_of_too_many_unconfirmed_the_oldest_waits(server, folder, monkeypatch):
+    monkeypatch.setattr(run_stream, "MOST_UNCONFIRMED", 1)
+    bodies = [request_of(server, "true") for _ in range(2)]
+    async with Stream(folder) as stream:
+        for number, body in enumerate(bodies):
+            stream.ask(number, body)
+            await stream.answer(number)
+        stream.confirm(0, 1)
+        stream.end()
+        assert await stream.answer(2) is None
+    kept = [server.service.results.has(body["sandbox"]["sandbox_id"], body["command"]["exec_id"]) for body in bodies]
+    assert kept == [True, False]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        encode(FrameType.DATA, b"x", offset=2),
+        b"\xff" * 16,
+        encode(FrameType.CONFIRMED, b"1234567"),
+        encode(FrameType.CONFIRMED, bytes(8 * CONFIRMED_AT_ONCE + 8)),
+    ],
+)
 async def test_what_is_no_run_ends_the_stream(server, folder, said):
     async with Stream(folder) as stream:
         stream.send(said)

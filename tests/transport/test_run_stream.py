@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from aviato.transport import run_stream
 from aviato.transport.answers import Chunks
-from aviato.transport.run_stream import FEW, RunStreams
-from aviato.wire.frames import Frame, FrameDecoder, FrameType, encode
+from aviato.transport.run_stream import FEW, RunAnswer, RunStreams
+from aviato.wire.frames import CONFIRMED_AT_ONCE, Frame, FrameDecoder, FrameType, encode
 
 HEAD = b"HTTP/1.1 200 OK\r\nAviato-Wire: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -69,7 +70,7 @@ async def opened(streams: RunStreams) -> None:
     await asyncio.sleep(0.05)
 
 
-async def asking(streams: RunStreams, body: bytes, seconds: float = 5.0) -> asyncio.Task[Frame | None]:
+async def asking(streams: RunStreams, body: bytes, seconds: float = 5.0) -> asyncio.Task[RunAnswer | None]:
     task = asyncio.create_task(streams.ask(body, seconds))
     await asyncio.sleep(0)
     return task
@@ -165,6 +166,39 @@ def test_a_cancelled_one_leaves_the_others(tmp_path: Path) -> None:
             server.say(encode(FrameType.RAN, frame.payload, offset=frame.offset))
         found = await second
         assert found is not None and found.payload == b"two"
+
+    with_streams(tmp_path, server, test)
+
+
+def test_answers_that_have_arrived_are_confirmed_together(tmp_path: Path) -> None:
+    server = Server()
+
+    async def test(streams: RunStreams) -> None:
+        await opened(streams)
+        tasks = [await asking(streams, b"%d" % number) for number in range(3)]
+        await server.until_asked(3)
+        numbers = [frame.offset for frame in server.asked]
+        server.say(encode(FrameType.RAN, b"1", stream=1, offset=numbers[0]) + encode(FrameType.RAN, b"2", offset=numbers[1]))
+        server.say(encode(FrameType.RAN, b"3", stream=1, offset=numbers[2]))
+        first, old, last = [found for found in await asyncio.gather(*tasks) if found is not None]
+        await asyncio.sleep(0.05)
+        assert len(server.asked) == 3  # Nothing is confirmed by itself.
+        # A server of an earlier version does not know how.
+        assert old.confirm is None and first.confirm is not None and last.confirm is not None
+        assert first.confirm() and last.confirm()
+        await server.until_asked(4)
+        said = server.asked[3]
+        assert said.type == FrameType.CONFIRMED and struct.unpack(">2Q", said.payload) == (numbers[0], numbers[2])
+        for _ in range(CONFIRMED_AT_ONCE + 1):
+            assert first.confirm()
+        await server.until_asked(6)
+        assert [len(frame.payload) for frame in server.asked[4:]] == [8 * CONFIRMED_AT_ONCE, 8]
+        assert server.writer is not None
+        server.writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert not last.confirm()  # It has to be said in another way, never by another stream.
+        await opened(streams)
+        assert not last.confirm() and server.connections == 2 and len(server.asked) == 6
 
     with_streams(tmp_path, server, test)
 

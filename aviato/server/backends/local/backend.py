@@ -54,6 +54,8 @@ class _Held:
     link: SupervisorLink | None = None
     killed: bool = False
     """Process 1 is on its way out, with all that is inside."""
+    grouped: bool = True
+    """It may have control groups."""
 
 
 class LocalBackend(Backend):
@@ -223,6 +225,7 @@ class LocalBackend(Backend):
         template = await self._live_template()
         skeleton = await self._made_skeleton(spec)
         held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
+        held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         request = self._usual_request(spec, skeleton, held.uid) or self._request(spec, self._options(spec, skeleton), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
@@ -250,7 +253,7 @@ class LocalBackend(Backend):
         if sock is None:
             return None
         sock.setblocking(False)
-        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._uid_of, sandbox_id)))
+        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id)))
         try:
             held.link = await asyncio.wait_for(SupervisorLink.connect(sandbox_id, sock), RECONNECT_SECONDS)
         except (SandboxGone, TimeoutError):
@@ -477,14 +480,8 @@ class LocalBackend(Backend):
             "idle_timeout_seconds": spec.idle_timeout_seconds,
         }
 
-    def _uid_of(self, sandbox_id: str) -> int:
-        try:
-            return os.stat(f"{self._places.path(sandbox_id)}/root").st_uid
-        except OSError:
-            return -1
-
     async def _destroy(self, sandbox_id: str) -> None:
-        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._uid_of, sandbox_id))
+        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id))
         if held.asked is not None:
             with contextlib.suppress(Exception):
                 _, held.pidfd = await held.asked
@@ -503,11 +500,12 @@ class LocalBackend(Backend):
 
     async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
-        pidfds = {sandbox_id: held.pidfd for sandbox_id, held in killed.items() if held.pidfd is not None}
         try:
-            for sandbox_id in await asyncio.to_thread(_remove_dead, self._places, pidfds):
-                os.close(pidfds[sandbox_id])
-                self._uids.give_back(self._held.pop(sandbox_id).uid)
+            for sandbox_id in await asyncio.to_thread(_remove_dead, self._places, killed):
+                held = self._held.pop(sandbox_id)
+                assert held.pidfd is not None
+                os.close(held.pidfd)
+                self._uids.give_back(held.uid)
         finally:
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
@@ -529,16 +527,18 @@ class LocalBackend(Backend):
             loop.remove_reader(pidfd)
 
 
-def _remove_dead(places: Places, pidfds: Mapping[str, int]) -> list[str]:
+def _remove_dead(places: Places, killed: Mapping[str, _Held]) -> list[str]:
     """Take away the places of sandboxes whose process 1 is dying, with all that is inside; returns those that are gone."""
     removed = []
-    for sandbox_id, pidfd in pidfds.items():
+    for sandbox_id, held in killed.items():
+        if held.pidfd is None:
+            continue
         death = select.poll()
-        death.register(pidfd, select.POLLIN)
+        death.register(held.pidfd, select.POLLIN)
         try:
             if not death.poll(DEATH_SECONDS * 1000):
                 raise TimeoutError("its process 1 does not die")
-            places.remove(sandbox_id)
+            places.remove(sandbox_id, grouped=held.grouped)
         except OSError as error:
             log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
         else:

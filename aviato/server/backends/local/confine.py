@@ -125,6 +125,10 @@ class Confinement:
     def _do_keep_layer(self, path: str) -> None:
         # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.
         self._kernel.keep("layer", self._kernel.copy_mount(path, recursive=False))
+        if path != "root":
+            # It is let go together with the old root, which leaves it to its descriptor alone. As a mount that ends by itself,
+            # with process 1, it would have the kernel stop every processor once more.
+            self._kernel.attach(self._kernel.kept("layer"), path)
 
     def _do_pivot(self, new: str) -> None:
         self._kernel.keep("old root", self._kernel.open("/", os.O_RDONLY | os.O_DIRECTORY))

@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups, syscalls
+from aviato.server.backends.local import groups, plan, syscalls
 from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
@@ -54,11 +54,14 @@ class Places:
 
     def uids(self) -> list[int]:
         """The host uids that sandboxes have."""
-        found = []
-        for name in self.ids():
+        return [uid for name in self.ids() if (uid := self.owner(name)) >= 0]
+
+    def owner(self, sandbox_id: str) -> int:
+        """The host uid of one; negative where it has no directory."""
+        for name in plan.OWNED:
             with contextlib.suppress(OSError):
-                found.append(os.stat(f"{self.sandboxes}/{name}/root").st_uid)
-        return found
+                return os.stat(f"{self.path(sandbox_id)}/{name}").st_uid
+        return -1
 
     def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:
         """A connection to the sandbox's supervisor; None if there is none any more.
@@ -159,11 +162,17 @@ class Places:
             return False
         return True
 
-    def remove(self, sandbox_id: str) -> None:
-        """Take the directory away; what resists goes to the trash."""
+    def remove(self, sandbox_id: str, *, grouped: bool = True) -> None:
+        """Take the directory away; what resists goes to the trash.
+
+        Args:
+            sandbox_id: whose.
+            grouped: whether it may have control groups.
+        """
         path = self.path(sandbox_id)
         name = os.path.basename(path)
-        groups.remove(name, self.group_directories)
+        if grouped:
+            groups.remove(name, self.group_directories)
         if _remove_unused(path):
             return
         parent = os.open(self.sandboxes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -218,7 +227,7 @@ def _remove_unused(path: str) -> bool:
             os.unlink(f"{path}/work/work/incompat/volatile/dirty")
             os.rmdir(f"{path}/work/work/incompat/volatile")
             os.rmdir(f"{path}/work/work/incompat")
-        for name in ("/work/work", "/work", "/upper", "/root", ""):
+        for name in ("/work/work", "/work", "/upper", ""):
             os.rmdir(path + name)
     except OSError:
         return False

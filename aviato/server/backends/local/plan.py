@@ -69,6 +69,10 @@ PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MOUNTED_DIRECTORY = "mounted"
+ROOT = "root"
+"""The writable root of a sandbox that has no layers."""
+OWNED = ("upper", "layers", ROOT)
+"""One of these is in every sandbox's directory, and belongs to its id."""
 
 
 class Step(NamedTuple):
@@ -157,7 +161,11 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         *_mounted_sources(options),
         *_root(options),
         Step("keep_layer", (_layer(options),), "a view of the writable layer alone, by which process 1 counts what is in it"),
-        Step("pivot", ("root",), "the sandbox's root is / now; the machine's waits at the current directory to be let go"),
+        Step(
+            "pivot",
+            (_mount_point(options),),
+            "the sandbox's root is / now; the machine's waits at the current directory to be let go",
+        ),
         *(_host_tree(options) if options.lower is None else _image_tree()),
         *_kernel_trees(options),
         *_shared_parts(options),
@@ -178,15 +186,20 @@ def _in_memory(options: PlanOptions) -> bool:
 
 def _layer(options: PlanOptions) -> str:
     if _below(options) is None:
-        return "root"
+        return ROOT
     return "layers/upper" if _in_memory(options) else "upper"
+
+
+def _mount_point(options: PlanOptions) -> str:
+    """Where its root is mounted: on its directory itself, seen from inside that. A name for it would be made and removed."""
+    return ROOT if _below(options) is None else f"../{os.path.basename(options.place)}"
 
 
 def owned_directories(options: PlanOptions) -> list[str]:
     """What the template makes in the place and hands to the sandbox's id."""
     mounted = [MOUNTED_DIRECTORY] if options.mounted else []
-    layers = [] if _below(options) is None else ["layers"] if _in_memory(options) else ["upper", "work"]
-    return ["root", *mounted, *layers]
+    layers = [ROOT] if _below(options) is None else ["layers"] if _in_memory(options) else ["upper", "work"]
+    return [*layers, *mounted]
 
 
 def environment(interpreter: bool) -> dict[str, str]:
@@ -244,10 +257,10 @@ def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[
 def _root(options: PlanOptions) -> list[Step]:
     below = _below(options)
     if below is None:
-        return [Step("bind_self", ("root", SAFE), "a directory of the sandbox's own is its writable /, on disk")]
-    steps = []
+        return [Step("bind_self", (ROOT, SAFE), "a directory of the sandbox's own is its writable /, on disk")]
+    steps, target = [], _mount_point(options)
     if options.root:
-        steps.append(Step("put_lower", ("root",), "what lies below, its owner mapped to the sandbox's; made by the template"))
+        steps.append(Step("put_lower", (target,), "what lies below, its owner mapped to the sandbox's; made by the template"))
     layers = "."
     if _in_memory(options):
         layers = "layers"
@@ -258,10 +271,10 @@ def _root(options: PlanOptions) -> list[Step]:
                 "the place's file system cannot carry an upper layer",
             )
         )
-    lower = "root" if options.root else below
+    lower = target if options.root else below
     return [
         *steps,
-        Step("overlay", (lower, layers, "root", SAFE), "what is not the sandbox's own below, its writable layer above"),
+        Step("overlay", (lower, layers, target, SAFE), "what is not the sandbox's own below, its writable layer above"),
     ]
 
 
