@@ -408,7 +408,7 @@ static double last_moment(void) {
     double orphan = self.configuration ? self.configuration->orphan_seconds : ORPHAN_SECONDS, due = self.last_heard + orphan;
     if (self.configuration && self.configuration->lifetime_seconds >= 0)
         due = earlier(due, self.configured + self.configuration->lifetime_seconds);
-    if (self.configuration && self.configuration->idle_seconds >= 0 && !command && !self.held_count)
+    if (self.configuration && self.configuration->idle_seconds >= 0 && !command)
         due = earlier(due, (self.last_call > self.last_end ? self.last_call : self.last_end) + self.configuration->idle_seconds);
     if (command) {
         due = earlier(due, command->rests_until);

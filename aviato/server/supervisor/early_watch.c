@@ -150,7 +150,7 @@ int early_is_little(const struct configuration *configuration) {
         return 1;
     int layer = openat(LAYER, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int done = layer >= 0 && count_in(layer, &count, FEW_LEVELS);
-    /* What file calls have written nobody has to look for; where it is memory it counts as such. */
+    /* What file calls have written is known, and goes on by itself nowhere; where it is memory it counts as such. */
     double written = layer >= 0 && self.written > 0 && !is_in_memory(layer) ? self.written : 0;
     if (layer >= 0)
         close(layer);
