@@ -208,7 +208,9 @@ int early_write_file(const struct frame *frame) {
     if (memory < 0)
         return 0;
     struct held *one = &held[self.held_count++];
-    *one = (struct held){.memory = memory, .channel = frame->channel, .size = HEAD_BYTES + frame->length};
+    one->memory = memory;
+    one->channel = frame->channel;
+    one->size = HEAD_BYTES + frame->length;
     memcpy(one->frame, frame->payload - HEAD_BYTES, one->size);
     return 1;
 }
