@@ -187,7 +187,7 @@ class Area:
 
 COMPILED = (
     *(f"server/backends/local/{name}.c" for name in ("birth", "template", "networks", "shared")),
-    *(f"server/supervisor/{name}.c" for name in ("early", "early_start", "early_watch", "early_wire")),
+    *(f"server/supervisor/{name}.c" for name in ("early", "early_start", "early_watch", "early_wire", "early_files")),
 )
 LIBRARY = "server/backends/local/libaviato.so"
 INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))

@@ -99,7 +99,7 @@ class Box:
         async def chunks():
             yield data
 
-        await self.link.write_file(path, chunks(), **options)
+        await self.link.write_file(path, chunks(), **{"size_bytes": len(data), **options})
 
     async def get(self, path, **options):
         return b"".join([piece async for piece in self.link.read_file(path, **options)])

@@ -11,8 +11,15 @@ import pytest
 from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
 from aviato.server.supervisor.writing import exchange
 from aviato.wire.files import FilePart
+from tests.real_backend import WAYS, open_by
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=WAYS, scope="module")
+async def backend(request, anyio_backend):
+    async for opened in open_by(request.param):
+        yield opened
 
 
 async def refused(awaitable):

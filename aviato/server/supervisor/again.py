@@ -39,6 +39,11 @@ class Again:
             while len(self._done) > REMEMBERED:
                 del self._done[next(iter(self._done))]
 
+    def take_over(self, calls: list[str]) -> None:
+        """These were done by compiled code."""
+        for key in calls:
+            self.done(key)
+
     def take(self, key: str, offset: int) -> Upload | None:
         """The file that has come up to this offset, or further; None at the beginning of a new one.
 

@@ -85,10 +85,11 @@ class Connection:
         os.set_blocking(fd, False)
         self._loop.watch(fd, READ, self._ready)
 
-    def take_over(self, fd: int, last_heard: float, unsent: bytes) -> None:
+    def take_over(self, fd: int, last_heard: float, unsent: bytes, descriptors: list[int]) -> None:
         """As `begin`, of a socket over which this process has spoken before; `unsent` goes out first."""
         self.begin(fd)
         self.last_heard = last_heard
+        self._descriptors += descriptors
         if unsent:
             self._out.append(unsent)
             self._out_bytes += len(unsent)

@@ -121,6 +121,12 @@ class Disk:
         self._coming += size
         self.touched()
 
+    def take_over(self, used: int) -> None:
+        """Go on from what compiled code has found, and written since."""
+        self._coming += used
+        if used:
+            self.touched()
+
     def error_of(self, path: str, error: OSError) -> Refused:
         """What an error of the operating system means to a file call: whether it is the machine's disk that is full."""
         if error.errno == errno.ENOSPC and self._is_host_full():

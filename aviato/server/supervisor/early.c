@@ -30,22 +30,15 @@
 
 enum { BACKLOG = 16 };
 /* What the head of a frame says of its payload, in the place of a stream. */
-enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, ACKNOWLEDGED = 1 };
-enum { IN_BYTES = 256 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, STATE_BYTES = 128 << 10 };
+enum { PREPARED_CONFIGURATION = 1, PREPARED_COMMAND, PLAIN_PING, PLAIN_STOP, PREPARED_WRITE, PREPARED_READ, ACKNOWLEDGED = 1 };
+enum { IN_BYTES = 1280 << 10, OUTPUT_BYTES = 64 << 10, RESULT_BYTES = 512, STATE_BYTES = 128 << 10 };
 enum { MOST_COMMANDS = 128, MOST_PAST = 16384, MOST_DEAD = 256 };
 #define QUIET_SECONDS 0.25
 /* So far down a call may have come in its stack, and so near is what giving back needs of it. */
 enum { DEEP_BYTES = 64 << 10, NEAR_BYTES = 512 };
 enum { JUST_STARTED_BYTES = 1 << 20, SCHED_FLAG_RESET = 1, TURN_NANOSECONDS = 100000 };
 
-struct frame {
-    uint8_t type, stream;
-    uint16_t channel;
-    uint32_t length;
-    const char *payload;
-};
-
-struct past {
+struct past { /* commands that are over, and calls that were done, which have no mark */
     uint64_t mark;
     char id[ID_BYTES];
 };
@@ -96,16 +89,30 @@ static struct command *running(void) {
 
 /* -- a command --------------------------------------------------------------------------------------------------------- */
 
-/* Whether the id is one that only Python can say something about. */
-static int is_known(const char *id) {
-    for (const struct command *command = self.first; command; command = command->next)
-        if (strcmp(command->id, id) == 0)
-            return 1;
+int early_has_room(void) { return self.past_count < MOST_PAST; }
+
+void early_remember(const char *id, uint64_t mark) {
+    struct past *kept = &past.ids[self.past_count];
+    past.hashes[MOST_PAST - 1 - self.past_count++] = hash_of(id);
+    kept->mark = mark;
+    strncpy(kept->id, id, ID_BYTES);
+}
+
+/* Whether it may be over or done. */
+int early_is_past(const char *id) {
     uint32_t hash = hash_of(id);
     for (uint32_t i = 0; i < self.past_count; i++)
         if (past.hashes[MOST_PAST - 1 - i] == hash)
             return 1;
     return 0;
+}
+
+/* Whether the id is one that only Python can say something about. */
+static int is_known(const char *id) {
+    for (const struct command *command = self.first; command; command = command->next)
+        if (strcmp(command->id, id) == 0)
+            return 1;
+    return early_is_past(id);
 }
 
 /* Returns whether it was begun; if not, nothing has happened. */
@@ -114,7 +121,7 @@ static __attribute__((noinline)) int begin_command(const struct frame *frame) {
     char *id, *directory;
     /* Whose time is over, or as good as that, starts nothing here. */
     double lifetime = self.configuration ? self.configuration->lifetime_seconds : -1;
-    if ((lifetime >= 0 && early_now() + FIRST_SAMPLE_SECONDS >= self.configured + lifetime) || self.command_count == MOST_COMMANDS || self.past_count == MOST_PAST || running() || !self.configuration ||
+    if ((lifetime >= 0 && early_now() + FIRST_SAMPLE_SECONDS >= self.configured + lifetime) || self.command_count == MOST_COMMANDS || !early_has_room() || running() || !self.configuration ||
         !early_understand(self.configuration, request, frame->length, &id, &directory) || is_known(id))
         return 0;
     size_t before = self.room_used, spec_size = frame->length - request->size;
@@ -217,7 +224,7 @@ static __attribute__((noinline)) void keep_result(struct command *command, int s
 /* Forget a command whose result has arrived. */
 static int acknowledged(const struct frame *frame) {
     static const char begin[] = "{\"exec_id\":\"";
-    if (frame->stream != ACKNOWLEDGED || self.past_count == MOST_PAST || frame->length < sizeof begin ||
+    if (frame->stream != ACKNOWLEDGED || !early_has_room() || frame->length < sizeof begin ||
         memcmp(frame->payload, begin, sizeof begin - 1) != 0)
         return 0;
     struct command *before = NULL;
@@ -226,10 +233,7 @@ static int acknowledged(const struct frame *frame) {
         const char *id = frame->payload + sizeof begin - 1;
         if (!command->result || frame->length < sizeof begin + length || memcmp(id, command->id, length) != 0 || id[length] != '"')
             continue;
-        struct past *kept = &past.ids[self.past_count];
-        past.hashes[MOST_PAST - 1 - self.past_count++] = hash_of(command->id);
-        kept->mark = command->mark;
-        memcpy(kept->id, command->id, ID_BYTES);
+        early_remember(command->id, command->mark);
         *(before ? &before->next : &self.first) = command->next;
         if (self.last == command)
             self.last = before;
@@ -284,6 +288,10 @@ static int deal_with(const struct frame *frame) {
         }
         if (frame->stream == PLAIN_STOP)
             stop();
+        if (frame->stream == PREPARED_WRITE)
+            return early_write_file(frame);
+        if (frame->stream == PREPARED_READ)
+            return early_read_file(frame, in + self.in_end, IN_BYTES - self.in_end);
         if (frame->stream != PREPARED_COMMAND || !begin_command(frame))
             return 0;
         self.last_call = self.last->started;
@@ -291,6 +299,8 @@ static int deal_with(const struct frame *frame) {
             early_announce(self.last);
         early_sample(self.last);
         return 1;
+    case FRAME_END:
+        return early_end_of_file(frame);
     }
     return 0;
 }
@@ -304,9 +314,9 @@ static __attribute__((noinline)) int receive(void) {
         self.in_end -= self.in_begin;
         self.in_begin = 0;
     }
-    if (self.in_end == IN_BYTES)
+    if (self.in_end == IN_BYTES || self.descriptor_count == MOST_DESCRIPTORS)
         return 0;
-    ssize_t size = recv(CONNECTION, in + self.in_end, IN_BYTES - self.in_end, MSG_DONTWAIT);
+    ssize_t size = early_receive(in + self.in_end, IN_BYTES - self.in_end);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return 1;
     if (size <= 0)
@@ -387,6 +397,7 @@ static void tidy(void) {
     aviato_give_back((void *)((uintptr_t)&here - NEAR_BYTES - DEEP_BYTES), DEEP_BYTES);
     early_forget_words();
     early_forget_status();
+    early_forget_files();
 }
 
 static double earlier(double one, double other) { return other <= 0 || one < other ? one : other; }
@@ -478,6 +489,19 @@ static __attribute__((noinline)) size_t tell_all(void) {
     size_t skipped = self.configuration ? self.configuration->size : 0;
     used = tell_bytes(used, "configuration", (char *)self.configuration + skipped, self.configuration_size - skipped);
     used = tell_bytes(used, "received", in + self.in_begin, self.in_end - self.in_begin);
+    used = tell(used, "\"waiting\":[");
+    for (unsigned i = 0; i < self.held_count; i++) {
+        size_t size;
+        int memory;
+        const char *request = early_held(i, &size, &memory);
+        used = tell(used, "%s{\"fd\":%d,", i ? "," : "", memory);
+        used = tell_bytes(used, "request", request, size);
+        used = tell(used - 1, "}"); /* in the place of the comma */
+    }
+    used = tell(used, "],\"descriptors\":[");
+    for (int i = 0; i < self.descriptor_count; i++)
+        used = tell(used, "%s%d", i ? "," : "", self.descriptors[i]);
+    used = tell(used, "],\"disk_used\":%.0f,", self.disk_used + self.disk_coming);
     used = tell_bytes(used, "unsent", early_unsent, early_unsent_size);
     used = tell_bytes(used, "past", past.ids, self.past_count * sizeof past.ids[0]);
     used = tell(used, "\"commands\":[");

@@ -5,14 +5,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 
 #include "early.h"
 
+/* Descriptors, and requests, that may wait for what belongs to them. */
+enum { MOST_DESCRIPTORS = 8, MOST_HELD = 4, MOST_HELD_BYTES = 16 << 10 };
 enum { CONNECTION = 3, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN };
 enum { ID_BYTES = 32, MOST_WORDS = 4096, HEAD_BYTES = 16 };
 
 enum { FRAME_ACCEPTED = 1, FRAME_STARTED, FRAME_DATA, FRAME_EXIT = 5, FRAME_KEEPALIVE = 7 };
-enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_ACK = 36, FRAME_ENDED = 39 };
+enum { FRAME_HELLO = 32, FRAME_REQUEST, FRAME_REPLY, FRAME_END, FRAME_ACK, FRAME_ENDED = 39, FRAME_DESCRIPTORS };
 
 #define ORPHAN_SECONDS 600.0
 #define WATCH_SECONDS 0.1
@@ -39,6 +42,22 @@ struct request { /* behind it: the id, the working directory, the words of the c
 };
 
 enum { HAS_DIRECTORY = 1, NOBODY_READS_ALONG = 2 };
+
+struct file_request { /* behind it: its path, its key, and so many bytes of contents */
+    uint32_t size;
+    uint32_t content;
+    int32_t mode; /* -1: it keeps the one it has */
+    uint32_t unused;
+    uint64_t memory; /* the inode of what came with it, or 0 */
+    int64_t bytes;   /* of the file; negative: nobody knows */
+};
+
+struct frame {
+    uint8_t type, stream;
+    uint16_t channel;
+    uint32_t length;
+    const char *payload;
+};
 
 struct stream {
     int fd;
@@ -84,12 +103,19 @@ struct process {
     double configured, last_heard, last_call, last_end, look_due, tidy_due; /* the last two: 0 is never */
     double spent_seconds;                                                   /* the processor time of commands that are over */
     uint64_t pid_namespace;
+    double disk_used, disk_coming; /* by the last look, and by file calls since then */
+    double written;                /* by file calls, of what is there */
+    int descriptor_count, descriptors[MOST_DESCRIPTORS]; /* that came with requests */
+    unsigned held_count;
     _Alignas(8) char room[ROOM_BYTES];
 };
 
 extern __attribute__((visibility("hidden"))) struct process self;
 
 double early_now(void);
+int early_has_room(void);
+int early_is_past(const char *id);
+void early_remember(const char *id, uint64_t mark);
 
 /* early_wire.c: what goes out. What the socket does not take is kept for Python; then nothing more may be said. */
 extern char *early_unsent;
@@ -98,6 +124,10 @@ int early_say_hello(const struct aviato_early *given, uint64_t pid_namespace);
 int early_say(int type, unsigned channel, const char *payload, size_t size);
 void early_announce(struct command *command);
 int early_send_news(struct command *command);
+ssize_t early_receive(char *room, size_t room_bytes);
+int early_find_descriptor(uint64_t inode);
+int early_take_descriptor(uint64_t inode);
+void early_send_file(unsigned channel, const char *description, size_t description_size, const char *content, size_t size);
 
 /* early_start.c: a program as a child of this process. */
 int64_t early_namespace(const char *path);
@@ -107,6 +137,13 @@ int early_start(const struct aviato_early *given, struct command *command);
 void early_forget_words(void);
 void early_offer(const struct aviato_early *given, int pid);
 int early_is_alone(void);
+
+/* early_files.c: a file, whole. What is not done is left as it was. */
+int early_write_file(const struct frame *frame);
+int early_end_of_file(const struct frame *frame);
+int early_read_file(const struct frame *frame, char *room, size_t room_bytes);
+const char *early_held(unsigned number, size_t *size, int *memory);
+void early_forget_files(void);
 
 /* early_watch.c: what a command takes, and what it leaves. */
 int64_t early_peak(const struct command *command, int64_t most_bytes);

@@ -136,6 +136,11 @@ static int is_little_stored(void) {
     return 1;
 }
 
+static int is_in_memory(int fd) {
+    struct statfs found;
+    return fstatfs(fd, &found) < 0 || found.f_type == TMPFS_MAGIC;
+}
+
 /* Whether what commands have left, on disk or in memory, is so little that its limits are far. */
 int early_is_little(const struct configuration *configuration) {
     struct count count = {0, 0};
@@ -145,9 +150,15 @@ int early_is_little(const struct configuration *configuration) {
         return 1;
     int layer = openat(LAYER, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int done = layer >= 0 && count_in(layer, &count, FEW_LEVELS);
+    /* What file calls have written is known, and goes on by itself nowhere; where it is memory it counts as such. */
+    double written = layer >= 0 && self.written > 0 && !is_in_memory(layer) ? self.written : 0;
     if (layer >= 0)
         close(layer);
-    return done && count.bytes <= FEW_BYTES && (configuration->disk_bytes < 0 || 2 * count.bytes < configuration->disk_bytes) &&
+    if (done) {
+        self.disk_used = count.bytes;
+        self.disk_coming = 0;
+    }
+    return done && count.bytes <= FEW_BYTES + written && (configuration->disk_bytes < 0 || 2 * count.bytes < configuration->disk_bytes) &&
            (configuration->inodes < 0 || 2 * count.entries < configuration->inodes);
 }
 

@@ -1,4 +1,4 @@
-/* What process 1 says to its server before Python: frames, as `wire/frames.py` has them. */
+/* What process 1 says to its server before Python: frames, as `wire/frames.py` has them; and the descriptors that come with requests. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -104,12 +105,13 @@ int early_send_news(struct command *command) {
 }
 
 int early_say_hello(const struct aviato_early *given, uint64_t pid_namespace) {
-    char head[HEAD_BYTES], rest[128];
+    char head[HEAD_BYTES], last[HEAD_BYTES], rest[128];
     int size = snprintf(rest, sizeof rest, "\"pid_namespace\":%llu,\"orphan_timeout_seconds\":%.1f,\"execs\":{}}",
                         (unsigned long long)pid_namespace, ORPHAN_SECONDS);
     put_head(head, FRAME_HELLO, 0, 0, given->hello_size + (size_t)size, 0);
-    struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)given->hello, given->hello_size}, {rest, (size_t)size}};
-    return send_all(parts, 3);
+    put_head(last, FRAME_DESCRIPTORS, 0, 0, 0, 0);
+    struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)given->hello, given->hello_size}, {rest, (size_t)size}, {last, HEAD_BYTES}};
+    return send_all(parts, 4);
 }
 
 /* One short frame. Returns as `send_all`. */
@@ -118,4 +120,64 @@ int early_say(int type, unsigned channel, const char *payload, size_t size) {
     put_head(head, type, 0, channel, size, 0);
     struct iovec parts[] = {{head, HEAD_BYTES}, {(void *)payload, size}};
     return send_all(parts, 2);
+}
+
+/* What there is to say of a file, its contents where they go this way, and their end. */
+void early_send_file(unsigned channel, const char *description, size_t description_size, const char *content, size_t size) {
+    char heads[3][HEAD_BYTES];
+    put_head(heads[0], FRAME_REPLY, 0, channel, description_size, 0);
+    put_head(heads[1], FRAME_DATA, 0, channel, size, 0);
+    put_head(heads[2], FRAME_END, 0, channel, 0, size);
+    struct iovec parts[5] = {{heads[0], HEAD_BYTES}, {(void *)description, description_size}};
+    int count = 2;
+    if (size) {
+        parts[count++] = (struct iovec){heads[1], HEAD_BYTES};
+        parts[count++] = (struct iovec){(void *)content, size};
+    }
+    parts[count++] = (struct iovec){heads[2], HEAD_BYTES};
+    send_all(parts, count);
+}
+
+/* -- what comes in ----------------------------------------------------------------------------------------------------- */
+
+static int is_inode(int fd, uint64_t inode) {
+    struct stat found;
+    return fstat(fd, &found) == 0 && found.st_ino == inode;
+}
+
+/* Memory that came with a request, or -1. */
+int early_find_descriptor(uint64_t inode) {
+    for (int i = 0; i < self.descriptor_count; i++)
+        if (is_inode(self.descriptors[i], inode))
+            return self.descriptors[i];
+    return -1;
+}
+
+/* The same, for whoever owns it from now on; those before it are of requests that did not ask for them. */
+int early_take_descriptor(uint64_t inode) {
+    int taken = early_find_descriptor(inode), count = 0;
+    if (taken < 0)
+        return -1;
+    while (self.descriptors[count] != taken)
+        close(self.descriptors[count++]);
+    self.descriptor_count -= ++count;
+    memmove(self.descriptors, self.descriptors + count, (size_t)self.descriptor_count * sizeof *self.descriptors);
+    return taken;
+}
+
+/* As `recv`, with the descriptor that comes; there must be room for one. */
+ssize_t early_receive(char *room, size_t room_bytes) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {room, room_bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    ssize_t size = recvmsg(CONNECTION, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (size < 0)
+        return size;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)))
+            memcpy(&self.descriptors[self.descriptor_count++], CMSG_DATA(head), sizeof(int));
+    return size;
 }

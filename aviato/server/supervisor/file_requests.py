@@ -89,7 +89,10 @@ class FileRequests:
 
     def _write(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         if (inode := request.get("memory")) is None:
-            self._begin_write(connection, channel, request)
+            transfer = self._begin_write(connection, channel, request)
+            if "content" in request:
+                transfer.data(request["content"])
+                transfer.end()
             return
         if (memory := connection.descriptor(inode)) is None:
             raise Refused("VALIDATION", "no memory came with the request", reason=REFUSED)
@@ -101,7 +104,8 @@ class FileRequests:
         self._open[channel] = lent.Lent(memory, request["size"], transfer)
 
     def _begin_write(self, connection: Connection, channel: int, request: dict[str, Any]) -> Transfer:
-        answers = writing.Answers(connection, channel, self._close_channel, waits="memory" not in request)
+        waits = not request.keys() & {"memory", "content"}
+        answers = writing.Answers(connection, channel, self._close_channel, waits=waits)
         path, disk, key = self._path(request), self._watch.disk, request.get("key")
         transfer: Transfer
         if key is None:

@@ -332,8 +332,10 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool:
-        """Send a request in JSON together with a descriptor of memory; False if that cannot be done now.
+    def _send_with(
+        self, memory: Memory | None, payload: bytes, channel: int, form: bytes = b"", kind: prepared.Form = prepared.Form.JSON
+    ) -> bool:
+        """Send a request in JSON, behind a form of it, together with a descriptor of memory; False if that cannot be done now.
 
         A transport sends none: it goes beside it, once that has nothing more to send.
         """
@@ -341,10 +343,10 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             return False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
-        request = b'%b,"memory":%d}' % (payload[:-1], memory.inode)
+        request = b'%b%b,"memory":%d}' % (form, payload[:-1], memory.inode)
         if len(request) > MAX_PAYLOAD_BYTES:
             return False
-        data = self._acks + encode(FrameType.REQUEST, request, channel=channel)
+        data = self._acks + encode(FrameType.REQUEST, request, stream=kind, channel=channel)
         try:
             sent = self._rest.send(data, memory.fd)
         except OSError:

@@ -6,6 +6,7 @@ Python, which skips the former. What is put here differs from the JSON in nothin
 
 from __future__ import annotations
 
+import json
 import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,24 @@ if TYPE_CHECKING:
 
 FEATURE = "prepared"
 """Of a supervisor that takes them."""
+FILES_FEATURE = "prepared_files"
+"""The same of those for files."""
 NONE = -1.0
 """In the place of what is not limited."""
 LONGEST_ID = 31
 MOST_BYTES = 64 << 10
 """What is longer costs more to send twice than it saves."""
+MOST_PATH_BYTES = 4200
+MOST_CONTENT_BYTES = 1 << 20
+"""Of a file that comes in one frame."""
+
+_OLD = -1
+"""The mode of a file that keeps the one it has, or gets the usual one."""
 
 _SIZE = struct.Struct("=I")
 _CONFIGURATION = struct.Struct("=IIiI6d")
 _COMMAND = struct.Struct("=IIIId")
+_FILE = struct.Struct("=IIiIQq")
 _HAS_DIRECTORY, _NOBODY_READS_ALONG = 1, 2
 
 
@@ -39,6 +49,12 @@ class Form(IntEnum):
     PING = 3
     """JSON, as the next."""
     STOP = 4
+    WRITE = 5
+    """Its contents are in the same frame, between the strings and the JSON, unless they lie in memory."""
+    READ = 6
+
+
+_PREPARED = frozenset({Form.CONFIGURATION, Form.COMMAND, Form.WRITE, Form.READ})
 
 
 def configuration(values: Mapping[str, Any]) -> bytes:
@@ -78,11 +94,40 @@ def command(spec: ExecSpec, *, read_along: bool = True) -> bytes:
     return _COMMAND.pack(size, len(words), len(environment), flags, _number(spec.timeout_seconds)) + text
 
 
-def as_json(frame: Frame) -> bytes:
-    """The JSON of a REQUEST."""
-    if frame.stream not in (Form.CONFIGURATION, Form.COMMAND):
-        return frame.payload
-    return frame.payload[_SIZE.unpack_from(frame.payload)[0] :]
+def file(path: str, key: str = "", *, mode: int | None = None, size: int | None = None, memory: int = 0) -> bytes:
+    """What goes before the contents and the JSON of a whole file's `read` or `write`; nothing where it cannot be said so.
+
+    Args:
+        path: as the request has it.
+        key: of a file that is written.
+        mode: the same.
+        size: of the contents.
+        memory: the inode of memory that comes with the request.
+    """
+    try:
+        text = _strings([path.encode(), name := key.encode()])
+    except ValueError:
+        return b""
+    if len(text) > MOST_PATH_BYTES or len(name) > LONGEST_ID:
+        return b""
+    content = 0 if memory or size is None else size
+    return _FILE.pack(_FILE.size + len(text) + content, content, _OLD if mode is None else mode, 0, memory, _whole(size)) + text
+
+
+def as_request(frame: Frame) -> dict[str, Any]:
+    """What a REQUEST says; `content` is of a file whose contents came along."""
+    if frame.stream not in _PREPARED:
+        return dict(json.loads(frame.payload))
+    end: int = _SIZE.unpack_from(frame.payload)[0]
+    request: dict[str, Any] = json.loads(frame.payload[end:])
+    if frame.stream == Form.WRITE and "memory" not in request:
+        content: int = _FILE.unpack_from(frame.payload)[1]
+        request["content"] = memoryview(frame.payload)[end - content : end]
+    return request
+
+
+def _whole(value: int | None) -> int:
+    return -1 if value is None else value
 
 
 def _number(value: float | None) -> float:

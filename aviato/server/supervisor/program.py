@@ -51,6 +51,7 @@ FEATURES = [
     "again",
     "cases",
     prepared.FEATURE,
+    prepared.FILES_FEATURE,
     "wide_window",
 ]
 BACKLOG = 16
@@ -141,17 +142,18 @@ class Supervisor(FileRequests):
         self._pid_namespace = state.pid_namespace
         self._loop.watch(self._children, READ, self._child_died)
         self._watch_listener()
-        self._first.take_over(connection, state.last_heard, state.unsent)
+        self._first.take_over(connection, state.last_heard, state.unsent, state.descriptors)
+        self._again.take_over(state.calls)
         self._connection = self._first
         self._last_heard = state.last_heard
         self._orphan_due = state.due
         self._idleness.called(state.last_call)
         if state.configuration is not None:
             self._settle(state.configuration, state.configured)
+        self._watch.disk.take_over(state.disk_bytes)
         if state.past or state.commands:
             self._watch.begin(0.0)  # Nobody has looked since the first of them.
         self.commands.take_over(state, self._first)
-        self._first.send(FrameType.DESCRIPTORS)
         self._loop.soon(self._reap)
         # Not before the first look at what has come: this process may have stood still on the way here.
         self._orphan_timer = self._loop.after(0, self._watch_orphanhood)
@@ -262,7 +264,7 @@ class Supervisor(FileRequests):
     def _dispatch(self, connection: Connection, frame: Frame) -> None:
         channel = frame.channel
         if frame.type == FrameType.REQUEST:
-            request = json.loads(prepared.as_json(frame))
+            request = prepared.as_request(frame)
             if request["op"] not in NO_USE:
                 self._idleness.called()
             self._operations[request["op"]](connection, channel, request)

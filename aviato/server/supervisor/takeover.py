@@ -64,7 +64,10 @@ class State(NamedTuple):
         configuration: the request.
         received: what came over the connection, beginning with a frame that was not dealt with.
         unsent: what has to go out before anything else.
+        descriptors: that came with requests among those.
         past: marks of commands that are confirmed, by their ids.
+        calls: keys of those that were done.
+        disk_bytes: what is on disk as far as anybody knows.
         commands: the others.
     """
 
@@ -77,7 +80,10 @@ class State(NamedTuple):
     configuration: dict[str, Any] | None
     received: bytes
     unsent: bytes
+    descriptors: list[int]
     past: dict[str, int]
+    calls: list[str]
+    disk_bytes: int
     commands: list[Taken]
 
 
@@ -85,6 +91,8 @@ def read(early: Early) -> State:
     """What compiled code has left."""
     said = json.loads(ctypes.string_at(early.state, early.state_size))
     configuration = _bytes(said["configuration"])
+    past = [(name.rstrip(b"\0").decode(), mark) for mark, name in _PAST.iter_unpack(_bytes(said["past"]))]
+    waiting = said["waiting"]
     return State(
         pid_namespace=said["pid_namespace"],
         last_heard=said["last_heard"],
@@ -93,9 +101,13 @@ def read(early: Early) -> State:
         due=said["due"],
         configured=said["configured"],
         configuration=json.loads(configuration) if configuration else None,
-        received=_bytes(said["received"]),
+        # Those that wait for their memory to be filled are as good as new: nothing was done for them.
+        received=b"".join(_bytes(one["request"]) for one in waiting) + _bytes(said["received"]),
         unsent=_bytes(said["unsent"]),
-        past={name.rstrip(b"\0").decode(): mark for mark, name in _PAST.iter_unpack(_bytes(said["past"]))},
+        descriptors=[one["fd"] for one in waiting] + said["descriptors"],
+        past={name: mark for name, mark in past if mark},
+        calls=[name for name, mark in past if not mark],
+        disk_bytes=max(0, said["disk_used"]),
         commands=[_taken(command) for command in said["commands"]],
     )
 

@@ -101,23 +101,38 @@ async def forge(arena: Arena) -> bool:
 
 LENT = area.defence(
     "memory that a client lends is not inherited",
-    patches=(Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),),
+    patches=(
+        Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),
+        Patch("server/supervisor/early_wire.c", "MSG_DONTWAIT | MSG_CMSG_CLOEXEC", "MSG_DONTWAIT"),
+    ),
 )
 
 
 @area.attack("have memory that a client lends", LENT)
 async def lent(arena: Arena) -> bool:
+    return await _is_inherited(arena, python=False)
+
+
+@area.attack("have memory that a client lends, of Python", LENT)
+async def lent_to_python(arena: Arena) -> bool:
+    return await _is_inherited(arena, python=True)
+
+
+async def _is_inherited(arena: Arena, *, python: bool) -> bool:
     never = asyncio.get_running_loop().create_future()
 
     async def ready() -> AsyncIterator[bytes]:
         yield await never
 
     async with arena.box() as box:
-        await box.put("first", b"1")  # From here on it takes descriptors.
+        await box.put("first", b"1")
+        if python:
+            await box.link.stat("first")
         with Memory(os.memfd_create("lent")) as memory:
             memory.ready = ready()
             writing = asyncio.ensure_future(box.link.write_file("f", memory.chunks(7), size_bytes=7, memory=memory))
-            await box.link.stat("first")
+            await asyncio.sleep(0)
+            await box.link.ping()
             listed = (await box.sh("ls -l /proc/self/fd")).stdout
             writing.cancel()
             with suppress(asyncio.CancelledError):
