@@ -66,6 +66,7 @@ def _serve(settings: ServerSettings) -> None:
     from aviato.server.run import serve
     from aviato.server.tls import tls_of
 
+    os.umask(0o022)  # What is private says so by itself; the sandboxes' ids pass through the rest.
     tls = tls_of(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     state = state_directory(settings.state_dir)

@@ -40,11 +40,10 @@ def environment(**more):
 class Server:
     """One `aviato serve` process; its lines on stdout are read as they come."""
 
-    def __init__(self, state, *flags, **variables):
+    def __init__(self, state, *flags, umask=-1, **variables):
         command = [*SERVE, "--state-dir", str(state), *flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables), cwd="/"
-        )
+        given = {"env": environment(**variables), "cwd": "/", "umask": umask}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **given)
         self.lines = []
         while not any(line.startswith("export AVIATO_BASE_URL") for line in self.lines[-1:]):
             line = self.process.stdout.readline()
@@ -134,6 +133,20 @@ def test_sigterm_hands_over_and_sigint_ends_every_sandbox(serve, state):
     _, info = call(path, "GET", f"/v1/sandboxes/{sandbox_id}")
     assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("terminated", "shutdown", True)
     assert third.process.poll() is None
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_whoever_starts_it_sandboxes_run_and_secrets_are_the_servers(serve, state, umask):
+    serve(umask=umask)
+    sandbox_id = create(state / "serve" / "aviato.sock")
+    body = {"exec_id": new_exec_id(), "command": ["sh", "-c", "echo yes > f; cat f; umask"]}
+    status, data = call(state / "serve" / "aviato.sock", "POST", f"/v1/sandboxes/{sandbox_id}/execs", body)
+    assert status == 200 and b"yes\n" in data and b"0022\n" in data
+    assert (state / "serve" / "store.db").stat().st_mode & 0o777 == 0o600
+    for folder, folders, files in os.walk(state):
+        if "skeletons" not in folder and "sandboxes" not in folder:
+            for path in (os.path.join(folder, name) for name in (*folders, *files)):
+                assert not os.lstat(path).st_mode & 0o022 or os.path.islink(path), path
 
 
 def test_killed_at_any_moment_the_next_server_finds_what_lives(serve, state):
