@@ -239,7 +239,7 @@ async def test_each_path_comes_to_the_same(pair, boxes, memory, kind):
         await same(pair, boxes, memory, [call])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(calls=st.lists(writes | reads | lends | others, min_size=1, max_size=7))
 async def test_any_calls_come_to_the_same(pair, boxes, memory, calls):
     await same(pair, boxes, memory, calls)
