@@ -142,11 +142,13 @@ async def test_children_left_behind_live_on_and_may_write(box):
         "(while :; do echo noise || echo failed > /workspace/pipe; date +%s%N > /workspace/alive; sleep 0.02; done) & echo done"
     )
     result = await box.sh(script)
-    assert 0.1 <= time.monotonic() - begin < 1
+    assert 0.1 <= time.monotonic() - begin < 10
     assert result.stdout.startswith("done\n") or "noise" in result.stdout
-    first = await box.get("/workspace/alive")
-    await asyncio.sleep(0.2)
-    assert await box.get("/workspace/alive") != first
+    seen = set()
+    async with asyncio.timeout(20):
+        while len(seen) < 3:  # One may be nothing, between its opening and the time that is written.
+            seen.add(await box.get("/workspace/alive"))
+            await asyncio.sleep(0.01)
     await box.link.cancel(result.exec_id)
     last = await box.get("/workspace/alive")
     await asyncio.sleep(0.2)
