@@ -99,6 +99,21 @@ async def test_resuming_by_offset(box, boxes):
     assert result.exit["stdout_bytes_total"] == 16
 
 
+async def test_who_attaches_ahead_of_the_output_has_a_whole_window_from_there(box, boxes):
+    """What lies before it is confirmed by that, wherever the window was full on the way there."""
+    begin = 2 * WINDOW - 1000
+    exec_id, first = box.start("sh", "-c", f"read line; head -c {4 * WINDOW} /dev/zero", stdin=True)
+    assert (await asyncio.wait_for(anext(first), 5)).type == FrameType.ACCEPTED
+    ahead = box.link.subscribe(None, exec_id, stdout=begin)
+    await box.link.write_stdin(exec_id, b"\n", 0, True)
+    result = await collect(box, boxes, ahead, WINDOW)
+    assert len(result.streams[1]) == WINDOW
+    box.link.acknowledge(exec_id, begin + WINDOW, 0, False)
+    rest = await box.finish(exec_id, ahead)
+    assert WINDOW + len(rest.streams[1]) == 4 * WINDOW - begin
+    assert rest.exit["stdout_bytes_total"] == 4 * WINDOW
+
+
 async def test_acknowledged_bytes_are_a_gap(box):
     exec_id, subscription = box.start("sh", "-c", "printf 0123456789")
     await box.finish(exec_id, subscription, acknowledge=False, done=False)

@@ -286,10 +286,25 @@ class Command:
 
 
 class Subscriber:
-    """The one listener of a command: sends what its offsets lack, then the result."""
+    """The one listener of a command: sends what its offsets lack, then the result.
+
+    Args:
+        command: what it listens to.
+        connection, channel: where to.
+        stdout, stderr: from which offsets on.
+        known: up to which offsets the listener is sure to have all.
+        has_lent: whether it has the memory in which large output lies.
+    """
 
     def __init__(
-        self, command: Command, connection: Connection, channel: int, stdout: int, stderr: int, has_lent: bool = False
+        self,
+        command: Command,
+        connection: Connection,
+        channel: int,
+        stdout: int,
+        stderr: int,
+        known: tuple[int, int] = (0, 0),
+        has_lent: bool = False,
     ) -> None:
         self.queued = False
         self.over = False
@@ -297,9 +312,9 @@ class Subscriber:
         self._connection = connection
         self._channel = channel
         self._sent = [stdout, stderr]
+        self._known = known
         self._turn = 0
         self.has_lent = has_lent
-        """Whether it has the memory in which large output lies."""
         self._timed = self._due = False
         for index, output in enumerate(command.outputs):
             if self._sent[index] < output.base:
@@ -325,9 +340,9 @@ class Subscriber:
             output = self._command.outputs[index]
             # An acknowledgement may have run ahead of what this connection has sent.
             self._sent[index] = max(self._sent[index], output.base)
-            if self._sent[index] > output.end and output.full:
+            if output.full and output.base < self._known[index]:
                 # Whoever attached ahead of the output knows these bytes, and would never confirm them.
-                output.acknowledge(output.end)
+                output.acknowledge(self._known[index])
             if self._sent[index] < output.end:
                 if self.has_lent and (place := output.place(self._sent[index])) is not None:
                     if self._waits(output.end - self._sent[index]):

@@ -147,7 +147,8 @@ class Commands:
             raise Refused("REQUEST_ID_CONFLICT", message, reason="request_id_conflict")
         connection.send_json(FrameType.ACCEPTED, {"exec_id": exec_id}, channel=channel)
         connection.send_json(FrameType.STARTED, {}, channel=channel)
-        command.listen(Subscriber(command, connection, channel, request["stdout"], request["stderr"], lent))
+        offsets = (request["stdout"], request["stderr"])
+        command.listen(Subscriber(command, connection, channel, *offsets, known=offsets, has_lent=lent))
         return lent
 
     def _lend(self, command: Command, memory: int) -> bool:
