@@ -148,7 +148,7 @@ def test_killed_in_the_middle_of_a_batch(place: tuple[FaultyServer, str, float],
                     took.append(time.monotonic() - left.pop(one))
                 else:
                     assert time.monotonic() < killed + gone_seconds, (one.sandboxes(), one.commands())
-            time.sleep(0.05)  # Some kernels let who never waits hold up the processes of other sessions for seconds (autogroups).
+            time.sleep(0.05)  # Autogroups: who never waits may hold up processes of other sessions for seconds.
     print(f"{TRAINERS} trainers killed; nothing left after {max(took):.1f} s at the latest")
     assert sibling.process.poll() is None and sibling.sandboxes() == 1 and len(sibling.commands()) == 1
     assert len(server.places()) == 1
