@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 DIRECTORY = "aviato/server/backends/local"
 SUPERVISOR = "aviato/server/supervisor"
 SOURCES = (
-    *(f"{DIRECTORY}/{name}" for name in ("birth.c", "template.c", "networks.c", "shared.c")),
+    *(f"{DIRECTORY}/{name}" for name in ("birth.c", "template.c", "layers.c", "networks.c", "shared.c")),
     *(f"{SUPERVISOR}/{name}" for name in ("early.c", "early_start.c", "early_watch.c", "early_wire.c", "early_files.c")),
 )
 LIBRARY = f"{DIRECTORY}/libaviato.so"

@@ -186,7 +186,7 @@ class Area:
 
 
 COMPILED = (
-    *(f"server/backends/local/{name}.c" for name in ("birth", "template", "networks", "shared")),
+    *(f"server/backends/local/{name}.c" for name in ("birth", "template", "layers", "networks", "shared")),
     *(f"server/supervisor/{name}.c" for name in ("early", "early_start", "early_watch", "early_wire", "early_files")),
 )
 LIBRARY = "server/backends/local/libaviato.so"

@@ -55,6 +55,7 @@ def baseline(backend):
 
 async def settled(backend):
     """How it is once nothing changes any more: what ends with a sandbox may end a little after it."""
+    await backend.remove_left_places()
     seen = [baseline(backend)]
     while len(seen) < 6:
         await asyncio.sleep(0.05)
@@ -64,6 +65,7 @@ async def settled(backend):
 
 
 async def until_as_before(backend, before):
+    await backend.remove_left_places()
     deadline = time.monotonic() + 20
     while (now := baseline(backend)) != before:
         assert time.monotonic() < deadline, (before, now)

@@ -18,6 +18,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
+from aviato.server.backends.local.left import KEPT_SECONDS, LeftPlace, LeftPlaces
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
@@ -30,7 +31,7 @@ from aviato.server.supervisor.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ NICE = 10
 """Commands' niceness while no control group shares the processors out, so that the server answers."""
 DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
-_EXAMPLE = new_sandbox_id()
-"""In the place of an id; by its random part nothing else is taken for it."""
+_EXAMPLE, _EARLIER_EXAMPLE = new_sandbox_id(), new_sandbox_id()
+"""In the place of ids; by their random part nothing else is taken for them."""
 
 
 @dataclass
@@ -56,6 +57,8 @@ class _Held:
     """Process 1 is on its way out, with all that is inside."""
     grouped: bool = True
     """It may have control groups."""
+    lends: tuple[TemplateControl, int, str] | None = None
+    """The template that has its root, as the request of which number, and what lies below its layers."""
 
 
 class LocalBackend(Backend):
@@ -91,6 +94,9 @@ class LocalBackend(Backend):
         self._template: TemplateControl | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
+        self._left = LeftPlaces()
+        self._leaving: asyncio.TimerHandle | None = None
+        self._removing: set[asyncio.Task[None]] = set()
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
@@ -186,9 +192,19 @@ class LocalBackend(Backend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
+        await self.remove_left_places()
         await self._skeletons.close()
         if self._template is not None:
             await self._template.close()
+
+    async def remove_left_places(self) -> None:
+        """Keep none of those that sandboxes have left for others."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        while self._removing:
+            await asyncio.wait(self._removing)
+        await self._remove_left(self._left.surplus(float("inf")))
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
@@ -224,14 +240,31 @@ class LocalBackend(Backend):
         """See `Backend`."""
         template = await self._live_template()
         skeleton = await self._made_skeleton(spec)
-        held = self._held[spec.sandbox_id] = _Held(*self._uids.take()[:1])
+        place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
+        if place is not None:
+            try:
+                return await self._create(spec, template, skeleton, place)
+            except SandboxUnavailableError as error:
+                log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
+                await self._destroy(spec.sandbox_id)
+                await asyncio.to_thread(self._places.remove, place.sandbox_id)
+                template = await self._live_template()
+        return await self._create(spec, template, skeleton, None)
+
+    async def _create(
+        self, spec: SandboxSpec, template: TemplateControl, skeleton: str | None, place: LeftPlace | None
+    ) -> SupervisorLink:
+        held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
-        request = self._usual_request(spec, skeleton, held.uid) or self._request(spec, self._options(spec, skeleton), held.uid)
+        usual = self._usual_request(spec, skeleton, held.uid, place)
+        request = usual or self._request(spec, self._options(spec, skeleton), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
             with theirs, _content(spec) as content:
                 held.asked = template.ask(request, theirs, content)
+            if skeleton is not None and usual is not None and usual.flags & native.LENDS_ROOT:
+                held.lends = template, template.number, skeleton
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
         except SandboxGone as gone:
@@ -315,7 +348,7 @@ class LocalBackend(Backend):
 
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
-        return await asyncio.to_thread(self._places.ids)
+        return [one for one in await asyncio.to_thread(self._places.ids) if one not in self._left]
 
     async def probe(self) -> list[Check]:
         """See `Backend`."""
@@ -333,7 +366,8 @@ class LocalBackend(Backend):
     async def recorded(self, image: ResolvedImage) -> bytes | None:
         """What the template would be asked for one sandbox of this image, for benchmarks; None if it takes no such requests."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        usual = self._usual_request(spec, await self._made_skeleton(spec), self._uids.take()[0])
+        options = replace(self._options(spec, await self._made_skeleton(spec)), lends=False)
+        usual = native.usual(self._request(spec, options, self._uids.take()[0]))
         return None if usual is None else usual.message(0)
 
     # -- inside ---------------------------------------------------------------------------------------------------------
@@ -371,7 +405,7 @@ class LocalBackend(Backend):
             self._remembered = Remembered(self._facts, self._filter)
         return self._remembered
 
-    def _options(self, spec: SandboxSpec, skeleton: str | None = None) -> plan.PlanOptions:
+    def _options(self, spec: SandboxSpec, skeleton: str | None = None, *, merged: bool = False) -> plan.PlanOptions:
         interpreter = self._interpreter(spec.image)
         limits = self.limits(spec)
         return plan.PlanOptions(
@@ -382,6 +416,8 @@ class LocalBackend(Backend):
             lower=spec.image.root,
             skeleton=skeleton,
             upper_in_memory=self._upper_in_memory,
+            merged=merged,
+            lends=skeleton is not None and self._lends(spec),
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
@@ -390,19 +426,31 @@ class LocalBackend(Backend):
             threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )
 
-    def _usual_request(self, spec: SandboxSpec, skeleton: str | None, uid: int) -> native.Usual | None:
-        """What is asked for it, where that is known from another one: the calls of both differ in an id alone."""
+    def _lends(self, spec: SandboxSpec) -> bool:
+        """Whether another sandbox may have its place, and it that of another."""
+        ports = spec.exposes_ports or spec.egress_port is not None
+        return self._native and not (spec.mounted_files or ports or groups_of(spec.requests, spec.limits, self._facts))
+
+    def _usual_request(
+        self, spec: SandboxSpec, skeleton: str | None, uid: int, place: LeftPlace | None = None
+    ) -> native.Usual | None:
+        """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
         if not self._native or spec.mounted_files:
             return None
         ports = spec.exposes_ports or spec.egress_port is not None
-        key = (spec.image, skeleton, tuple(spec.requests.items()), tuple(spec.limits.items()), ports)
+        key = (spec.image, skeleton, tuple(spec.requests.items()), tuple(spec.limits.items()), ports, place is None)
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
-            return native.usual(self._request(example, self._options(example, skeleton), uid))
+            return native.usual(self._request(example, self._options(example, skeleton, merged=place is not None), uid))
 
         usual = self._known().requests.get(key, recorded)
-        return None if usual is None else usual.renamed(_EXAMPLE, spec.sandbox_id, uid, self._gid(uid))
+        if usual is None:
+            return None
+        ids = {_EXAMPLE: spec.sandbox_id}
+        if place is not None:
+            ids[_EARLIER_EXAMPLE] = place.sandbox_id
+        return usual.renamed(ids, uid, self._gid(uid), 0 if place is None else place.number)
 
     def _gid(self, uid: int) -> int:
         return uid if self._root else os.getegid()
@@ -425,7 +473,9 @@ class LocalBackend(Backend):
             "plan": steps if calls is None else None,
             "calls": calls,
             "trees": [(record.register(name), name, path, attributes) for name, path, attributes in trees],
-            "lower": (options.lower or options.skeleton) if self._root else None,
+            "earlier": self._places.path(_EARLIER_EXAMPLE) if options.merged else None,
+            "lends": options.lends,
+            "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,
             "modern": self._modern,
             "descent": None,
             "ports": spec.exposes_ports or spec.egress_port is not None,
@@ -481,6 +531,9 @@ class LocalBackend(Backend):
         }
 
     async def _destroy(self, sandbox_id: str) -> None:
+        if (place := self._left.remove(sandbox_id)) is not None:
+            await self._remove_left([place])
+            return
         held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id))
         if held.asked is not None:
             with contextlib.suppress(Exception):
@@ -494,21 +547,69 @@ class LocalBackend(Backend):
             os.close(held.pidfd)
             held.pidfd = None
         await self._kill_rest(held.uid)
-        await asyncio.to_thread(self._places.remove, sandbox_id)
+        if not await self._leave({sandbox_id: held}):
+            await asyncio.to_thread(self._places.remove, sandbox_id)
+            self._uids.give_back(held.uid)
         self._held.pop(sandbox_id, None)
-        self._uids.give_back(held.uid)
 
     async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
-            for sandbox_id in await asyncio.to_thread(_remove_dead, self._places, killed):
+            dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
+            left = await self._leave(dead)
+            gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
+            removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
+            for sandbox_id in (*left, *removed):
                 held = self._held.pop(sandbox_id)
                 assert held.pidfd is not None
                 os.close(held.pidfd)
-                self._uids.give_back(held.uid)
+                if sandbox_id not in left:
+                    self._uids.give_back(held.uid)
         finally:
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
+
+    async def _leave(self, dead: Mapping[str, _Held]) -> list[str]:
+        """Keep the places of those of the dead that others can have; whose those are."""
+        template = self._template
+        asked = {
+            held.lends[1]: (sandbox_id, held.lends[2])
+            for sandbox_id, held in dead.items()
+            if held.lends is not None and held.lends[0] is template
+        }
+        if template is None or not asked or self._closed:
+            return []
+        found = await template.bury([(number, self._places.path(sandbox_id)) for number, (sandbox_id, _) in asked.items()])
+        if self._closed:
+            return []
+        loop = asyncio.get_running_loop()
+        for number in found:
+            sandbox_id, lower = asked[number]
+            self._left.add(LeftPlace(sandbox_id, dead[sandbox_id].uid, template, number, lower, loop.time()))
+        if found and self._leaving is None:
+            self._leaving = loop.call_later(KEPT_SECONDS, self._remove_surplus)
+        return [asked[number][0] for number in found]
+
+    def _remove_surplus(self) -> None:
+        """Nobody has asked for them in a while, or they are too many."""
+        loop = asyncio.get_running_loop()
+        self._leaving = None
+        if surplus := self._left.surplus(loop.time()):
+            task = loop.create_task(self._remove_left(surplus))
+            self._removing.add(task)
+            task.add_done_callback(self._removing.discard)
+        if self._left:
+            self._leaving = loop.call_later(KEPT_SECONDS / 4, self._remove_surplus)
+
+    async def _remove_left(self, places: Sequence[LeftPlace]) -> None:
+        for template in {place.template for place in places}:
+            template.forget([place.number for place in places if place.template is template])
+        for place in places:
+            try:
+                await asyncio.to_thread(self._places.remove, place.sandbox_id, grouped=False)
+            except OSError as error:
+                log.warning("the place of sandbox %s cannot be taken away yet: %r", place.sandbox_id, error)
+            self._uids.give_back(place.uid)
 
     async def _kill_rest(self, uid: int) -> None:
         """Kill what the end of process 1 does not end; nothing in namespaces."""
@@ -527,17 +628,31 @@ class LocalBackend(Backend):
             loop.remove_reader(pidfd)
 
 
-def _remove_dead(places: Places, killed: Mapping[str, _Held]) -> list[str]:
-    """Take away the places of sandboxes whose process 1 is dying, with all that is inside; returns those that are gone."""
-    removed = []
-    for sandbox_id, held in killed.items():
-        if held.pidfd is None:
-            continue
+def _are_dead(killed: Iterable[_Held], seconds: float = 0) -> bool:
+    """Whether all of them are, with all that was inside, in that time."""
+    for held in killed:
         death = select.poll()
+        if held.pidfd is None:
+            return False
         death.register(held.pidfd, select.POLLIN)
+        if not death.poll(seconds * 1000):
+            return False
+    return True
+
+
+def _await_deaths(killed: Mapping[str, _Held]) -> dict[str, _Held]:
+    """Those whose process 1 dies in time."""
+    dead = {sandbox_id: held for sandbox_id, held in killed.items() if _are_dead([held], DEATH_SECONDS)}
+    for sandbox_id in killed.keys() - dead.keys():
+        log.warning("the place of sandbox %s cannot be taken away yet: its process 1 does not die", sandbox_id)
+    return dead
+
+
+def _remove(places: Places, dead: Mapping[str, _Held]) -> list[str]:
+    """Take away the places of sandboxes that are dead; returns those that are gone."""
+    removed = []
+    for sandbox_id, held in dead.items():
         try:
-            if not death.poll(DEATH_SECONDS * 1000):
-                raise TimeoutError("its process 1 does not die")
             places.remove(sandbox_id, grouped=held.grouped)
         except OSError as error:
             log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)

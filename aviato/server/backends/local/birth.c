@@ -26,7 +26,7 @@
 #include "networks.h"
 
 /* What is no system call of these arguments. */
-enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5 };
+enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6 };
 
 /* The operations, by name and in the order that numbers them; `native.py` reads the names. */
 #define OPERATIONS(o) \
@@ -37,7 +37,7 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAIS
     o(prctl, SYS_prctl) o(unshare, SYS_unshare) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
     o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) \
     o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER) \
-    o(raise_loopback, RAISE_LOOPBACK)
+    o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND)
 
 #define NAME(name, number) #name " "
 #define NUMBER(name, number) number,
@@ -94,6 +94,20 @@ static int receive(int sock, int *descriptor) {
     return 0;
 }
 
+/* A descriptor for the template. */
+static long lend(int sock, int descriptor) {
+    char byte = 'r';
+    struct iovec part = {&byte, 1};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {.room = {0}};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    control.aligned = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.aligned), &descriptor, sizeof(int));
+    return sendmsg(sock, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static long bound_capabilities(uint64_t kept) {
     for (unsigned long number = 0; number < 64; number++)
         if (!(kept >> number & 1) && syscall(SYS_prctl, PR_CAPBSET_DROP, number, 0, 0, 0) < 0)
@@ -125,6 +139,8 @@ static long make(const struct call *call, int32_t *registers) {
         return load_filter((const char *)given[0], (uint64_t)given[1]);
     case RAISE_LOOPBACK:
         return aviato_raise_loopback();
+    case LEND:
+        return lend((int)given[0], (int)given[1]);
     }
     return syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }

@@ -38,9 +38,9 @@
 #endif
 
 /* How many descriptors calls can tell apart, and the registers whose meaning is fixed: what a supervisor keeps, in its order, and
- * the socket by which it hears that its ids are mapped. As in `native.py`. */
+ * the socket by which it hears that its ids are mapped, and a root that another sandbox had. As in `native.py`. */
 enum { REGISTERS = 64 };
-enum { CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS, SYNC = 24 };
+enum { CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS, SYNC = 24, MERGED = 27 };
 
 struct birth {
     uint64_t flags;     /* of clone(2) */

@@ -113,14 +113,21 @@ class Confinement:
             for name in ("upper", "work"):
                 self._kernel.make_directory(f"{layers}/{name}", 0o755)
         link = lower
-        if ":" in lower or "," in lower or "\\" in lower or lower.startswith("/"):
-            # The option's own separators need no escape when the path is a descriptor's, which tells nothing of the machine.
+        if ":" in lower or "," in lower or "\\" in lower or lower.startswith(("/", "../")):
+            # The option's own separators need no escape when the path is a descriptor's, which tells nothing of the machine or
+            # of this sandbox to a later one that has its root.
             link = self._kernel.path_by_descriptor(lower)
         flags = sum(FLAGS[name] for name in attributes)
         options = f"lowerdir={link},upperdir={layers}/upper,workdir={layers}/work,userxattr"
         # Volatile: else its end would write all that anybody has written to that disk, and wait until it is there. Not before
         # Linux 5.10, and not where the disk has had an error that nobody has been told of.
         self._kernel.mount("overlay", target, "overlay", flags, f"{options},volatile", options)
+
+    def _do_put_merged(self, target: str) -> None:
+        self._kernel.attach(self._kernel.kept("merged"), target)
+
+    def _do_lend_root(self, path: str) -> None:
+        self._kernel.lend(path)
 
     def _do_keep_layer(self, path: str) -> None:
         # A mount of its own: its `..` leads nowhere, and what is mounted inside does not hide what lies below.

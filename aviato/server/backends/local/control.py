@@ -11,12 +11,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.local import bare, native
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 END_SECONDS = 5.0
+BURIAL_SECONDS = 1.0
 LARGEST_ANSWER = 16 << 10
 """Memory of that size is at hand: each time that it were new memory it would cost more than the answer."""
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
@@ -36,7 +40,9 @@ class TemplateControl:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
-        self._number = 0
+        self._buried: dict[int, asyncio.Future[list[int]]] = {}
+        self.number = 0
+        """Of the last request."""
         self._sending: set[asyncio.Task[None]] = set()
         self.alive = True
         self._loop.add_reader(sock, self._readable)
@@ -65,28 +71,56 @@ class TemplateControl:
         """
         if not self.alive:
             raise TemplateDied("the template process has ended", reason="start_failed")
-        self._number += 1
+        self.number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-        self._asked[self._number] = answer
+        self._asked[self.number] = answer
         usual = request if isinstance(request, native.Usual) else native.usual(request) if content is None else None
         if usual is not None:
-            message = usual.message(self._number)
+            message = usual.message(self.number)
         else:
             assert isinstance(request, dict)
-            head = {**request, "calls": None, "content": content is not None, "n": self._number}
+            head = {**request, "calls": None, "content": content is not None, "n": self.number}
             message = json.dumps(head).encode() + b"\0" + (request["calls"] or b"")
-        fds = [item.fileno() for item in (connection, content) if item is not None]
+        self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
+        return answer
+
+    async def bury(self, dead: Sequence[tuple[int, str]]) -> list[int]:
+        """The requests of those whose layers another sandbox can have: see `native.burial`; nobody's without a template."""
+        if not self.alive:
+            return []
+        kept = []
+        for first in range(0, len(dead), native.MOST_BURIED):
+            self.number += 1
+            number = self.number
+            answer = self._buried[number] = self._loop.create_future()
+            self._send_soon(native.burial(number, dead[first : first + native.MOST_BURIED]), [])
+            try:
+                # No sandbox is to stay because its template stands still; what it keeps it lets go by itself.
+                async with asyncio.timeout(BURIAL_SECONDS):
+                    kept += await answer
+            except (TemplateDied, TimeoutError):
+                break
+            finally:
+                self._buried.pop(number, None)
+        return kept
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Let go of the layers of those that were buried."""
+        if self.alive:
+            self._send_soon(native.oblivion(numbers), [])
+
+    def _send_soon(self, message: bytes, fds: list[int]) -> None:
         if not self._send(message, fds):
             # Copies: whoever asked closes its own.
             task = self._loop.create_task(self._send_later(message, [os.dup(fd) for fd in fds]))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
-        return answer
 
     def _send(self, message: bytes, fds: list[int]) -> bool:
         """Whether that is done with; no where there is no room for it now."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            self._sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+            self._sock.sendmsg([message], ancillary)
         except BlockingIOError:
             return False
         except OSError:
@@ -130,6 +164,10 @@ class TemplateControl:
         self._answered(json.loads(data.decode(errors="replace")), fds)
 
     def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
+        if (buried := self._buried.pop(message.get("n", 0), None)) is not None:
+            if not buried.done():
+                buried.set_result(message["kept"])
+            return
         answer = self._asked.pop(message.get("n", 0), None)
         if answer is None or answer.done():
             for fd in fds:
@@ -149,10 +187,12 @@ class TemplateControl:
         self.alive = False
         self._loop.remove_reader(self._sock)
         self._sock.close()
-        for answer in self._asked.values():
+        waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._buried.values()]
+        for answer in waiting:
             if not answer.done():
-                answer.set_exception(TemplateDied("the template process ended while it made a sandbox", reason="start_failed"))
+                answer.set_exception(TemplateDied("the template process ended while it was asked", reason="start_failed"))
         self._asked.clear()
+        self._buried.clear()
 
 
 def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -10,9 +10,12 @@ import ctypes
 import functools
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.supervisor import takeover
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libaviato.so")
 SWITCH = "AVIATO_COMPILED"
@@ -22,7 +25,7 @@ OPERATIONS = (
     *("chdir", "fchdir", "openat", "dup3", "close", "write", "mkdirat", "fchmodat", "symlinkat", "unlinkat"),
     *("mount", "umount2", "open_tree", "mount_setattr", "move_mount", "pivot_root", "setresgid", "setresuid"),
     *("prctl", "unshare", "sethostname", "prlimit64", "capset", "umask", "socket"),
-    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback"),
+    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend"),
 )
 """What it can do, in the order that numbers it."""
 
@@ -33,8 +36,8 @@ REGISTERS = 64
 """Descriptors that it can tell apart."""
 CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS = range(7)
 """Registers of what a supervisor keeps, in the order of its descriptors; ports and control groups follow."""
-SYNC, LOWER, SCRATCH, NAMED = 24, 25, 26, 27
-"""The template's socket, what it sends, what is not needed for long, and the first of those with names."""
+SYNC, LOWER, SCRATCH, MERGED, NAMED = range(24, 29)
+"""The template's socket, what it sends, what is not needed for long, a root that another sandbox had, the first with names."""
 PATH_DESCRIPTOR = 120
 """The number of a descriptor that a path names, above those that the child opens and below where more room would be taken."""
 
@@ -63,11 +66,14 @@ ENDED, MESSAGE, CHILDREN_DIED, BORN = range(4)
 """What a template's turn ends with: the server is gone, a message that it does not serve, the dead, being a child itself."""
 GIVEN = 4
 """Descriptors that can come with a message."""
-MAGIC = b"AVB\1"
-REQUEST = struct.Struct("=4s7I")
-"""`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin."""
+MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3"
+REQUEST = struct.Struct("=4s8I4x")
+"""`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin, the number of
+an earlier request or 0."""
 TREE = struct.Struct("=II")
-HAS_PORTS, HAS_LOWER = 1, 2
+HAS_PORTS, HAS_LOWER, LENDS_ROOT = 1, 2, 4
+MOST_BURIED = 64
+"""At once."""
 
 
 class Turn(ctypes.Structure):
@@ -98,8 +104,9 @@ class Usual(NamedTuple):
 
     Attributes:
         uid, gid: host ids of the sandbox's user.
-        flags: `HAS_PORTS`, `HAS_LOWER`.
+        flags: `HAS_PORTS`, `HAS_LOWER`, `LENDS_ROOT`.
         counts: how many owned directories and trees, and where the calls begin.
+        earlier: the request for the sandbox whose place and layers it has; 0 for one with its own.
         behind: what follows that: trees, names and calls.
     """
 
@@ -107,15 +114,19 @@ class Usual(NamedTuple):
     gid: int
     flags: int
     counts: tuple[int, int, int]
+    earlier: int
     behind: bytes
 
-    def renamed(self, sandbox_id: str, other: str, uid: int, gid: int) -> Usual:
-        """The same for another sandbox. Ids have one length, so that nothing else moves."""
-        return Usual(uid, gid, self.flags, self.counts, self.behind.replace(sandbox_id.encode(), other.encode()))
+    def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Usual:
+        """The same for another sandbox, with other ids in place of some. Ids have one length, so that nothing else moves."""
+        behind = self.behind
+        for sandbox_id, other in ids.items():
+            behind = behind.replace(sandbox_id.encode(), other.encode())
+        return Usual(uid, gid, self.flags, self.counts, earlier, behind)
 
     def message(self, number: int) -> bytes:
         """What is sent."""
-        return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts) + self.behind
+        return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts, self.earlier) + self.behind
 
 
 def usual(wanted: dict[str, Any]) -> Usual | None:
@@ -128,12 +139,30 @@ def usual(wanted: dict[str, Any]) -> Usual | None:
     if calls is None or wanted["groups"] or wanted["born_filter"]:
         return None
     flags = (HAS_PORTS if wanted["ports"] else 0) | (HAS_LOWER if lower is not None else 0)
-    names = [wanted["place"], *wanted["owned"], *([lower] if lower is not None else []), *(path for _, _, path, _ in trees)]
+    flags |= LENDS_ROOT if wanted["lends"] else 0
+    further = [name for name in (wanted["earlier"], lower) if name is not None]
+    names = [wanted["place"], *wanted["owned"], *further, *(path for _, _, path, _ in trees)]
     text = b"".join(TREE.pack(register, attributes) for register, _, _, attributes in trees)
     text += b"".join(os.fsencode(name) + b"\0" for name in names)
     text += b"\0" * (-(REQUEST.size + len(text)) % 8)
     counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))
-    return Usual(wanted["uid"], wanted["gid"], flags, counts, text + bytes(calls))
+    return Usual(wanted["uid"], wanted["gid"], flags, counts, 0, text + bytes(calls))
+
+
+def burial(number: int, dead: Sequence[tuple[int, str]]) -> bytes:
+    """Asks of which of the dead another sandbox can have the layers.
+
+    Args:
+        number: of this request.
+        dead: those of the requests for them, and their places; `MOST_BURIED` at most.
+    """
+    head = struct.pack(f"=4s{2 + len(dead)}I", BURIAL_MAGIC, number, len(dead), *(request for request, _ in dead))
+    return head + b"".join(os.fsencode(place) + b"\0" for _, place in dead)
+
+
+def oblivion(numbers: Sequence[int]) -> bytes:
+    """Has the template let go of what it kept of some that were buried, by the numbers of the requests for them."""
+    return struct.pack(f"=4s{2 + len(numbers)}I", OBLIVION_MAGIC, 0, len(numbers), *numbers)
 
 
 def label(birth: Birth) -> str:
@@ -155,6 +184,8 @@ def load() -> Any | None:
         library.aviato_template.argtypes = (ctypes.POINTER(Turn),)
         library.aviato_network_ended.argtypes = (ctypes.c_long,)
         library.aviato_network_ended.restype = None
+        library.aviato_layers_ended.argtypes = (ctypes.c_long,)
+        library.aviato_layers_ended.restype = None
     except (OSError, ValueError, AttributeError):
         return None
     return library

@@ -129,6 +129,8 @@ class PlanOptions:
         skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
         upper_in_memory: the place cannot carry an overlay's writable layer.
+        merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
+        lends: the root is sent to the template, so that a later sandbox can have it.
         root: whether the server is the real root; then `lower` arrives idmapped.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
         processes: how many may live at once, process 1 not counted.
@@ -144,6 +146,8 @@ class PlanOptions:
     lower: str | None = None
     skeleton: str | None = None
     upper_in_memory: bool = False
+    merged: bool = False
+    lends: bool = False
     root: bool = False
     mounted: tuple[tuple[str, int], ...] = ()
     processes: int = bounds.LIMIT_PROCESSES
@@ -197,6 +201,8 @@ def _mount_point(options: PlanOptions) -> str:
 
 def owned_directories(options: PlanOptions) -> list[str]:
     """What the template makes in the place and hands to the sandbox's id."""
+    if options.merged:
+        return []
     mounted = [MOUNTED_DIRECTORY] if options.mounted else []
     layers = [ROOT] if _below(options) is None else ["layers"] if _in_memory(options) else ["upper", "work"]
     return [*layers, *mounted]
@@ -259,6 +265,9 @@ def _root(options: PlanOptions) -> list[Step]:
     if below is None:
         return [Step("bind_self", (ROOT, SAFE), "a directory of the sandbox's own is its writable /, on disk")]
     steps, target = [], _mount_point(options)
+    lending = [Step("lend_root", (target,), "if nobody changes it, a later sandbox can have it")] if options.lends else []
+    if options.merged:
+        return [Step("put_merged", (target,), "the root of an earlier sandbox, in which nobody has changed anything"), *lending]
     if options.root:
         steps.append(Step("put_lower", (target,), "what lies below, its owner mapped to the sandbox's; made by the template"))
     layers = "."
@@ -275,6 +284,7 @@ def _root(options: PlanOptions) -> list[Step]:
     return [
         *steps,
         Step("overlay", (lower, layers, target, SAFE), "what is not the sandbox's own below, its writable layer above"),
+        *lending,
     ]
 
 

@@ -29,7 +29,7 @@ REMEMBERED = 512
 _NUMBERS = {name: number for number, name in enumerate(native.OPERATIONS)}
 _NO_REGISTER, _ANY_ERROR = 255, 255
 _VALUE, _TEXT, _REGISTER = range(3)
-_OWN_NAMES = {"layer": native.LAYER, "sockets": native.SOCKETS, "lower": native.LOWER}
+_OWN_NAMES = {"layer": native.LAYER, "sockets": native.SOCKETS, "lower": native.LOWER, "merged": native.MERGED}
 
 
 class TooMany(Exception):
@@ -202,6 +202,14 @@ class Recorder:
     def attach(self, fd: int, target: str) -> None:
         """See `Kernel`."""
         self._note("move_mount", fd, "", syscalls.AT_FDCWD, target, syscalls.MOVE_MOUNT_F_EMPTY_PATH)
+
+    def lend(self, path: str) -> None:
+        """See `Kernel`."""
+        fd = self._open(
+            "open_tree", syscalls.AT_FDCWD, path, syscalls.open_tree_flags(path, False), forgiven=None, skip_forgiven=2
+        )
+        self._note("lend", Register(native.SYNC), fd, forgiven=None)
+        self.close(fd)
 
     def pivot_root(self, new: str, old: str) -> None:
         """See `Kernel`."""

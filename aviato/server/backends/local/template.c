@@ -23,21 +23,24 @@
 
 #include "../../supervisor/early.h"
 #include "birth.h"
+#include "layers.h"
 #include "networks.h"
 #include "shared.h"
 
 #define MAGIC "AVB\1"
+#define BURIAL "AVB\2"
+#define OBLIVION "AVB\3"
 
 #ifndef SYS_pidfd_send_signal
 #define SYS_pidfd_send_signal 424
 #endif
 
 enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
-enum { HAS_PORTS = 1, HAS_LOWER = 2 };
+enum { HAS_PORTS = 1, HAS_LOWER = 2, LENDS_ROOT = 4 };
 enum { QUIET_MILLISECONDS = 10 };
-enum { GIVEN = 4, KEPT = 32, MOST_TREES = 8, MOST_ORDERED = 4 + MOST_TREES };
+enum { GIVEN = 4, KEPT = 32, MOST_TREES = 8, MOST_ORDERED = 5 + MOST_TREES, MOST_BURIED = 64 };
 
-struct request { /* the strings behind it: place, owned, lower if there is one, and the paths of the trees */
+struct request { /* the strings behind it: place, owned, the earlier place and lower if there are any, and the paths of the trees */
     char magic[4];
     uint32_t number;
     uint32_t uid;
@@ -46,6 +49,15 @@ struct request { /* the strings behind it: place, owned, lower if there is one, 
     uint32_t owned;
     uint32_t trees;
     uint32_t program; /* where the calls begin */
+    uint32_t earlier; /* the request for the sandbox whose place and layers it has, or 0 */
+    uint32_t unused;
+};
+
+struct burial { /* the strings behind it: a place for each, or none where all are to be forgotten */
+    char magic[4];
+    uint32_t number;
+    uint32_t count;
+    uint32_t requests[]; /* for those that are dead */
 };
 
 struct tree {
@@ -130,8 +142,14 @@ static int bound(const char *name, int kind) {
 }
 
 /* A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns. */
-static int make_place(struct making *making, const struct request *request, const char *place, const char *end, int32_t *registers) {
-    if (mkdir(place, 0711) < 0)
+static int make_place(struct making *making, const struct request *request, const char *place, const char *end, const char *earlier,
+                      int32_t *registers) {
+    if (earlier) {
+        if ((registers[MERGED] = keep(making, aviato_take_layers(request->earlier))) < 0)
+            return failed(making, "take the layers of", earlier);
+        if (rename(earlier, place) < 0)
+            return failed(making, "rename", earlier);
+    } else if (mkdir(place, 0711) < 0)
         return failed(making, "mkdir", place);
     /* A path of one letter is never too long for a socket. */
     if (chdir(place) < 0)
@@ -140,10 +158,12 @@ static int make_place(struct making *making, const struct request *request, cons
     for (uint32_t i = 0; i < request->owned; i++, name = after(name, end))
         if (mkdir(name, 0755) < 0 || chown(name, request->uid, request->gid) < 0)
             return failed(making, "mkdir and chown", name);
-    if ((registers[NOTE] = keep(making, open("note", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600))) < 0)
+    if ((registers[NOTE] = keep(making, open("note", O_WRONLY | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0600))) < 0)
         return failed(making, "open", "note");
     if (flock(registers[NOTE], LOCK_EX | LOCK_NB) < 0)
         return failed(making, "flock", "note");
+    if (earlier && unlink("s") < 0)
+        return failed(making, "unlink", "s");
     if ((registers[LISTENER] = keep(making, bound("s", SOCK_STREAM))) < 0)
         return failed(making, "bind", "s");
     if (request->flags & HAS_PORTS && (registers[OTHERS] = keep(making, bound("p", SOCK_SEQPACKET))) < 0)
@@ -260,6 +280,7 @@ static __attribute__((noinline)) long prepare_spare(struct template *template) {
         close(template->control);
         if (has_network)
             aviato_forget_networks();
+        aviato_forget_layers();
         await_order(template, pair[1]);
         return 0;
     }
@@ -325,7 +346,10 @@ static long order_sandbox(struct template *template, struct making *making, cons
             send_parts(template->spare_socket, parts, 2, fds, order.count) < 0)
             failed(making, "send", "the plan");
         else if (map_ids(making, request, pid, lower, template->spare_socket) == 0) {
-            keep(making, template->spare_socket);
+            if (request->flags & LENDS_ROOT)
+                aviato_await_layers(request->number, pid, request->uid, request->gid, template->spare_socket);
+            else
+                keep(making, template->spare_socket);
             *pidfd = keep(making, template->spare_pidfd);
             template->spare = 0;
             return pid;
@@ -343,14 +367,18 @@ static long order_sandbox(struct template *template, struct making *making, cons
 /* Returns the number of the child, 0 in it, or -1. */
 static long make_sandbox(struct template *template, struct making *making, const struct request *request, int *pidfd) {
     const char *place = (const char *)(request + 1) + request->trees * sizeof(struct tree), *end = template->buffer + request->program;
-    const char *lower = NULL, *text = after(place, end);
+    const char *lower = NULL, *earlier = NULL, *text = after(place, end);
     int32_t registers[REGISTERS];
     memset(registers, -1, sizeof registers);
     registers[CONNECTION] = template->fds[0];
-    if (make_place(making, request, place, end, registers) < 0)
-        return -1;
     for (uint32_t i = 0; i < request->owned; i++)
         text = after(text, end);
+    if (request->earlier) {
+        earlier = text;
+        text = after(text, end);
+    }
+    if (make_place(making, request, place, end, earlier, registers) < 0)
+        return -1;
     if (request->flags & HAS_LOWER) {
         lower = text;
         text = after(text, end);
@@ -417,9 +445,41 @@ static __attribute__((noinline)) void collect_the_dead(struct template *template
         return;
     for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;) {
         aviato_network_ended(pid);
+        aviato_layers_ended(pid);
         if (pid == template->spare)
             forget_spare(template);
     }
+}
+
+static int is_burial(const struct template *template, const char *magic) {
+    const struct burial *burial = (const struct burial *)template->buffer;
+    return template->size >= sizeof *burial && memcmp(burial->magic, magic, sizeof burial->magic) == 0 && template->fd_count == 0 &&
+           burial->count <= MOST_BURIED && sizeof *burial + burial->count * sizeof burial->requests[0] <= template->size;
+}
+
+static void forget(const struct burial *burial) {
+    for (uint32_t i = 0; i < burial->count; i++) {
+        int mount = aviato_take_layers(burial->requests[i]);
+        if (mount >= 0)
+            close(mount);
+    }
+}
+
+/* Tell of which of the dead another sandbox can have the layers. */
+static __attribute__((noinline)) void bury(const struct template *template, const struct burial *burial) {
+    char answer[1024];
+    const char *text = (const char *)(burial->requests + burial->count), *end = template->buffer + template->size;
+    size_t used = (size_t)snprintf(answer, sizeof answer, "{\"n\": %u, \"kept\": [", burial->number);
+    int kept = 0;
+    for (uint32_t i = 0; i < burial->count && text < end; i++, text = after(text, end))
+        if (chdir(text) == 0 && aviato_bury_layers(burial->requests[i]))
+            used += (size_t)snprintf(answer + used, sizeof answer - used, "%s%u", kept++ ? ", " : "", burial->requests[i]);
+    snprintf(answer + used, sizeof answer - used, "]}");
+    if (chdir("/") < 0) {
+        /* It is there. */
+    }
+    aviato_drop_layers();
+    send_text(template->control, answer, -1);
 }
 
 /* Being a sandbox's process 1: what of it goes without Python. */
@@ -432,13 +492,15 @@ static int born(struct template *template) {
     return BORN;
 }
 
+static int sooner(int one, int other) { return one < 0 || (other >= 0 && other < one) ? other : one; }
+
 /* Serve until there is something for Python: returns what. */
 static int serve_all(struct template *template) {
     struct pollfd polled[] = {{.fd = template->control, .events = POLLIN}, {.fd = template->children, .events = POLLIN}};
     int served = 0;
     for (;;) {
         /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
-        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : aviato_drop_networks());
+        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : sooner(aviato_drop_networks(), aviato_drop_layers()));
         if (ready < 0 && errno != EINTR)
             return ENDED;
         if (ready == 0 && served && !template->spare && prepare_spare(template) == 0)
@@ -457,6 +519,14 @@ static int serve_all(struct template *template) {
             template->fd_count = (int32_t)count;
             if (size <= 0)
                 return ENDED;
+            const struct burial *burial = (const struct burial *)template->buffer;
+            if (is_burial(template, BURIAL) || is_burial(template, OBLIVION)) {
+                if (is_burial(template, BURIAL))
+                    bury(template, burial);
+                else
+                    forget(burial);
+                continue;
+            }
             if (!is_ours(template))
                 return MESSAGE;
             if (serve(template, (const struct request *)template->buffer) == 0)

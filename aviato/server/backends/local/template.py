@@ -199,6 +199,7 @@ class Template:
             self._supervisors.discard(pid)
             if self._native is not None:
                 self._native.aviato_network_ended(pid)
+                self._native.aviato_layers_ended(pid)
         if self._orphans:
             self._kill_orphans()
 
@@ -213,6 +214,9 @@ class Template:
 
     def _serve(self, data: bytes, kept: list[int]) -> None:
         head, _, calls = data.partition(b"\0")
+        if data.startswith((native.BURIAL_MAGIC, native.OBLIVION_MAGIC)):  # Asked of a template without its compiled part.
+            self._tell({"n": int.from_bytes(data[4:8], sys.byteorder), "kept": []})
+            return
         request = json.loads(head)
         request["calls"] = calls
         try:
