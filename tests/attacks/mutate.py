@@ -29,12 +29,14 @@ def without(backend: Any, *families: str, steps: tuple[str, ...] = ()) -> Iterat
     assert set(families) <= set(rules.families(rules.RULES))
     compiled, make_plan, remembered = backend._filter, plan.make_plan, backend._remembered
     backend._remembered = None  # plans of before
+    backend._lends = lambda spec: False  # roots of before, and to others
     backend._filter = filters.compile_rules(tuple(rule for rule in rules.RULES if rule.family not in families))
     plan.make_plan = lambda options: tuple(step for step in make_plan(options) if step.operation not in steps)
     try:
         yield
     finally:
         backend._filter, plan.make_plan, backend._remembered = compiled, make_plan, remembered
+        del backend._lends
 
 
 class Table:

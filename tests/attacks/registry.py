@@ -260,6 +260,8 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
             swap(backend, "_filter", filters.compile_rules(tuple(one for one in rules.RULES if one.family not in families)))
         swap(plan, "make_plan", changed_plan)
         swap(backend, "_remembered", None)  # plans of before
+        if any(not defence.patches for defence in defences):
+            swap(backend, "_lends", lambda spec: False)  # roots of before, and to others
         swap(backend, "_request", changed(make_request, "request"))
         if any(defence.request is not None for defence in defences):
             swap(backend, "_usual_request", lambda *_: None)  # It would give each its own id again.

@@ -296,3 +296,30 @@ async def begin_with(arena: Arena) -> bool:
         seen = (await two.run("test", "-d", name)).returncode == 0
         await one.run("rmdir", name)
         return seen
+
+
+UNTOUCHED = area.defence(
+    "a root in which somebody changed something is nobody's again",
+    patches=(Patch("server/backends/local/layers.c", "fd >= 0 && is_untouched(layers, fd)", "fd >= 0 && layers"),),
+)
+
+
+def roots_are_given_again(backend: Any) -> str | None:
+    """For `impossible`."""
+    return None if backend._native and backend._layered else "each sandbox has a root of its own"
+
+
+@area.attack("leave a file for the next sandbox", UNTOUCHED, impossible=roots_are_given_again)
+async def for_the_next(arena: Arena) -> bool:
+    async with arena.box() as one:
+        await one.put("/tmp/note", b"from the one before")
+    async with arena.box() as two:
+        return (await two.run("test", "-e", "/tmp/note")).returncode == 0
+
+
+@area.attack("leave a word for the next sandbox in an attribute of its root", UNTOUCHED, impossible=roots_are_given_again)
+async def in_an_attribute(arena: Arena) -> bool:
+    async with arena.box() as one:
+        await arena.inside(one, "import os\nos.setxattr('/', 'user.word', b'x')\nprint(True)")
+    async with arena.box() as two:
+        return await arena.inside(two, "import os\nprint('user.word' in os.listxattr('/'))")
