@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.local import left, native
+from aviato.server.backends.local.backend import LocalBackend
 from tests.real_backend import open_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(native.load() is None, reason="there is no compiled part")]
@@ -170,7 +171,7 @@ async def test_it_is_another_sandbox_in_all_else(backend, boxes):
             assert not os.path.exists(f"{backend._places.path(box.id)}/p")
             seen.append((box.id, layer_of(backend, box)))
     assert len({layer for _, layer in seen}) == 1
-    assert [os.path.exists(backend._places.path(one)) for one, _ in seen] == [False, False, True]
+    assert os.listdir(backend._places.left) == [seen[-1][0]] and os.listdir(backend._places.sandboxes) == []
 
 
 async def test_it_is_used_like_any_other(backend, boxes):
@@ -223,7 +224,7 @@ async def test_nobody_keeps_them_for_long(backend, boxes, monkeypatch):
         pass
     assert len(backend._left) == 1
     async with asyncio.timeout(10):
-        while os.listdir(backend._places.sandboxes) or backend._removing:
+        while os.listdir(backend._places.left) or backend._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used and not backend._held
 
@@ -236,12 +237,10 @@ async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatc
     async with asyncio.timeout(10):
         while backend._removing:
             await asyncio.sleep(0.02)
-    assert len(backend._left) == 2 == len(os.listdir(backend._places.sandboxes))
+    assert len(backend._left) == 2 == len(os.listdir(backend._places.left))
 
 
-@pytest.mark.parametrize(
-    "how", ["the template was killed", "the template forgot it", "the place is gone", "it was destroyed again"]
-)
+@pytest.mark.parametrize("how", ["the template was killed", "the template forgot it", "the place is gone"])
 async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
     async with boxes.make_box(backend) as box:
         first = layer_of(backend, box)
@@ -252,16 +251,13 @@ async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
             await asyncio.sleep(0.01)
     elif how == "the template forgot it":
         backend._template.forget([place.number])
-    elif how == "the place is gone":
-        os.rename(backend._places.path(place.sandbox_id), backend._places.trash / "x")
     else:
-        await backend.destroy(place.sandbox_id)
-        assert len(backend._left) == 0
+        os.rename(backend._places.left_path(place.sandbox_id), backend._places.trash / "x")
     async with boxes.make_box(backend) as box:
         assert layer_of(backend, box) != first
         assert (await box.run("true")).returncode == 0
     await backend.remove_left_places()
-    assert os.listdir(backend._places.sandboxes) == [] and not backend._uids._used
+    assert os.listdir(backend._places.sandboxes) == [] == os.listdir(backend._places.left) and not backend._uids._used
 
 
 async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, monkeypatch):
@@ -295,10 +291,8 @@ async def test_results_that_were_kept_are_not_written_over(backend, boxes, tmp_p
 async def test_what_another_server_left_is_taken_away(backend, boxes):
     async with boxes.make_box(backend) as box:
         pass
-    (place,) = backend._left._places
-    assert place == box.id
-    backend._left._places.clear()  # As one that was killed leaves it.
-    assert await backend.place_ids() == [box.id]
-    await backend.destroy(box.id)
-    assert await backend.place_ids() == [] and os.listdir(backend._places.sandboxes) == []
-    backend._uids._used.clear()
+    assert os.listdir(backend._places.left) == [box.id]
+    other = LocalBackend(backend._places.sandboxes.parent)
+    await other.open()
+    assert os.listdir(backend._places.left) == [] and not other._uids._used
+    await other.close()

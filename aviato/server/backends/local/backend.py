@@ -247,7 +247,7 @@ class LocalBackend(Backend):
             except SandboxUnavailableError as error:
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
                 await self._destroy(spec.sandbox_id)
-                await asyncio.to_thread(self._places.remove, place.sandbox_id)
+                await asyncio.to_thread(self._places.remove_left, place.sandbox_id)
                 template = await self._live_template()
         return await self._create(spec, template, skeleton, None)
 
@@ -348,7 +348,7 @@ class LocalBackend(Backend):
 
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
-        return [one for one in await asyncio.to_thread(self._places.ids) if one not in self._left]
+        return await asyncio.to_thread(self._places.ids)
 
     async def probe(self) -> list[Check]:
         """See `Backend`."""
@@ -473,7 +473,7 @@ class LocalBackend(Backend):
             "plan": steps if calls is None else None,
             "calls": calls,
             "trees": [(record.register(name), name, path, attributes) for name, path, attributes in trees],
-            "earlier": self._places.path(_EARLIER_EXAMPLE) if options.merged else None,
+            "earlier": self._places.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
             "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,
             "modern": self._modern,
@@ -531,9 +531,6 @@ class LocalBackend(Backend):
         }
 
     async def _destroy(self, sandbox_id: str) -> None:
-        if (place := self._left.remove(sandbox_id)) is not None:
-            await self._remove_left([place])
-            return
         held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id))
         if held.asked is not None:
             with contextlib.suppress(Exception):
@@ -579,14 +576,13 @@ class LocalBackend(Backend):
         }
         if template is None or not asked or self._closed:
             return []
-        found = await template.bury([(number, self._places.path(sandbox_id)) for number, (sandbox_id, _) in asked.items()])
-        if self._closed:
-            return []
+        path, left_path = self._places.path, self._places.left_path
+        found = await template.bury([(number, path(one), left_path(one)) for number, (one, _) in asked.items()])
         loop = asyncio.get_running_loop()
         for number in found:
             sandbox_id, lower = asked[number]
             self._left.add(LeftPlace(sandbox_id, dead[sandbox_id].uid, template, number, lower, loop.time()))
-        if found and self._leaving is None:
+        if found and self._leaving is None and not self._closed:
             self._leaving = loop.call_later(KEPT_SECONDS, self._remove_surplus)
         return [asked[number][0] for number in found]
 
@@ -605,10 +601,7 @@ class LocalBackend(Backend):
         for template in {place.template for place in places}:
             template.forget([place.number for place in places if place.template is template])
         for place in places:
-            try:
-                await asyncio.to_thread(self._places.remove, place.sandbox_id, grouped=False)
-            except OSError as error:
-                log.warning("the place of sandbox %s cannot be taken away yet: %r", place.sandbox_id, error)
+            await asyncio.to_thread(self._places.remove_left, place.sandbox_id)
             self._uids.give_back(place.uid)
 
     async def _kill_rest(self, uid: int) -> None:

@@ -84,7 +84,7 @@ class TemplateControl:
         self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
         return answer
 
-    async def bury(self, dead: Sequence[tuple[int, str]]) -> list[int]:
+    async def bury(self, dead: Sequence[tuple[int, str, str]]) -> list[int]:
         """The requests of those whose layers another sandbox can have: see `native.burial`; nobody's without a template."""
         if not self.alive:
             return []

@@ -16,7 +16,7 @@ class LeftPlace(NamedTuple):
     """A place whose sandbox is gone.
 
     Attributes:
-        sandbox_id: which it was; its directory still has that name.
+        sandbox_id: which it was; its directory has that name, among those that are left.
         uid: host id to which all of it belongs, so that the next sandbox has the same.
         template, number: who has the rest of it, and as the request of which number.
         lower: the directory below its layers.
@@ -37,9 +37,6 @@ class LeftPlaces:
     def __init__(self) -> None:
         self._places: dict[str, LeftPlace] = {}
 
-    def __contains__(self, sandbox_id: str) -> bool:
-        return sandbox_id in self._places
-
     def __len__(self) -> int:
         return len(self._places)
 
@@ -53,10 +50,6 @@ class LeftPlaces:
             if place.lower == lower and place.template is template:
                 return self._places.pop(place.sandbox_id)
         return None
-
-    def remove(self, sandbox_id: str) -> LeftPlace | None:
-        """A certain one; None if it is none of these."""
-        return self._places.pop(sandbox_id, None)
 
     def surplus(self, now: float) -> list[LeftPlace]:
         """Those that are too old, or too many; they are none of these any more."""

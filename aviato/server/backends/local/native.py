@@ -149,15 +149,15 @@ def usual(wanted: dict[str, Any]) -> Usual | None:
     return Usual(wanted["uid"], wanted["gid"], flags, counts, 0, text + bytes(calls))
 
 
-def burial(number: int, dead: Sequence[tuple[int, str]]) -> bytes:
+def burial(number: int, dead: Sequence[tuple[int, str, str]]) -> bytes:
     """Asks of which of the dead another sandbox can have the layers.
 
     Args:
         number: of this request.
-        dead: those of the requests for them, and their places; `MOST_BURIED` at most.
+        dead: those of the requests for them, their places, and where these go if so; `MOST_BURIED` at most.
     """
-    head = struct.pack(f"=4s{2 + len(dead)}I", BURIAL_MAGIC, number, len(dead), *(request for request, _ in dead))
-    return head + b"".join(os.fsencode(place) + b"\0" for _, place in dead)
+    head = struct.pack(f"=4s{2 + len(dead)}I", BURIAL_MAGIC, number, len(dead), *(request for request, _, _ in dead))
+    return head + b"".join(os.fsencode(place) + b"\0" for _, *places in dead for place in places)
 
 
 def oblivion(numbers: Sequence[int]) -> bytes:

@@ -18,6 +18,7 @@ from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SO_PEERPIDFD = 77
@@ -25,18 +26,20 @@ STARTING_SECONDS = 5.0
 
 
 class Places:
-    """`sandboxes/` and `trash/` below one directory."""
+    """`sandboxes/`, `left/` and `trash/` below one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.sandboxes = directory / "sandboxes"
+        self.left = directory / "left"
         self.trash = directory / "trash"
         self.groups = directory / "groups"
         self.group_directories: list[str] = []
         """Where control groups of the sandboxes may lie."""
 
     def make(self) -> None:
-        """Make both; sandboxes' own ids pass through."""
+        """Make them; sandboxes' own ids pass through."""
         self.sandboxes.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self.left.mkdir(mode=0o700, exist_ok=True)
         self.trash.mkdir(mode=0o700, exist_ok=True)
 
     def path(self, sandbox_id: str) -> str:
@@ -44,6 +47,10 @@ class Places:
         if not SANDBOX_ID.fullmatch(sandbox_id):
             raise ValueError(f"{sandbox_id!r} is not a sandbox id")
         return f"{self.sandboxes}/{sandbox_id}"
+
+    def left_path(self, sandbox_id: str) -> str:
+        """Where the directory of one that is gone is kept for another."""
+        return f"{self.left}/{os.path.basename(self.path(sandbox_id))}"
 
     def ids(self) -> list[str]:
         """All sandboxes that have a directory."""
@@ -186,20 +193,14 @@ class Places:
         finally:
             os.close(parent)
 
+    def remove_left(self, sandbox_id: str) -> None:
+        """Take away one that was kept for another."""
+        if not _remove_unused(self.left_path(sandbox_id)):
+            _empty(self.left, [sandbox_id])
+
     def empty_trash(self) -> list[str]:
-        """Try again what resisted; returns what still does."""
-        left = []
-        parent = os.open(self.trash, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for name in os.listdir(parent):
-                try:
-                    for _ in remove_tree(parent, name):
-                        pass
-                except OSError:
-                    left.append(name)
-        finally:
-            os.close(parent)
-        return left
+        """Try again what resisted, and remove what a server before kept; returns what still resists."""
+        return [name for directory in (self.left, self.trash) for name in _empty(directory, os.listdir(directory))]
 
     def _is_held(self, sandbox_id: str) -> bool:
         """Whether any process holds the sandbox's note, which its supervisor locks for life."""
@@ -214,6 +215,24 @@ class Places:
         finally:
             os.close(fd)
         return False
+
+
+def _empty(directory: Path, names: Iterable[str]) -> list[str]:
+    """Remove these; returns what resists."""
+    resisted = []
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            try:
+                for _ in remove_tree(parent, name):
+                    pass
+            except FileNotFoundError:
+                continue
+            except OSError:
+                resisted.append(name)
+    finally:
+        os.close(parent)
+    return resisted
 
 
 def _remove_unused(path: str) -> bool:

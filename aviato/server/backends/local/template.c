@@ -53,7 +53,7 @@ struct request { /* the strings behind it: place, owned, the earlier place and l
     uint32_t unused;
 };
 
-struct burial { /* the strings behind it: a place for each, or none where all are to be forgotten */
+struct burial { /* the strings behind it: for each its place and the one that it is to have, or none where all are to be forgotten */
     char magic[4];
     uint32_t number;
     uint32_t count;
@@ -471,9 +471,16 @@ static __attribute__((noinline)) void bury(const struct template *template, cons
     const char *text = (const char *)(burial->requests + burial->count), *end = template->buffer + template->size;
     size_t used = (size_t)snprintf(answer, sizeof answer, "{\"n\": %u, \"kept\": [", burial->number);
     int kept = 0;
-    for (uint32_t i = 0; i < burial->count && text < end; i++, text = after(text, end))
-        if (chdir(text) == 0 && aviato_bury_layers(burial->requests[i]))
+    for (uint32_t i = 0; i < burial->count && text < end; i++) {
+        const char *place = text, *other = after(text, end);
+        text = after(other, end);
+        if (chdir(place) < 0 || !aviato_bury_layers(burial->requests[i]))
+            continue;
+        if (rename(place, other) < 0)
+            close(aviato_take_layers(burial->requests[i]));
+        else
             used += (size_t)snprintf(answer + used, sizeof answer - used, "%s%u", kept++ ? ", " : "", burial->requests[i]);
+    }
     snprintf(answer + used, sizeof answer - used, "]}");
     if (chdir("/") < 0) {
         /* It is there. */
