@@ -57,6 +57,8 @@ class _Held:
     """Process 1 is on its way out, with all that is inside."""
     grouped: bool = True
     """It may have control groups."""
+    place: LeftPlace | None = None
+    """That it was to have."""
     lends: tuple[TemplateControl, int, str] | None = None
     """The template that has its root, as the request of which number, and what lies below its layers."""
 
@@ -247,14 +249,13 @@ class LocalBackend(Backend):
             except SandboxUnavailableError as error:
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
                 await self._destroy(spec.sandbox_id)
-                await asyncio.to_thread(self._places.remove_left, place.sandbox_id)
                 template = await self._live_template()
         return await self._create(spec, template, skeleton, None)
 
     async def _create(
         self, spec: SandboxSpec, template: TemplateControl, skeleton: str | None, place: LeftPlace | None
     ) -> SupervisorLink:
-        held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid)
+        held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         usual = self._usual_request(spec, skeleton, held.uid, place)
         request = usual or self._request(spec, self._options(spec, skeleton), held.uid)
@@ -537,6 +538,8 @@ class LocalBackend(Backend):
                 _, held.pidfd = await held.asked
         if held.pidfd is None:
             held.pidfd = await asyncio.to_thread(self._places.find, sandbox_id)
+            if held.place is not None:
+                await asyncio.to_thread(self._places.remove_left, held.place.sandbox_id)
         if held.link is not None and held.link.ended() is None:
             held.link.detach()
         if held.pidfd is not None:
