@@ -51,7 +51,7 @@ def _detach(directory: str, keep: set[int]) -> None:
 def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     import gc
 
-    gc.disable()  # Nothing of what is imported is garbage, and a client waits.
+    gc.disable()  # Nothing of what is imported is garbage, now or later, and a client waits.
 
     import logging
     import socket
@@ -63,6 +63,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     from aviato.server.run import Listeners, serve
     from aviato.server.settings import load
 
+    gc.freeze()
     gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     settings = load({}, os.environ, embedded=True)

@@ -25,7 +25,8 @@ PRELUDE = """
 import json, os, socket, struct, time
 from aviato.server.backends.local import native
 library = native.load()
-here = lambda: os.stat("/proc/self/ns/net").st_ino
+proc = os.open("/proc", os.O_RDONLY)
+here = lambda: os.stat("self/ns/net", dir_fd=proc).st_ino
 LONG_ENOUGH = 0.2
 HOME, kept = here(), []
 
@@ -39,9 +40,12 @@ def give(child=1, rest=LONG_ENOUGH):
     assert here() == HOME
     time.sleep(rest)
 
-def use(body, **how):
-    '''The namespace that somebody had, and the one that the next gets.'''
+def use(body, known=True, **how):
+    '''The namespace that somebody had, and the one that the next gets. A known one was looked at before: its files are open.'''
     mine = take()
+    if not known:
+        library.aviato_leave_network(2)
+        mine = take()
     kept.append(os.open("/proc/self/ns/net", os.O_RDONLY))  # so that no other one gets its number
     held = body()
     give(**how)
@@ -74,9 +78,10 @@ def run(program):
     return json.loads(done.stdout)
 
 
-def test_one_that_nobody_used_is_had_again():
-    first, second, lo = run("""
-first, second, _ = use(lambda: None)
+@pytest.mark.parametrize("known", [True, False])
+def test_one_that_nobody_used_is_had_again(known):
+    first, second, lo = run(f"""
+first, second, _ = use(lambda: None, known={known})
 print(json.dumps([first, second, socket.socket().connect_ex(("127.0.0.1", 9))]))
 """)
     assert first == second
@@ -97,9 +102,10 @@ print(json.dumps(use(body)[:2]))
     assert first == second
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("how", USES)
-def test_one_in_which_something_was_sent_is_not(how):
-    first, second = run(f"def body():\n    {USES[how]}\nprint(json.dumps(use(body)[:2]))")
+def test_one_in_which_something_was_sent_is_not(how, known):
+    first, second = run(f"def body():\n    {USES[how]}\nprint(json.dumps(use(body, known={known})[:2]))")
     assert first != second
 
 
@@ -165,21 +171,117 @@ print(json.dumps([first, after]))
     assert first not in after
 
 
+def test_the_files_of_one_that_was_looked_at_stay_open():
+    """Where nothing can be opened any more it is had again, and no other one."""
+    first, second, third, other = run("""
+first, second, _ = use(lambda: None)
+library.aviato_leave_network(1)
+take()
+library.aviato_leave_network(2)
+for child in (1, 2):
+    library.aviato_network_ended(child)
+time.sleep(LONG_ENOUGH)
+os.chroot("/sys")
+third = take()
+library.aviato_leave_network(1)
+print(json.dumps([first, second, third, library.aviato_enter_network()]))
+""")
+    assert first == second == third
+    assert other == 0
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "taker.recv(1)",
+        "taker.recv(1), giver.send(b'1234')",
+        "taker.recv(1), socket.send_fds(giver, [struct.pack('I', 3)], [proc])",
+        "taker.recv(1), socket.send_fds(giver, [b'1'], [proc] * 8)",
+    ],
+)
+def test_where_its_open_files_are_lost_others_are_opened(harm):
+    """Nothing of the kind is known to happen: a kernel may refuse to keep them."""
+    first, second, third, sent = run(f"""
+is_socket = lambda fd: os.path.realpath(f"/proc/self/fd/{{fd}}").find("/socket:") >= 0
+sockets = lambda: [int(fd) for fd in os.listdir("/proc/self/fd") if is_socket(fd)]
+def lose():
+    giver, taker = (socket.socket(fileno=os.dup(fd)) for fd in sorted(sockets()))
+    {harm}
+    giver.close(), taker.close()
+first, second, _ = use(lambda: None)
+lose()
+give()
+third = take()
+{SEND.format(family="socket.AF_INET", address="127.0.0.1")}
+lose()
+give()
+print(json.dumps([first, second, third, take()]))
+""")
+    assert first == second == third != sent
+
+
+def test_one_that_is_given_up_goes_with_its_open_files():
+    """A kernel that allows few has room for the next one."""
+    assert run("""
+import ctypes
+unshare = ctypes.CDLL(None).unshare
+ids = {"setgroups": "deny", "uid_map": f"0 {os.getuid()} 1", "gid_map": f"0 {os.getgid()} 1"}
+CLONE_NEWUSER, CLONE_NEWNET = 1 << 28, 1 << 30
+assert unshare(CLONE_NEWUSER) == 0
+for name, text in ids.items():
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+assert unshare(CLONE_NEWNET) == 0
+HOME = here()
+with open("/proc/sys/user/max_net_namespaces", "w") as file:
+    file.write("4")
+for _ in range(6):
+    deadline = time.monotonic() + 10
+    while library.aviato_enter_network() != 1:  # until the kernel has taken away those before
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    mine = here()
+    give()
+    assert take() == mine
+    with socket.socket(type=socket.SOCK_DGRAM) as s:
+        s.sendto(b"x", ("127.0.0.1", 9))
+    give()
+print(1)
+""")
+
+
 def test_many_that_live_at_once_hold_few_descriptors():
-    before, after, rested = run("""
+    before, after, rested, again, dropped = run("""
 count = lambda: len(os.listdir("/proc/self/fd"))
+def have(many):
+    for child in range(many):
+        take()
+        library.aviato_leave_network(child)
+def end(many):
+    for child in range(many):
+        library.aviato_network_ended(child)
+    rested.append(count())
+    time.sleep(LONG_ENOUGH)
+rested = []
 take(); give()
 before = count()
-for child in range(200):
-    take()
-    library.aviato_leave_network(child)
+have(200)
 after = count()
-for child in range(200):
-    library.aviato_network_ended(child)
-print(json.dumps([before, after, count()]))
+end(200)
+for _ in range(3):
+    have(40)
+    again = count()
+    end(40)
+while library.aviato_drop_networks() != -1:
+    time.sleep(0.1)
+print(json.dumps([before, after, rested, again, count()]))
 """)
-    assert after - before <= 64 + 24
-    assert rested - before <= 24
+    pairs = 2 * 32
+    assert after - before <= 64 + 24 + pairs
+    assert rested[0] - before <= 24 + pairs
+    assert 40 + 2 * 20 <= again - before <= 64 + 24 + pairs
+    assert max(rested) - before <= 24 + pairs
+    assert dropped <= before
 
 
 async def test_a_sandbox_has_its_own_while_it_lives_and_never_one_that_was_used(anyio_backend, boxes):
