@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
@@ -117,6 +118,7 @@ class SandboxFiles:
         return self._state
 
 
+@cache
 def _files() -> Any:
     """The core's file operations, loaded on the loop thread."""
     from aviato.core import files

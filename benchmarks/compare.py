@@ -5,7 +5,8 @@
 
 `aviato bench peers` is the same for all peers and all works. Each peer runs in a virtual environment of its own, made on first
 use below the user's cache, by a script of at most 40 lines that `--show` prints. `--no-install` makes none: who is not there is
-listed with the reason, as everyone is who cannot be measured here.
+listed with the reason, as everyone is who cannot be measured here. Each work has new processes and sandboxes, so that no row
+depends on another one; with `--together` they share them, which says what a process that has done all that does next.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ def main() -> None:
     parser.add_argument("--work", action="append", choices=WORKS, help="only this one, or these")
     parser.add_argument("--peer", action="append", choices=PEERS, metavar="NAME", help="beside aviato only this one, or these")
     parser.add_argument("--show", choices=PEERS, metavar="NAME", help="print a peer's script and leave")
+    parser.add_argument(
+        "--together", action="store_true", help="all works of a peer in one process and sandbox, in their order"
+    )
     parser.add_argument("--no-install", action="store_true", help="measure only what is installed")
     given = vars(parser.parse_args())
     if given["show"]:
@@ -42,6 +46,7 @@ def main() -> None:
         peers=chosen,
         works=given["work"] or WORKS,
         install=not given["no_install"],
+        together=given["together"],
         say=lambda text: console.print(f"… {text}", highlight=False, markup=False),
     )
     found = publish(report(measured, run.sizes), given["json"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from aviato.exceptions import AviatoError
 from aviato.server.callers import OPERATOR
 from aviato.server.middlewares import error_response
+from aviato.server.peers import peer_pid
 from aviato.server.routes import short
 from aviato.server.routes.streaming import BEGUN, HOLD_BACK_BYTES, Begun, hold_back_exec
 from aviato.wire.execution import FRAMES_CONTENT_TYPE
@@ -126,6 +127,8 @@ class Door(asyncio.Protocol):
         self._within = False
         """A request has begun to come of which aiohttp waits for the rest."""
         self._passed_at = 0.0
+        self._pid: int | None = None
+        """Of the client, where it has lent something."""
 
     # -- asyncio.Protocol
 
@@ -210,16 +213,22 @@ class Door(asyncio.Protocol):
                 return False
             answering = self._command(feed)
         elif head.kind == short.READ:
-            answering = self._file(short.read(service, head, transport))
+            answering = self._file(short.read(service, head, self._lender(head, transport)))
         else:
             if not body and head.size_bytes:
                 self._body = self._loop.create_future()
             given = body if self._body is None else self._following(self._body)
-            answering = self._file(short.write(service, head, transport, given))
+            answering = self._file(short.write(service, head, self._lender(head, transport), given))
         self._desk.crowd.take_in(self._inner, OPERATOR)
         self._answering = self._loop.create_task(self._answer(answering, data))
         self._desk.answering.add(self._answering)
         return True
+
+    def _lender(self, head: short.Head, transport: asyncio.Transport) -> int | None:
+        """The process that connected, which stays the same."""
+        if self._pid is None and head.memory is not None:
+            self._pid = peer_pid(transport)
+        return self._pid
 
     async def _answer(self, answering: Coroutine[None, None, bytes | None], data: bytes) -> None:
         said: bytes | None = None

@@ -13,7 +13,6 @@ from aviato.server.peers import peer_pid
 from aviato.wire.memory import MEMORY_HEADER, REFUSED, SEALS, SIZE, SIZE_FIELD, secret_of
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
     from aiohttp import web
@@ -61,13 +60,12 @@ class Memory:
 def lent(request: web.Request) -> Memory | None:
     """What a request lends; None where it lends nothing that can be had here."""
     name = request.headers.get(MEMORY_HEADER)
-    return None if name is None or request.transport is None else lent_by(name, request.transport)
+    return None if name is None or request.transport is None else lent_by(name, peer_pid(request.transport))
 
 
-def lent_by(name: str, transport: asyncio.BaseTransport) -> Memory | None:
-    """What is lent under this name by whoever is at the other end of a connection; None where it cannot be had here."""
+def lent_by(name: str, pid: int | None) -> Memory | None:
+    """What is lent under this name by the process that connected, if that is known; None where it cannot be had here."""
     parts = _NAME.fullmatch(name)
-    pid = peer_pid(transport)
     return None if parts is None or not pid else _open(f"/proc/{pid}/fd/{parts[1]}", parts[2])
 
 

@@ -2,7 +2,8 @@
 
 Every peer has an environment of its own and is driven by a script below `scripts/` of at most 40 lines, which
 `benchmarks/compare.py --show NAME` prints. They do each work in turn by rounds, so that noise hits all alike; a figure is a
-ratio to aviato's in the same run. Who cannot be measured here is listed with the reason.
+ratio to aviato's in the same run. Each work has new processes and depends on no other one. Who cannot be measured here is
+listed with the reason.
 """
 
 from peers.catalogue import PEERS, WORKS, Peer, Work

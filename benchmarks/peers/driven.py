@@ -44,7 +44,6 @@ class Driven:
     def __init__(self, peer: Peer, environment: Mapping[str, str], *, install: bool = True) -> None:
         self.peer = peer
         self._environment, self._install = environment, install
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed on leaving
         self._buffer = b""
 
     def __enter__(self) -> Self:
@@ -55,6 +54,7 @@ class Driven:
         except NotInstalledError as error:
             raise PeerError(str(error)) from None
         given = {name: value for name, value in os.environ.items() if self.peer.kind == "aviato" or name != "PYTHONPATH"}
+        self._errors = tempfile.TemporaryFile("w+")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         given |= {**self._environment, **self.peer.environment}
         self._process = subprocess.Popen(command, env=given, start_new_session=True, **pipes)

@@ -99,6 +99,7 @@ class Works:
     def __init__(self, script, way):
         self.script, self.way = script, way
         self.kept = None
+        self.written = False
 
     async def _create(self):
         return await self.way.call(self.script.create)
@@ -159,10 +160,14 @@ class Works:
         sandbox = await self._sandbox()
         begin = time.perf_counter()
         await self.way.call(self.script.write, sandbox, source)
-        return time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.written = True
+        return seconds
 
     async def read(self, source):
         sandbox = await self._sandbox()
+        if not self.written:
+            await self.write(source)
         begin = time.perf_counter()
         content = await self.way.call(self.script.read, sandbox)
         seconds = time.perf_counter() - begin

@@ -1,4 +1,9 @@
-"""The rounds: every peer does the same work in turn, in a new order each round."""
+"""The rounds: every peer does the same work in turn, in a new order each round.
+
+Each work is done by new processes, in sandboxes of their own. What a process has done before changes what it does next: it
+keeps memory that is dear to take anew, its caches, its connections and its sandbox. So a row says something about its own work
+only, whatever else is measured and in whatever order. Servers, of whoever has one, live on, as they do for their users.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +76,7 @@ def rows(
     peers: Iterable[str] = PEERS,
     works: Iterable[str] = WORKS,
     install: bool = True,
+    together: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
     """Measure peers on works, all in one run.
@@ -80,29 +86,43 @@ def rows(
         peers: names in `PEERS`.
         works: names in `WORKS`.
         install: make environments that do not exist; else such a peer is a row with a reason.
+        together: a peer does all works one after the other in one process and, where they keep one, one sandbox.
         say: is told what goes on.
     """
-    works = list(works)
+    peers, works = list(peers), list(works)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aviato-peers-")))
         source = directory / "payload"
         source.write_text(secrets.token_hex(run["file_bytes"] // 2))
         bwrap = (bwrap_argv() or [shutil.which("bwrap") or "bwrap"])[0]
         given = {"BENCHMARK_BWRAP": bwrap} | ({"AVIATO_BASE_URL": run.base_url} if run.base_url else {})
-        driven: dict[str, Driven | str] = {}
-        for name in peers:
-            say(f"starting {name}")
-            try:
-                driven[name] = stack.enter_context(Driven(PEERS[name], given, install=install))
-            except PeerError as error:
-                driven[name] = str(error)
-        pid = run.server_pid() if "memory" in works and any(PEERS[name].kind == "aviato" for name in driven) else None
+        refused: dict[str, str] = {}
+        begun: set[str] = set()
+
+        def start(name: str, here: ExitStack) -> Driven | str:
+            if name not in begun:
+                say(f"starting {name}")
+                begun.add(name)
+            return refused.get(name) or _start(here, name, given, install, refused)
+
+        driven = {name: start(name, stack) for name in peers} if together else {}
+        pid = run.server_pid() if "memory" in works and any(PEERS[name].kind == "aviato" for name in peers) else None
         found = []
         for work in (WORKS[name] for name in works):
             say(work.title)
-            asked = _given(work.name, run, str(source), pid)
-            found += _work(work, driven, asked, run["large_rounds" if work.large else "rounds"])
+            asked, rounds = _given(work.name, run, str(source), pid), run["large_rounds" if work.large else "rounds"]
+            with ExitStack() as here:
+                found += _work(work, driven or {name: start(name, here) for name in peers}, asked, rounds)
         return found
+
+
+def _start(stack: ExitStack, name: str, given: Mapping[str, str], install: bool, refused: dict[str, str]) -> Driven | str:
+    """A peer's process until the stack is left; or why there is none, which is noted: nothing is installed in vain twice."""
+    try:
+        return stack.enter_context(Driven(PEERS[name], given, install=install))
+    except PeerError as error:
+        refused[name] = str(error)
+        return refused[name]
 
 
 def _given(work: str, run: Run, source: str, pid: int | None) -> dict[str, Any]:

@@ -127,6 +127,36 @@ def test_who_fails_in_the_middle_leaves_the_others_their_rounds(monkeypatch: pyt
     assert len(found["bare subprocess"].seconds) == 5
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_row_does_not_depend_on_the_works_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, together: bool) -> None:
+    begun = tmp_path / "begun"
+    text = BARE.path.read_text() + f"\n\nopen({str(begun)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+    text = text.replace('prefix="bare-"', f"dir={str(tmp_path)!r}")
+    monkeypatch.setitem(PEERS, "noted", written(tmp_path, text, name="noted"))
+    works = ["exec", "write", "read"]
+    found = rows(Run(QUICK), peers=["noted"], works=works, together=together)
+    assert [row.failure for row in found] == [None] * 3
+    assert len(set(begun.read_text().split())) == (1 if together else 3)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name.startswith("tmp")]
+
+
+def test_a_file_is_read_though_nothing_was_measured_before(tmp_path: Path) -> None:
+    (row,) = rows(Run(QUICK), peers=["bare subprocess"], works=["read"])
+    assert row.failure is None and len(row.seconds) == 2
+
+
+def test_what_cannot_be_had_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def interpreter(peer: Any, *, install: bool) -> list[str]:
+        asked.append(peer.name)
+        raise NotInstalledError("not here")
+
+    monkeypatch.setattr("peers.driven.interpreter", interpreter)
+    found = rows(Run(QUICK), peers=["sandlock"], works=["create", "exec"])
+    assert [row.failure for row in found] == ["not here"] * 2 and asked == ["sandlock"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl
 
@@ -24,7 +25,6 @@ from aviato.wire.memory import BYTES_HEADER, MEMORY_HEADER, READY
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
     from aviato.server.service import Service
@@ -41,6 +41,8 @@ _HEAD = re.compile(
     rf"(?:{MEMORY_HEADER}: (?P<memory>[0-9a-f.]{{1,64}})\r\n)?"
     r"(?:Content-Type: (?P<type>[a-z/-]{1,40})\r\nContent-Length: (?P<size>[0-9]{1,6})\r\n)?".encode()
 )
+QUERIES = 256
+"""So many are remembered: heads of files have a key of their own each, or the name of memory, but a file comes again."""
 _TYPES = {EXEC: "application/json", READ: None, WRITE: OCTETS}
 _Model = TypeVar("_Model", bound=RequestModel)
 
@@ -106,10 +108,10 @@ def start_exec(service: Service, head: Head, body: bytes) -> ExecFeed | LeftFeed
         return None
 
 
-async def read(service: Service, head: Head, transport: asyncio.BaseTransport) -> Answer | None:
-    """Read a file that is small, or has its place in the memory that is lent."""
+async def read(service: Service, head: Head, pid: int | None) -> Answer | None:
+    """Read a file that is small, or has its place in the memory that the process of this id lends."""
     query = cast("ReadQuery", head.query)
-    memory = None if head.memory is None else lent_by(head.memory, transport)
+    memory = None if head.memory is None else lent_by(head.memory, pid)
     with memory or nullcontext():
         reading = service.files.read(head.sandbox_id, query.path, offset=query.offset, version=query.version, memory=memory)
         async with reading as (stat, pieces):
@@ -126,17 +128,15 @@ async def read(service: Service, head: Head, transport: asyncio.BaseTransport) -
             return _octets(headers, content)
 
 
-async def write(
-    service: Service, head: Head, transport: asyncio.BaseTransport, body: bytes | AsyncIterator[bytes]
-) -> Answer | None:
-    """Write a file whose bytes came with the request, or lie in the memory that is lent."""
+async def write(service: Service, head: Head, pid: int | None, body: bytes | AsyncIterator[bytes]) -> Answer | None:
+    """Write a file whose bytes came with the request, or lie in the memory that the process of this id lends."""
     query = cast("WriteQuery", head.query)
     if query.memory_bytes is None:
         if not isinstance(body, bytes):
             return None
         await write_file(service, head.sandbox_id, query, head.key, _one(body), head.size_bytes)
         return Answer("204 No Content", "", None)
-    memory = None if head.memory is None else lent_by(head.memory, transport)
+    memory = None if head.memory is None else lent_by(head.memory, pid)
     if memory is None:
         return None
     with memory:
@@ -151,6 +151,7 @@ def _octets(headers: str, body: bytes) -> Answer:
     return Answer("200 OK", f"Content-Type: {OCTETS}\r\n{headers}", body)
 
 
+@lru_cache(QUERIES)
 def _query(model: type[_Model], text: str) -> _Model | None:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.file_calls import in_time
+from aviato.server.supervisor.file_calls import InTime
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
 from aviato.wire.memory import MOST_BYTES
@@ -15,6 +15,7 @@ from aviato.wire.memory import MOST_BYTES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
     from aviato.server.memory import Memory
     from aviato.server.service.live import LiveSandbox
@@ -39,22 +40,22 @@ class Files:
 
     async def stat(self, sandbox_id: str, path: str) -> FileStat:
         """What is at a path."""
-        async with self._link(sandbox_id, path) as link, in_time(path):
+        async with self._link(sandbox_id, path) as link, InTime(path):
             return FileStat.model_validate(await link.stat(path))
 
     async def list(self, sandbox_id: str, path: str) -> FileList:
         """The entries of a directory."""
-        async with self._link(sandbox_id, path) as link, in_time(path):
+        async with self._link(sandbox_id, path) as link, InTime(path):
             return FileList(files=[FileStat.model_validate(item) for item in await link.list_files(path)])
 
     async def make_directory(self, sandbox_id: str, path: str) -> None:
         """Make a directory and its parents."""
-        async with self._link(sandbox_id, path) as link, in_time(path):
+        async with self._link(sandbox_id, path) as link, InTime(path):
             await link.make_directory(path)
 
     async def remove(self, sandbox_id: str, path: str, recursive: bool, key: str | None = None) -> None:
         """Remove a file, an empty directory, or a tree."""
-        async with self._link(sandbox_id, path) as link, in_time(path):
+        async with self._link(sandbox_id, path) as link, InTime(path):
             await link.remove(path, recursive, key)
 
     def read(
@@ -108,7 +109,7 @@ class Files:
         async with self._link(sandbox_id, path) as link:
             reader = read(link)
             try:
-                async with in_time(path):
+                async with InTime(path):
                     stat = await reader.opened()
                     size = stat.get("memory_bytes", 0)
                     if type(size) is not int or not 0 <= size <= MOST_BYTES:
@@ -121,7 +122,7 @@ class Files:
         # Its errors are for whoever iterates, who may have begun an answer, and not for the context around.
         try:
             while True:
-                async with in_time(path):
+                async with InTime(path):
                     piece = await anext(reader, None)
                 if piece is None:
                     return
@@ -132,18 +133,39 @@ class Files:
         except SandboxGone as gone:
             raise await error_of_gone(box, gone) from None
 
-    @asynccontextmanager
-    async def _link(self, sandbox_id: str, path: str) -> AsyncIterator[SupervisorLink]:
+    def _link(self, sandbox_id: str, path: str) -> _Call:
+        return _Call(self._registry, sandbox_id, path)
+
+
+class _Call:
+    """Context of one call: the link of a sandbox that runs, which is in use meanwhile. What goes wrong is told as of this call.
+
+    A class, since each call has one: what is made of a generator takes several times as long.
+    """
+
+    def __init__(self, registry: Registry, sandbox_id: str, path: str) -> None:
         if not path:
             raise SandboxFileError("path is empty", filepath=path, reason="no_such_file", sandbox_id=sandbox_id)
-        box = self._registry.find(sandbox_id)
-        with self._registry.call(box):
-            link = await running(box)
-            try:
-                yield link
-            except SandboxFileError as error:
+        self._path = path
+        self._box = registry.find(sandbox_id)
+        self._use = registry.call(self._box)
+
+    async def __aenter__(self) -> SupervisorLink:
+        self._use.__enter__()
+        try:
+            return await running(self._box)
+        except BaseException as error:
+            self._use.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, SandboxFileError):
                 # As it was given: the supervisor says where that is, in the message.
-                error.filepath = path
-                raise
-            except SandboxGone as gone:
-                raise await error_of_gone(box, gone) from None
+                error.filepath = self._path
+            elif isinstance(error, SandboxGone):
+                raise await error_of_gone(self._box, error) from None
+        finally:
+            self._use.__exit__(None, None, None)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxNotFoundError, SandboxUnavailableError
 from aviato.server.states import Ending, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
@@ -175,16 +174,26 @@ class Registry:
         message = f"sandbox {sandbox_id} has not ended, but this server cannot reach it{why}; a server that can runs on in it"
         return SandboxUnavailableError(message, sandbox_id=sandbox_id, started=started, reason="backend")
 
-    @contextmanager
-    def call(self, box: LiveSandbox) -> Iterator[None]:
-        """Count a request that uses a sandbox: it is not released meanwhile."""
-        box.calls += 1
-        try:
-            yield
-        finally:
-            box.calls -= 1
-            if box.let_go and box.calls == 0:
-                self.on_idle()
+    def call(self, box: LiveSandbox) -> Use:
+        """Context in which a request uses a sandbox: it is not released meanwhile."""
+        return Use(self, box)
+
+
+class Use:
+    """A request that uses a sandbox, see `Registry.call`."""
+
+    __slots__ = ("_box", "_registry")
+
+    def __init__(self, registry: Registry, box: LiveSandbox) -> None:
+        self._registry, self._box = registry, box
+
+    def __enter__(self) -> None:
+        self._box.calls += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._box.calls -= 1
+        if self._box.let_go and self._box.calls == 0:
+            self._registry.on_idle()
 
 
 def _unknown(sandbox_id: str) -> SandboxNotFoundError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from aviato.wire.memory import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from types import TracebackType
 
     from aviato.server.memory import Memory
     from aviato.server.supervisor.channels import Channel
@@ -37,20 +37,32 @@ def as_json(value: dict[str, Any]) -> bytes:
     return _encode_json(value).encode()
 
 
-@asynccontextmanager
-async def in_time(path: str) -> AsyncIterator[None]:
+class InTime:
     """Context of a wait for a file operation.
 
     Raises:
         SandboxFileError: reason `timeout`. The client hears it before its own patience is over, which would look like a
             failure of the server's; what is inside can make itself slow.
     """
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            yield
-    except TimeoutError:
-        message = f"{path!r}: no answer in {ANSWER_SECONDS:g} s; the file system inside is held up, or the tree is very large"
-        raise SandboxFileError(message, filepath=path, reason="timeout") from None
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._timeout = asyncio.timeout(ANSWER_SECONDS)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+            if not isinstance(error, TimeoutError):
+                return
+        except TimeoutError:
+            pass
+        why = f"no answer in {ANSWER_SECONDS:g} s; the file system inside is held up, or the tree is very large"
+        raise SandboxFileError(f"{self._path!r}: {why}", filepath=self._path, reason="timeout") from None
 
 
 @dataclass(slots=True)
@@ -235,7 +247,7 @@ class FileCalls:
             else:
                 self._begin(writing)
                 self._end(writing, await self._upload(writing, chunks))
-            async with in_time(writing.path):
+            async with InTime(writing.path):
                 await asyncio.shield(reply.reply)
         except BaseException:
             if self._channels.get(writing.channel) is reply:
@@ -293,7 +305,7 @@ class FileCalls:
             for start in range(0, len(chunk), FILE_PIECE_BYTES):
                 while sent - reply.credit >= UPLOAD_WINDOW_BYTES and not reply.reply.done():
                     reply.moved.clear()
-                    async with in_time(writing.path):
+                    async with InTime(writing.path):
                         await reply.moved.wait()
                 if reply.reply.done():
                     return sent

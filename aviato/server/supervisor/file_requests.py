@@ -101,7 +101,8 @@ class FileRequests:
         except BaseException:
             os.close(memory)
             raise
-        self._open[channel] = lent.Lent(memory, request["size"], transfer)
+        self._open[channel] = coming = lent.Lent(memory, request["size"], transfer)
+        coming.take_filled()
 
     def _begin_write(self, connection: Connection, channel: int, request: dict[str, Any]) -> Transfer:
         waits = not request.keys() & {"memory", "content"}

@@ -22,6 +22,8 @@ class Rest:
 
     def __init__(self, sock: socket.socket) -> None:
         self._fd = os.dup(sock.fileno())
+        self._sock: socket.socket | None = None
+        """Of the descriptor, once something was sent: to make one costs as much as to send."""
 
     def read(self) -> Iterator[bytes]:
         """What is there, without waiting for more."""
@@ -41,11 +43,9 @@ class Rest:
         Raises:
             OSError: nothing was sent.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._fd)
-        try:
-            return sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))], socket.MSG_DONTWAIT)
-        finally:
-            sock.detach()
+        if self._sock is None:
+            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._fd)
+        return self._sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FD.pack(fd))], socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         """Let go of it."""
@@ -53,5 +53,8 @@ class Rest:
             os.close(self._take())
 
     def _take(self) -> int:
+        if self._sock is not None:
+            self._sock.detach()
+            self._sock = None
         fd, self._fd = self._fd, -1
         return fd
