@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(native.load() is None, reaso
 
 
 @pytest.fixture
-async def backend(anyio_backend):
+async def backend(anyio_backend, monkeypatch):
+    monkeypatch.setattr(left, "REST_SECONDS", 0)
     async for opened in open_by("compiled"):
         if not opened._layered:
             pytest.skip("without layers a sandbox has names of its own")
@@ -162,6 +164,57 @@ async def test_when_the_top_was_read_is_not_told_to_the_next(backend, boxes):
         assert int(told.stdout) > 123456789  # Process 1 may have counted what is there.
 
 
+async def test_when_the_top_was_changed_is_not_told_to_the_next(backend, boxes):
+    """Who tries until the clock says what he wants could choose it."""
+    ask = "import os; found = os.stat('/'); os.utime('/', ns=(found.st_mtime_ns,) * 2); print(os.stat('/').st_ctime_ns)"
+    async with boxes.make_box(backend) as box:
+        first = layer_of(backend, box)
+        chosen = int((await box.python(ask)).stdout)
+    async with boxes.make_box(backend) as box:
+        assert layer_of(backend, box) == first
+        assert int((await box.python("import os; print(os.stat('/').st_ctime_ns)")).stdout) > chosen
+
+
+IN_FLIGHT = """
+import array, fcntl, os, socket
+held = os.open("/", os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX)
+def send(sock, *fds):
+    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+pair = socket.socketpair()
+send(pair[0], held)
+for _ in range(400):  # The kernel finds out later that nobody has them, and closes one link after the other.
+    before, pair = pair, socket.socketpair()
+    send(pair[0], *(end.fileno() for end in before))
+    for end in before:
+        end.close()
+send(pair[0], *(end.fileno() for end in pair))
+"""
+LOCK = "import fcntl, os; fcntl.flock(os.open('/', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+async def test_nobody_has_what_the_one_before_still_has_open(backend, boxes):
+    """What is on its way in sockets outlives all processes: with its locks, and what it counts for."""
+    async with boxes.make_box(backend) as box:
+        first = layer_of(backend, box)
+        result = await box.python(IN_FLIGHT)
+        assert result.returncode == 0, result.stderr
+    async with boxes.make_box(backend) as box:
+        assert layer_of(backend, box) != first
+        assert (await box.python(LOCK)).returncode == 0
+
+
+async def test_one_rests_until_the_kernel_has_closed_what_was_open(backend, boxes, monkeypatch):
+    monkeypatch.setattr(left, "REST_SECONDS", 0.5)
+    async with boxes.make_box(backend) as box:
+        first = layer_of(backend, box)
+    async with boxes.make_box(backend) as box:
+        assert layer_of(backend, box) != first
+    await asyncio.sleep(0.5)
+    async with boxes.make_box(backend) as box:
+        assert layer_of(backend, box) == first
+
+
 async def test_it_is_another_sandbox_in_all_else(backend, boxes):
     seen = []
     for _ in range(3):
@@ -230,10 +283,12 @@ async def test_nobody_keeps_them_for_long(backend, boxes, monkeypatch):
 
 
 async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatch):
+    from aviato.server.backends.local import backend as module
+
     monkeypatch.setattr(left, "MOST", 2)
+    monkeypatch.setattr(module, "MOST", 2)
     async with boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend):
         pass
-    backend._remove_surplus()
     async with asyncio.timeout(10):
         while backend._removing:
             await asyncio.sleep(0.02)
@@ -273,6 +328,38 @@ async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, mon
         os.kill(pid, 18)
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
+
+
+async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backend, boxes, monkeypatch):
+    from aviato.server.backends.local import control
+
+    monkeypatch.setattr(control, "BURIAL_SECONDS", 0.1)
+    real = backend._places.remove
+
+    def remove(*arguments, **options):
+        os.kill(pid, 18)  # It comes to the burial before the place is removed.
+        while os.path.exists(backend._places.path(arguments[0])):
+            time.sleep(0.01)
+        real(*arguments, **options)
+
+    monkeypatch.setattr(backend._places, "remove", remove)
+    async with boxes.make_box(backend):
+        pid = backend._template._process.pid
+        os.kill(pid, 19)
+    async with asyncio.timeout(5):
+        while os.listdir(backend._places.left) or backend._removing:
+            await asyncio.sleep(0.02)
+    assert len(backend._left) == 0 and not backend._uids._used
+
+
+async def test_who_is_always_refused_asks_no_more(backend, boxes, caplog):
+    for _ in range(8):
+        async with boxes.make_box(backend) as box:
+            assert (await box.run("true")).returncode == 0
+        for place in backend._left._places.values():
+            backend._template.forget([place.number])
+    assert sum("could not be had" in record.message for record in caplog.records) == 3
+    assert len(backend._left) <= 1
 
 
 async def test_results_that_were_kept_are_not_written_over(backend, boxes, tmp_path):

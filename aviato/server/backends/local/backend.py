@@ -18,7 +18,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
-from aviato.server.backends.local.left import KEPT_SECONDS, LeftPlace, LeftPlaces
+from aviato.server.backends.local.left import KEPT_SECONDS, MOST, LeftPlace, LeftPlaces
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 DEFAULT_WORKING_DIR = "/workspace"
 NICE = 10
 """Commands' niceness while no control group shares the processors out, so that the server answers."""
+MOST_REFUSALS = 3
+"""In a row, of places that were left: whatever it is on this machine that refuses them, each costs a create some time."""
 DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
 _EXAMPLE, _EARLIER_EXAMPLE = new_sandbox_id(), new_sandbox_id()
@@ -97,8 +99,9 @@ class LocalBackend(Backend):
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
         self._left = LeftPlaces()
+        self._refusals = 0
         self._leaving: asyncio.TimerHandle | None = None
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing: set[asyncio.Task[Any]] = set()
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
@@ -242,13 +245,18 @@ class LocalBackend(Backend):
         """See `Backend`."""
         template = await self._live_template()
         skeleton = await self._made_skeleton(spec)
-        place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
+        now, place = asyncio.get_running_loop().time(), None
+        if skeleton is not None and self._lends(spec):
+            place = self._left.take(skeleton, template, now)
         if place is not None:
             try:
-                return await self._create(spec, template, skeleton, place)
+                link = await self._create(spec, template, skeleton, place)
+                self._refusals = 0
+                return link
             except SandboxUnavailableError as error:
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
-                await self._destroy(spec.sandbox_id)
+                self._refusals += 1
+                await self.destroy(spec.sandbox_id)
                 template = await self._live_template()
         return await self._create(spec, template, skeleton, None)
 
@@ -268,6 +276,7 @@ class LocalBackend(Backend):
                 held.lends = template, template.number, skeleton
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
+            held.asked = None  # The number may mean something else once it was closed.
         except SandboxGone as gone:
             assert held.asked is not None
             await asyncio.shield(held.asked)  # What the template could not do says more.
@@ -430,7 +439,9 @@ class LocalBackend(Backend):
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
         ports = spec.exposes_ports or spec.egress_port is not None
-        return self._native and not (spec.mounted_files or ports or groups_of(spec.requests, spec.limits, self._facts))
+        if not self._native or self._refusals >= MOST_REFUSALS:
+            return False
+        return not (spec.mounted_files or ports or groups_of(spec.requests, spec.limits, self._facts))
 
     def _usual_request(
         self, spec: SandboxSpec, skeleton: str | None, uid: int, place: LeftPlace | None = None
@@ -439,7 +450,8 @@ class LocalBackend(Backend):
         if not self._native or spec.mounted_files:
             return None
         ports = spec.exposes_ports or spec.egress_port is not None
-        key = (spec.image, skeleton, tuple(spec.requests.items()), tuple(spec.limits.items()), ports, place is None)
+        asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
+        key = (spec.image, skeleton, asked, ports, place is None, self._lends(spec))
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
@@ -536,10 +548,11 @@ class LocalBackend(Backend):
         if held.asked is not None:
             with contextlib.suppress(Exception):
                 _, held.pidfd = await held.asked
+            held.asked = None
         if held.pidfd is None:
             held.pidfd = await asyncio.to_thread(self._places.find, sandbox_id)
             if held.place is not None:
-                await asyncio.to_thread(self._places.remove_left, held.place.sandbox_id)
+                await asyncio.to_thread(self._remove_all_left, [held.place.sandbox_id])
         if held.link is not None and held.link.ended() is None:
             held.link.detach()
         if held.pidfd is not None:
@@ -560,7 +573,9 @@ class LocalBackend(Backend):
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
             for sandbox_id in (*left, *removed):
-                held = self._held.pop(sandbox_id)
+                held = dead[sandbox_id]
+                if self._held.pop(sandbox_id, None) is None:
+                    continue  # Closed meanwhile, with what it held.
                 assert held.pidfd is not None
                 os.close(held.pidfd)
                 if sandbox_id not in left:
@@ -580,18 +595,33 @@ class LocalBackend(Backend):
         if template is None or not asked or self._closed:
             return []
         path, left_path = self._places.path, self._places.left_path
-        found = await template.bury([(number, path(one), left_path(one)) for number, (one, _) in asked.items()])
         loop = asyncio.get_running_loop()
+
+        def late(kept: list[int]) -> None:
+            """Their sandboxes are taken for gone, with their ids."""
+            template.forget(kept)
+            task = loop.create_task(asyncio.to_thread(self._remove_all_left, [asked[number][0] for number in kept]))
+            self._removing.add(task)
+            task.add_done_callback(self._removing.discard)
+
+        found = await template.bury([(number, path(one), left_path(one)) for number, (one, _) in asked.items()], late)
+        if self._closed:
+            late(found)
+            return [asked[number][0] for number in found]
         for number in found:
             sandbox_id, lower = asked[number]
             self._left.add(LeftPlace(sandbox_id, dead[sandbox_id].uid, template, number, lower, loop.time()))
-        if found and self._leaving is None and not self._closed:
+        if found and self._leaving is None:
             self._leaving = loop.call_later(KEPT_SECONDS, self._remove_surplus)
+        if len(self._left) > MOST:
+            self._remove_surplus()
         return [asked[number][0] for number in found]
 
     def _remove_surplus(self) -> None:
         """Nobody has asked for them in a while, or they are too many."""
         loop = asyncio.get_running_loop()
+        if self._leaving is not None:
+            self._leaving.cancel()
         self._leaving = None
         if surplus := self._left.surplus(loop.time()):
             task = loop.create_task(self._remove_left(surplus))
@@ -603,9 +633,21 @@ class LocalBackend(Backend):
     async def _remove_left(self, places: Sequence[LeftPlace]) -> None:
         for template in {place.template for place in places}:
             template.forget([place.number for place in places if place.template is template])
+        resisting = await asyncio.to_thread(self._remove_all_left, [place.sandbox_id for place in places])
         for place in places:
-            await asyncio.to_thread(self._places.remove_left, place.sandbox_id)
-            self._uids.give_back(place.uid)
+            if place.sandbox_id not in resisting:
+                self._uids.give_back(place.uid)
+
+    def _remove_all_left(self, sandbox_ids: Iterable[str]) -> set[str]:
+        """Take their places away; returns whose resist, which the next server tries again."""
+        resisting = set()
+        for sandbox_id in sandbox_ids:
+            try:
+                self._places.remove_left(sandbox_id)
+            except OSError as error:
+                log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+                resisting.add(sandbox_id)
+        return resisting
 
     async def _kill_rest(self, uid: int) -> None:
         """Kill what the end of process 1 does not end; nothing in namespaces."""

@@ -17,7 +17,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.local import bare, native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 END_SECONDS = 5.0
 BURIAL_SECONDS = 1.0
@@ -84,8 +84,13 @@ class TemplateControl:
         self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
         return answer
 
-    async def bury(self, dead: Sequence[tuple[int, str, str]]) -> list[int]:
-        """The requests of those whose layers another sandbox can have: see `native.burial`; nobody's without a template."""
+    async def bury(self, dead: Sequence[tuple[int, str, str]], late: Callable[[list[int]], None]) -> list[int]:
+        """The requests of those whose layers another sandbox can have; nobody's without a template.
+
+        Args:
+            dead: see `native.burial`.
+            late: gets those of which the template says so when nobody waits for it any more.
+        """
         if not self.alive:
             return []
         kept = []
@@ -95,19 +100,23 @@ class TemplateControl:
             answer = self._buried[number] = self._loop.create_future()
             self._send_soon(native.burial(number, dead[first : first + native.MOST_BURIED]), [])
             try:
-                # No sandbox is to stay because its template stands still; what it keeps it lets go by itself.
+                # No sandbox is to stay because its template stands still.
                 async with asyncio.timeout(BURIAL_SECONDS):
-                    kept += await answer
-            except (TemplateDied, TimeoutError):
+                    kept += await asyncio.shield(answer)
+            except TemplateDied:
                 break
-            finally:
-                self._buried.pop(number, None)
+            except BaseException as error:
+                answer.add_done_callback(lambda done: None if done.cancelled() or done.exception() else late(done.result()))
+                if not isinstance(error, TimeoutError):
+                    late(kept)
+                    raise
+                break
         return kept
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of the layers of those that were buried."""
-        if self.alive:
-            self._send_soon(native.oblivion(numbers), [])
+        for first in range(0, len(numbers) if self.alive else 0, native.MOST_BURIED):
+            self._send_soon(native.oblivion(numbers[first : first + native.MOST_BURIED]), [])
 
     def _send_soon(self, message: bytes, fds: list[int]) -> None:
         if not self._send(message, fds):
@@ -153,7 +162,7 @@ class TemplateControl:
     def _readable(self) -> None:
         # One at a time: they come one at a time, and the loop calls again where there is more.
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, LARGEST_ANSWER, 4, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self._sock, LARGEST_ANSWER, native.MOST_BURIED, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -164,8 +173,10 @@ class TemplateControl:
         self._answered(json.loads(data.decode(errors="replace")), fds)
 
     def _answered(self, message: dict[str, Any], fds: list[int]) -> None:
-        if (buried := self._buried.pop(message.get("n", 0), None)) is not None:
-            if not buried.done():
+        if "kept" in message:
+            if fds:  # With them ends what was mounted, which can take its time.
+                self._loop.run_in_executor(None, _close_all, fds)
+            if (buried := self._buried.pop(message["n"], None)) is not None and not buried.done():
                 buried.set_result(message["kept"])
             return
         answer = self._asked.pop(message.get("n", 0), None)
@@ -193,6 +204,11 @@ class TemplateControl:
                 answer.set_exception(TemplateDied("the template process ended while it was asked", reason="start_failed"))
         self._asked.clear()
         self._buried.clear()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:

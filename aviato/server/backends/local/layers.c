@@ -6,7 +6,8 @@
  * mount, by the same id, below another process 1. Whatever differs, or cannot be seen, it goes and the next one has a new one.
  *
  * What is written, removed or changed anywhere in the tree is first of all an entry in the upper directory. So that directory says
- * it all: it is empty, was not changed since it was made, and has no property but those that it was made with. */
+ * it all: it is empty, has no property but those that it was made with, and its times are set back. And no open file outlives its
+ * sandbox: where a socket of its network is left, descriptors may be on their way in it, with their locks and what they count for. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,11 +32,14 @@ enum { MOST = 64 }; /* of those that live, too: beyond it the oldest is forgotte
 
 struct layers {
     uint32_t number, uid, gid;
-    int sock;  /* by which the root comes, until the sandbox is buried; -1 then */
-    int mount; /* the root, from then on */
-    long pid;  /* as long as the sandbox lives */
+    int sock;    /* by which the root comes, until the sandbox is buried; -1 then */
+    int sockets; /* the list of its network's Unix sockets, until then */
+    int mount;   /* the root, from then on */
+    int pid;     /* as long as the sandbox lives */
     double since;
     struct timespec modified;
+    off_t size;
+    blkcnt_t blocks;
 };
 
 /* In whole pages, as that of the networks. */
@@ -57,9 +61,15 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
+static void take_out(int i) {
+    if (own.all[i].sockets >= 0)
+        close(own.all[i].sockets);
+    memmove(own.all + i, own.all + i + 1, (size_t)(--own.count - i) * sizeof own.all[0]);
+}
+
 static void let_go(int i) {
     close(own.all[i].sock >= 0 ? own.all[i].sock : own.all[i].mount);
-    memmove(own.all + i, own.all + i + 1, (size_t)(--own.count - i) * sizeof own.all[0]);
+    take_out(i);
 }
 
 static int find(uint32_t number) {
@@ -99,14 +109,23 @@ static int is_untouched(const struct layers *layers, int fd) {
     struct stat seen;
     struct properties found;
     if (fstat(fd, &seen) < 0 || seen.st_mode != (S_IFDIR | 0755) || seen.st_uid != layers->uid || seen.st_gid != layers->gid ||
-        !same_time(seen.st_mtim, layers->modified) || !is_empty(fd) || !has_no_attributes(fd))
+        !same_time(seen.st_mtim, layers->modified) || seen.st_size != layers->size || seen.st_blocks != layers->blocks || !is_empty(fd) ||
+        !has_no_attributes(fd))
         return 0;
     look(fd, &found);
     if (!fresh_is_known || memcmp(&found, &fresh, sizeof fresh) != 0)
         return 0;
-    /* When it was read last is what whoever reads it says, or sets: the next one is to find nothing of that. */
+    /* When it was read last is what whoever reads it says, or sets, and when it was changed can be chosen, too: by trying until the
+     * clock says what is wanted. The next one is to find nothing of that. */
     struct timespec times[2] = {layers->modified, layers->modified};
-    return same_time(seen.st_atim, layers->modified) || futimens(fd, times) == 0;
+    return futimens(fd, times) == 0;
+}
+
+/* Nothing but the line above all. */
+static int has_no_sockets(int fd) {
+    char list[1024];
+    ssize_t size = fd < 0 ? -1 : pread(fd, list, sizeof list, 0);
+    return size > 0 && memchr(list, '\n', (size_t)size) == list + size - 1;
 }
 
 /* The kernel copies there what it is about to put above; who is killed meanwhile might leave some of it. */
@@ -117,8 +136,8 @@ static int has_unused_work(void) {
     char entries[1024];
     long size = syscall(SYS_getdents64, fd, entries, sizeof entries);
     close(fd);
-    /* In one that is `volatile` there is a directory that says so. */
-    return size == 48 || (size == 80 && memmem(entries, (size_t)size, "incompat", sizeof "incompat") != NULL);
+    /* In one that is `volatile` there is a directory that says so. Others would be written to disk to be looked at. */
+    return size == 80 && memmem(entries, (size_t)size, "incompat", sizeof "incompat") != NULL;
 }
 
 static int has_own_note(void) {
@@ -147,7 +166,8 @@ static int receive(int sock) {
 
 void aviato_await_layers(uint32_t number, long pid, uint32_t uid, uint32_t gid, int sock) {
     struct stat seen;
-    struct layers layers = {.number = number, .pid = pid, .uid = uid, .gid = gid, .sock = sock, .mount = -1};
+    struct layers layers = {.number = number, .pid = (int)pid, .uid = uid, .gid = gid, .sock = sock, .mount = -1};
+    char path[64];
     int fd = open("upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW | O_NOATIME);
     int is_seen = fd >= 0 && fstat(fd, &seen) == 0;
     if (is_seen && !fresh_is_known) {
@@ -161,6 +181,10 @@ void aviato_await_layers(uint32_t number, long pid, uint32_t uid, uint32_t gid, 
         return;
     }
     layers.modified = seen.st_mtim;
+    layers.size = seen.st_size;
+    layers.blocks = seen.st_blocks;
+    snprintf(path, sizeof path, "/proc/%ld/net/unix", pid);
+    layers.sockets = open(path, O_RDONLY | O_CLOEXEC);
     if (own.count == MOST)
         let_go(0);
     own.all[own.count++] = layers;
@@ -175,22 +199,26 @@ void aviato_layers_ended(long pid) {
         }
 }
 
-int aviato_bury_layers(uint32_t number) {
+int aviato_bury_layers(uint32_t number, int *rest) {
     int i = find(number);
+    *rest = -1;
     if (i < 0)
         return 0;
     struct layers *layers = &own.all[i];
     int fd = open("upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW | O_NOATIME);
-    int is_free = layers->pid == 0 && layers->sock >= 0 && fd >= 0 && is_untouched(layers, fd) && has_unused_work() && has_own_note();
+    int is_free = layers->pid == 0 && layers->sock >= 0 && has_no_sockets(layers->sockets) && has_own_note() && has_unused_work() &&
+                  fd >= 0 && is_untouched(layers, fd);
     if (fd >= 0)
         close(fd);
     int mount = is_free ? receive(layers->sock) : -1;
     if (mount < 0) {
-        let_go(i);
+        *rest = layers->sock >= 0 ? layers->sock : layers->mount;
+        take_out(i);
         return 0;
     }
     close(layers->sock);
-    layers->sock = -1;
+    close(layers->sockets);
+    layers->sock = layers->sockets = -1;
     layers->mount = mount;
     layers->since = now();
     return 1;
@@ -199,8 +227,16 @@ int aviato_bury_layers(uint32_t number) {
 int aviato_take_layers(uint32_t number) {
     int i = find(number), mount = i < 0 ? -1 : own.all[i].mount;
     if (mount >= 0)
-        memmove(own.all + i, own.all + i + 1, (size_t)(--own.count - i) * sizeof own.all[0]);
+        take_out(i);
     return mount;
+}
+
+int aviato_is_sound(int mount) {
+    int fd = openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int result = fd < 0 ? -1 : fsync(fd);
+    if (fd >= 0)
+        close(fd);
+    return result == 0;
 }
 
 int aviato_drop_layers(void) {

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 4.0
 """Less than the template keeps what belongs to them."""
+REST_SECONDS = 0.05
+"""What was on its way in a socket is closed by a worker of the kernel's, some turns of its clock after the socket has gone."""
 MOST = 32
 
 
@@ -44,9 +46,11 @@ class LeftPlaces:
         """Another one."""
         self._places[place.sandbox_id] = place
 
-    def take(self, lower: str, template: TemplateControl) -> LeftPlace | None:
-        """The last that was left with this below it: what it needs is still in the processor's caches."""
-        for place in reversed(self._places.values()):
+    def take(self, lower: str, template: TemplateControl, now: float) -> LeftPlace | None:
+        """The first that was left with this below it, once the kernel has had the time to close what its sandbox had open."""
+        for place in self._places.values():
+            if now - place.since < REST_SECONDS:
+                break
             if place.lower == lower and place.template is template:
                 return self._places.pop(place.sandbox_id)
         return None

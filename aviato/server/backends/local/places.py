@@ -85,6 +85,9 @@ class Places:
                 directory = os.open(self.path(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     sock.connect(f"/proc/self/fd/{directory}/{name}")
+                    if not os.path.samestat(os.stat(self.path(sandbox_id)), os.fstat(directory)):
+                        sock.close()  # Another sandbox has its place by now.
+                        return None
                 finally:
                     os.close(directory)
                 return sock
@@ -194,9 +197,13 @@ class Places:
             os.close(parent)
 
     def remove_left(self, sandbox_id: str) -> None:
-        """Take away one that was kept for another."""
-        if not _remove_unused(self.left_path(sandbox_id)):
-            _empty(self.left, [sandbox_id])
+        """Take away one that was kept for another.
+
+        Raises:
+            OSError: something of it resists.
+        """
+        if not _remove_unused(self.left_path(sandbox_id)) and _empty(self.left, [sandbox_id]):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), self.left_path(sandbox_id))
 
     def empty_trash(self) -> list[str]:
         """Try again what resisted, and remove what a server before kept; returns what still resists."""

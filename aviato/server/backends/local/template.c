@@ -145,7 +145,7 @@ static int bound(const char *name, int kind) {
 static int make_place(struct making *making, const struct request *request, const char *place, const char *end, const char *earlier,
                       int32_t *registers) {
     if (earlier) {
-        if ((registers[MERGED] = keep(making, aviato_take_layers(request->earlier))) < 0)
+        if ((registers[MERGED] = keep(making, aviato_take_layers(request->earlier))) < 0 || !aviato_is_sound(registers[MERGED]))
             return failed(making, "take the layers of", earlier);
         if (rename(earlier, place) < 0)
             return failed(making, "rename", earlier);
@@ -186,7 +186,7 @@ static int copy_tree(const char *path, int recursive, uint64_t attributes, int u
 
 static ssize_t send_parts(int sock, struct iovec *parts, size_t count, const int *fds, size_t fd_count) {
     union {
-        char room[CMSG_SPACE(MOST_ORDERED * sizeof(int))];
+        char room[CMSG_SPACE(MOST_BURIED * sizeof(int))];
         struct cmsghdr aligned;
     } control = {.room = {0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
@@ -457,12 +457,22 @@ static int is_burial(const struct template *template, const char *magic) {
            burial->count <= MOST_BURIED && sizeof *burial + burial->count * sizeof burial->requests[0] <= template->size;
 }
 
-static void forget(const struct burial *burial) {
-    for (uint32_t i = 0; i < burial->count; i++) {
-        int mount = aviato_take_layers(burial->requests[i]);
-        if (mount >= 0)
-            close(mount);
-    }
+/* What holds layers that nobody will have goes to the server: the end of a mount in which much was looked up takes its time. */
+static void send_rest(const struct template *template, const char *answer, int *rest, int count) {
+    struct iovec part = {(void *)answer, strlen(answer)};
+    send_parts(template->control, &part, 1, rest, (size_t)count);
+    while (count)
+        close(rest[--count]);
+}
+
+static __attribute__((noinline)) void forget(const struct template *template, const struct burial *burial) {
+    char answer[64];
+    int rest[MOST_BURIED], count = 0;
+    for (uint32_t i = 0; i < burial->count; i++)
+        if ((rest[count] = aviato_take_layers(burial->requests[i])) >= 0)
+            count++;
+    snprintf(answer, sizeof answer, "{\"n\": %u, \"kept\": []}", burial->number);
+    send_rest(template, answer, rest, count);
 }
 
 /* Tell of which of the dead another sandbox can have the layers. */
@@ -470,15 +480,19 @@ static __attribute__((noinline)) void bury(const struct template *template, cons
     char answer[1024];
     const char *text = (const char *)(burial->requests + burial->count), *end = template->buffer + template->size;
     size_t used = (size_t)snprintf(answer, sizeof answer, "{\"n\": %u, \"kept\": [", burial->number);
-    int kept = 0;
+    int kept = 0, rest[MOST_BURIED], count = 0;
     for (uint32_t i = 0; i < burial->count && text < end; i++) {
         const char *place = text, *other = after(text, end);
         text = after(other, end);
-        if (chdir(place) < 0 || !aviato_bury_layers(burial->requests[i]))
-            continue;
-        if (rename(place, other) < 0)
-            close(aviato_take_layers(burial->requests[i]));
-        else
+        if (chdir(place) < 0 && chdir("/") < 0)
+            continue; /* nothing of it is here */
+        int is_kept = aviato_bury_layers(burial->requests[i], &rest[count]);
+        if (is_kept && rename(place, other) < 0) {
+            rest[count] = aviato_take_layers(burial->requests[i]);
+            is_kept = 0;
+        }
+        count += rest[count] >= 0;
+        if (is_kept)
             used += (size_t)snprintf(answer + used, sizeof answer - used, "%s%u", kept++ ? ", " : "", burial->requests[i]);
     }
     snprintf(answer + used, sizeof answer - used, "]}");
@@ -486,7 +500,7 @@ static __attribute__((noinline)) void bury(const struct template *template, cons
         /* It is there. */
     }
     aviato_drop_layers();
-    send_text(template->control, answer, -1);
+    send_rest(template, answer, rest, count);
 }
 
 /* Being a sandbox's process 1: what of it goes without Python. */
@@ -531,7 +545,7 @@ static int serve_all(struct template *template) {
                 if (is_burial(template, BURIAL))
                     bury(template, burial);
                 else
-                    forget(burial);
+                    forget(template, burial);
                 continue;
             }
             if (!is_ours(template))
