@@ -206,6 +206,7 @@ async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypa
         raise OSError(16, "busy")
         yield True
 
+    await backend.remove_left_places()
     async with boxes.make_box(backend) as box:
         assert (await box.run("touch", "/kept")).returncode == 0
         monkeypatch.setattr(places, "remove_tree", refuse)
