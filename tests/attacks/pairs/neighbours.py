@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from aviato.server.backends.local.left import REST_SECONDS
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.pairs.tree import OLD_ROOT
 from tests.attacks.programs import PRELUDE
@@ -313,6 +314,7 @@ def roots_are_given_again(backend: Any) -> str | None:
 async def for_the_next(arena: Arena) -> bool:
     async with arena.box() as one:
         await one.put("/tmp/note", b"from the one before")
+    await asyncio.sleep(2 * REST_SECONDS)
     async with arena.box() as two:
         return (await two.run("test", "-e", "/tmp/note")).returncode == 0
 
@@ -321,5 +323,45 @@ async def for_the_next(arena: Arena) -> bool:
 async def in_an_attribute(arena: Arena) -> bool:
     async with arena.box() as one:
         await arena.inside(one, "import os\nos.setxattr('/', 'user.word', b'x')\nprint(True)")
+    await asyncio.sleep(2 * REST_SECONDS)
     async with arena.box() as two:
         return await arena.inside(two, "import os\nprint('user.word' in os.listxattr('/'))")
+
+
+CLOSED = area.defence(
+    "a root is nobody's again while something of it is still open",
+    patches=(Patch("server/backends/local/layers.c", "has_no_sockets(layers->sockets) && has_own_note()", "has_own_note()"),),
+)
+IN_FLIGHT = """
+import array, fcntl, os, socket
+held = os.open("/", os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX)
+def send(sock, *fds):
+    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+pair = socket.socketpair()
+send(pair[0], held)
+for _ in range(800):
+    before, pair = pair, socket.socketpair()
+    send(pair[0], *(end.fileno() for end in before))
+    for end in before:
+        end.close()
+send(pair[0], *(end.fileno() for end in pair))
+print(True)
+"""
+LOCKED = """
+import fcntl, os
+try:
+    fcntl.flock(os.open("/", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print(False)
+except BlockingIOError:
+    print(True)
+"""
+
+
+@area.attack("hold a lock in the next sandbox by descriptors in sockets", CLOSED, impossible=roots_are_given_again)
+async def locked(arena: Arena) -> bool:
+    async with arena.box() as one:
+        await arena.inside(one, IN_FLIGHT)
+    await asyncio.sleep(2 * REST_SECONDS)
+    async with arena.box() as two:
+        return await arena.inside(two, LOCKED)
