@@ -115,8 +115,6 @@ async def descriptor(arena: Arena) -> bool:
 AS_NEW = area.defence(
     "a network that somebody used is nobody's again",
     patches=(Patch("server/backends/local/networks.c", "!used && is_as_new(files)) {", "!used) {"),),
-        Patch("server/backends/local/networks.c", "if (is_seen && !used && is_as_new(files)) {", "if (is_seen && !used) {"),
-    ),
 )
 SEND = """
 import socket
