@@ -263,7 +263,7 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
 
     real = plan.make_plan
 
-    await backend.remove_left_places()
+    await backend._left.clear()
     monkeypatch.setattr(backend, "_remembered", None)  # plans of before
     monkeypatch.setattr(
         plan,

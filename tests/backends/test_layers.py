@@ -50,10 +50,10 @@ async def used(backend, boxes, script, **options):
     async with boxes.make_box(backend) as box:
         second = layer_of(backend, box), backend._held[box.id].uid
         seen = await look(box)
-    await backend.remove_left_places()
+    await backend._left.clear()
     async with boxes.make_box(backend) as box:
         assert seen == await look(box), script
-    await backend.remove_left_places()
+    await backend._left.clear()
     if os.geteuid() == 0:
         assert (first[1] == second[1]) == (first[0] == second[0])
     return first[0] == second[0]
@@ -269,28 +269,22 @@ async def test_other_kinds_of_sandboxes_have_their_own(backend, boxes, tmp_path)
 
 
 async def test_nobody_keeps_them_for_long(backend, boxes, monkeypatch):
-    from aviato.server.backends.local import backend as module
-
-    monkeypatch.setattr(module, "KEPT_SECONDS", 0.2)
     monkeypatch.setattr(left, "KEPT_SECONDS", 0.2)
     async with boxes.make_box(backend):
         pass
     assert len(backend._left) == 1
     async with asyncio.timeout(10):
-        while os.listdir(backend._places.left) or backend._removing:
+        while os.listdir(backend._places.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used and not backend._held
 
 
 async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatch):
-    from aviato.server.backends.local import backend as module
-
     monkeypatch.setattr(left, "MOST", 2)
-    monkeypatch.setattr(module, "MOST", 2)
     async with boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend):
         pass
     async with asyncio.timeout(10):
-        while backend._removing:
+        while backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 2 == len(os.listdir(backend._places.left))
 
@@ -299,19 +293,19 @@ async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatc
 async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
     async with boxes.make_box(backend) as box:
         first = layer_of(backend, box)
-    (place,) = backend._left._places.values()
+    (place,) = backend._left._left.values()
     if how == "the template was killed":
         backend._template._process.kill()
         while backend._template.alive:
             await asyncio.sleep(0.01)
     elif how == "the template forgot it":
-        backend._template.forget([place.number])
+        backend._template.forget([place.lent.number])
     else:
         os.rename(backend._places.left_path(place.sandbox_id), backend._places.trash / "x")
     async with boxes.make_box(backend) as box:
         assert layer_of(backend, box) != first
         assert (await box.run("true")).returncode == 0
-    await backend.remove_left_places()
+    await backend._left.clear()
     assert os.listdir(backend._places.sandboxes) == [] == os.listdir(backend._places.left) and not backend._uids._used
 
 
@@ -347,7 +341,7 @@ async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backen
         pid = backend._template._process.pid
         os.kill(pid, 19)
     async with asyncio.timeout(5):
-        while os.listdir(backend._places.left) or backend._removing:
+        while os.listdir(backend._places.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used
 
@@ -356,8 +350,8 @@ async def test_who_is_always_refused_asks_no_more(backend, boxes, caplog):
     for _ in range(8):
         async with boxes.make_box(backend) as box:
             assert (await box.run("true")).returncode == 0
-        for place in backend._left._places.values():
-            backend._template.forget([place.number])
+        for place in backend._left._left.values():
+            backend._template.forget([place.lent.number])
     assert sum("could not be had" in record.message for record in caplog.records) == 3
     assert len(backend._left) <= 1
 

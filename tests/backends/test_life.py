@@ -55,7 +55,7 @@ def baseline(backend):
 
 async def settled(backend):
     """How it is once nothing changes any more: what ends with a sandbox may end a little after it."""
-    await backend.remove_left_places()
+    await backend._left.clear()
     seen = [baseline(backend)]
     while len(seen) < 6:
         await asyncio.sleep(0.05)
@@ -65,7 +65,7 @@ async def settled(backend):
 
 
 async def until_as_before(backend, before):
-    await backend.remove_left_places()
+    await backend._left.clear()
     deadline = time.monotonic() + 20
     while (now := baseline(backend)) != before:
         assert time.monotonic() < deadline, (before, now)
@@ -206,7 +206,7 @@ async def test_what_cannot_be_removed_goes_to_the_trash(backend, boxes, monkeypa
         raise OSError(16, "busy")
         yield True
 
-    await backend.remove_left_places()
+    await backend._left.clear()
     async with boxes.make_box(backend) as box:
         assert (await box.run("touch", "/kept")).returncode == 0
         monkeypatch.setattr(places, "remove_tree", refuse)

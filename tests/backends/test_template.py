@@ -77,7 +77,7 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
     backend._places.path, backend._remembered = real, None
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
-    await backend.remove_left_places()
+    await backend._left.clear()
     await settled(lambda: len(descriptors(backend)), before)
     await settled(lambda: children(backend), [])
 
@@ -88,7 +88,7 @@ async def begun(backend, boxes):
         pass
     if backend._native:
         await the_spare(backend)
-    await backend.remove_left_places()
+    await backend._left.clear()
     await settled(
         lambda: state_of(backend._template._process.pid), "S"
     )  # A child may have its name before its parent has closed what it gave to it.
@@ -114,7 +114,7 @@ async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):
     backend._uids.take = take
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
-    await backend.remove_left_places()
+    await backend._left.clear()
     await settled(lambda: len(descriptors(backend)), before)
     await settled(lambda: children(backend), [])
 
@@ -170,7 +170,7 @@ async def test_one_that_was_killed_is_not_missed(compiled, boxes):
         await settled(lambda pid=killed: name_of(pid) != SPARE or state_of(pid) in "ZX", True)
         async with boxes.make_box(compiled) as box:
             assert (await box.run("true")).returncode == 0
-    await compiled.remove_left_places()
+    await compiled._left.clear()
     before = len(descriptors(compiled))
     spare = await the_spare(compiled)
     os.kill(spare, signal.SIGKILL)

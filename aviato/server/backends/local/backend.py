@@ -18,7 +18,7 @@ from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
-from aviato.server.backends.local.left import KEPT_SECONDS, MOST, LeftPlace, LeftPlaces
+from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of, too_much
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
@@ -31,7 +31,7 @@ from aviato.server.supervisor.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class _Held:
     """It may have control groups."""
     place: LeftPlace | None = None
     """That it was to have."""
-    lends: tuple[TemplateControl, int, str] | None = None
-    """The template that has its root, as the request of which number, and what lies below its layers."""
+    lent: Lent | None = None
 
 
 class LocalBackend(Backend):
@@ -98,10 +97,8 @@ class LocalBackend(Backend):
         self._template: TemplateControl | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
-        self._left = LeftPlaces()
+        self._left = LeftPlaces(self._places, lambda uid: self._uids.give_back(uid))
         self._refusals = 0
-        self._leaving: asyncio.TimerHandle | None = None
-        self._removing: set[asyncio.Task[Any]] = set()
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
@@ -197,19 +194,10 @@ class LocalBackend(Backend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
-        await self.remove_left_places()
+        await self._left.close()
         await self._skeletons.close()
         if self._template is not None:
             await self._template.close()
-
-    async def remove_left_places(self) -> None:
-        """Keep none of those that sandboxes have left for others."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
-        while self._removing:
-            await asyncio.wait(self._removing)
-        await self._remove_left(self._left.surplus(float("inf")))
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
@@ -245,9 +233,7 @@ class LocalBackend(Backend):
         """See `Backend`."""
         template = await self._live_template()
         skeleton = await self._made_skeleton(spec)
-        now, place = asyncio.get_running_loop().time(), None
-        if skeleton is not None and self._lends(spec):
-            place = self._left.take(skeleton, template, now)
+        place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
         if place is not None:
             try:
                 link = await self._create(spec, template, skeleton, place)
@@ -273,7 +259,7 @@ class LocalBackend(Backend):
             with theirs, _content(spec) as content:
                 held.asked = template.ask(request, theirs, content)
             if skeleton is not None and usual is not None and usual.flags & native.LENDS_ROOT:
-                held.lends = template, template.number, skeleton
+                held.lent = Lent(template, template.number, skeleton)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
@@ -463,7 +449,7 @@ class LocalBackend(Backend):
         ids = {_EXAMPLE: spec.sandbox_id}
         if place is not None:
             ids[_EARLIER_EXAMPLE] = place.sandbox_id
-        return usual.renamed(ids, uid, self._gid(uid), 0 if place is None else place.number)
+        return usual.renamed(ids, uid, self._gid(uid), 0 if place is None else place.lent.number)
 
     def _gid(self, uid: int) -> int:
         return uid if self._root else os.getegid()
@@ -552,7 +538,7 @@ class LocalBackend(Backend):
         if held.pidfd is None:
             held.pidfd = await asyncio.to_thread(self._places.find, sandbox_id)
             if held.place is not None:
-                await asyncio.to_thread(self._remove_all_left, [held.place.sandbox_id])
+                await asyncio.to_thread(self._left.remove, [held.place.sandbox_id])
         if held.link is not None and held.link.ended() is None:
             held.link.detach()
         if held.pidfd is not None:
@@ -560,7 +546,7 @@ class LocalBackend(Backend):
             os.close(held.pidfd)
             held.pidfd = None
         await self._kill_rest(held.uid)
-        if not await self._leave({sandbox_id: held}):
+        if not await self._left.bury(self._template, [(sandbox_id, held.uid, held.lent)]):
             await asyncio.to_thread(self._places.remove, sandbox_id)
             self._uids.give_back(held.uid)
         self._held.pop(sandbox_id, None)
@@ -569,7 +555,7 @@ class LocalBackend(Backend):
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
-            left = await self._leave(dead)
+            left = await self._left.bury(self._template, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
             for sandbox_id in (*left, *removed):
@@ -583,71 +569,6 @@ class LocalBackend(Backend):
         finally:
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
-
-    async def _leave(self, dead: Mapping[str, _Held]) -> list[str]:
-        """Keep the places of those of the dead that others can have; whose those are."""
-        template = self._template
-        asked = {
-            held.lends[1]: (sandbox_id, held.lends[2])
-            for sandbox_id, held in dead.items()
-            if held.lends is not None and held.lends[0] is template
-        }
-        if template is None or not asked or self._closed:
-            return []
-        path, left_path = self._places.path, self._places.left_path
-        loop = asyncio.get_running_loop()
-
-        def late(kept: list[int]) -> None:
-            """Their sandboxes are taken for gone, with their ids."""
-            template.forget(kept)
-            task = loop.create_task(asyncio.to_thread(self._remove_all_left, [asked[number][0] for number in kept]))
-            self._removing.add(task)
-            task.add_done_callback(self._removing.discard)
-
-        found = await template.bury([(number, path(one), left_path(one)) for number, (one, _) in asked.items()], late)
-        if self._closed:
-            late(found)
-            return [asked[number][0] for number in found]
-        for number in found:
-            sandbox_id, lower = asked[number]
-            self._left.add(LeftPlace(sandbox_id, dead[sandbox_id].uid, template, number, lower, loop.time()))
-        if found and self._leaving is None:
-            self._leaving = loop.call_later(KEPT_SECONDS, self._remove_surplus)
-        if len(self._left) > MOST:
-            self._remove_surplus()
-        return [asked[number][0] for number in found]
-
-    def _remove_surplus(self) -> None:
-        """Nobody has asked for them in a while, or they are too many."""
-        loop = asyncio.get_running_loop()
-        if self._leaving is not None:
-            self._leaving.cancel()
-        self._leaving = None
-        if surplus := self._left.surplus(loop.time()):
-            task = loop.create_task(self._remove_left(surplus))
-            self._removing.add(task)
-            task.add_done_callback(self._removing.discard)
-        if self._left:
-            self._leaving = loop.call_later(KEPT_SECONDS / 4, self._remove_surplus)
-
-    async def _remove_left(self, places: Sequence[LeftPlace]) -> None:
-        for template in {place.template for place in places}:
-            template.forget([place.number for place in places if place.template is template])
-        resisting = await asyncio.to_thread(self._remove_all_left, [place.sandbox_id for place in places])
-        for place in places:
-            if place.sandbox_id not in resisting:
-                self._uids.give_back(place.uid)
-
-    def _remove_all_left(self, sandbox_ids: Iterable[str]) -> set[str]:
-        """Take their places away; returns whose resist, which the next server tries again."""
-        resisting = set()
-        for sandbox_id in sandbox_ids:
-            try:
-                self._places.remove_left(sandbox_id)
-            except OSError as error:
-                log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
-                resisting.add(sandbox_id)
-        return resisting
 
     async def _kill_rest(self, uid: int) -> None:
         """Kill what the end of process 1 does not end; nothing in namespaces."""

@@ -70,8 +70,7 @@ static int is_forgiven(const struct call *call, int error) {
     return 0;
 }
 
-/* One byte and perhaps a descriptor, from the template; -1 means that none came. */
-static int receive(int sock, int *descriptor) {
+int aviato_receive(int sock, int flags, int *descriptor) {
     char byte;
     struct iovec part = {&byte, 1};
     union {
@@ -81,10 +80,10 @@ static int receive(int sock, int *descriptor) {
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
     ssize_t count;
     do
-        count = recvmsg(sock, &message, MSG_CMSG_CLOEXEC);
+        count = recvmsg(sock, &message, MSG_CMSG_CLOEXEC | flags);
     while (count < 0 && errno == EINTR);
     if (count == 0)
-        errno = EPIPE; /* the template died */
+        errno = EPIPE; /* whoever is at the other end has died */
     if (count <= 0)
         return -1;
     *descriptor = -1;
@@ -132,7 +131,7 @@ static long make(const struct call *call, int32_t *registers) {
     case LABEL:
         return 0;
     case RECEIVE:
-        return receive((int)given[0], &registers[given[1]]);
+        return aviato_receive((int)given[0], 0, &registers[given[1]]);
     case BOUND_CAPABILITIES:
         return bound_capabilities((uint64_t)given[0]);
     case LOAD_FILTER:

@@ -68,4 +68,7 @@ void aviato_learn_parts(void); /* once, before the first child */
 void aviato_set_title(const struct birth *birth, const char *name);
 void aviato_become(struct birth *birth, int32_t *registers);
 
+/* One byte and perhaps a descriptor, else -1 in its place; returns -1 where none came. */
+int aviato_receive(int sock, int flags, int *descriptor);
+
 #endif

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "../../supervisor/early.h"
+#include "birth.h"
 #include "layers.h"
 
 enum { MOST = 64 }; /* of those that live, too: beyond it the oldest is forgotten, and its layers go with it */
@@ -145,25 +146,6 @@ static int has_own_note(void) {
     return lstat("note", &seen) == 0 && S_ISREG(seen.st_mode) && seen.st_nlink == 1;
 }
 
-static int receive(int sock) {
-    char byte;
-    struct iovec part = {&byte, 1};
-    union {
-        char room[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr aligned;
-    } control;
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    ssize_t size;
-    do
-        size = recvmsg(sock, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    while (size < 0 && errno == EINTR);
-    struct cmsghdr *head = size > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    int fd = -1;
-    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)))
-        memcpy(&fd, CMSG_DATA(head), sizeof fd);
-    return fd;
-}
-
 void aviato_await_layers(uint32_t number, long pid, uint32_t uid, uint32_t gid, int sock) {
     struct stat seen;
     struct layers layers = {.number = number, .pid = (int)pid, .uid = uid, .gid = gid, .sock = sock, .mount = -1};
@@ -210,7 +192,9 @@ int aviato_bury_layers(uint32_t number, int *rest) {
                   fd >= 0 && is_untouched(layers, fd);
     if (fd >= 0)
         close(fd);
-    int mount = is_free ? receive(layers->sock) : -1;
+    int mount = -1;
+    if (is_free && aviato_receive(layers->sock, MSG_DONTWAIT, &mount) < 0)
+        mount = -1;
     if (mount < 0) {
         *rest = layers->sock >= 0 ? layers->sock : layers->mount;
         take_out(i);

@@ -1,11 +1,18 @@
-"""Places that sandboxes have left as they were made, for others to have them: see `layers.c`."""
+"""Places that sandboxes have left as they were made, kept for others to have them: see `layers.c`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from aviato.server.backends.local.control import TemplateControl
+    from aviato.server.backends.local.places import Places
+
+log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 4.0
 """Less than the template keeps what belongs to them."""
@@ -14,50 +21,147 @@ REST_SECONDS = 0.05
 MOST = 32
 
 
+class Lent(NamedTuple):
+    """What another sandbox needs of one to have its place.
+
+    Attributes:
+        template, number: who has its root, as the request of which number.
+        lower: the directory below its layers.
+    """
+
+    template: TemplateControl
+    number: int
+    lower: str
+
+
 class LeftPlace(NamedTuple):
     """A place whose sandbox is gone.
 
     Attributes:
         sandbox_id: which it was; its directory has that name, among those that are left.
         uid: host id to which all of it belongs, so that the next sandbox has the same.
-        template, number: who has the rest of it, and as the request of which number.
-        lower: the directory below its layers.
+        lent: what else there is of it.
         since: when it was left, by the loop's clock.
     """
 
     sandbox_id: str
     uid: int
-    template: TemplateControl
-    number: int
-    lower: str
+    lent: Lent
     since: float
 
 
 class LeftPlaces:
-    """A bounded number of them, none for long."""
+    """A bounded number of them, none for long.
 
-    def __init__(self) -> None:
-        self._places: dict[str, LeftPlace] = {}
+    Args:
+        places: where they are.
+        give_back: gets the host ids of those that are removed.
+    """
+
+    def __init__(self, places: Places, give_back: Callable[[int], None]) -> None:
+        self._places = places
+        self._give_back = give_back
+        self._left: dict[str, LeftPlace] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._removing: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._left)
 
-    def add(self, place: LeftPlace) -> None:
-        """Another one."""
-        self._places[place.sandbox_id] = place
-
-    def take(self, lower: str, template: TemplateControl, now: float) -> LeftPlace | None:
+    def take(self, lower: str, template: TemplateControl) -> LeftPlace | None:
         """The first that was left with this below it, once the kernel has had the time to close what its sandbox had open."""
-        for place in self._places.values():
+        now = asyncio.get_running_loop().time()
+        for place in self._left.values():
             if now - place.since < REST_SECONDS:
                 break
-            if place.lower == lower and place.template is template:
-                return self._places.pop(place.sandbox_id)
+            if place.lent.lower == lower and place.lent.template is template:
+                return self._left.pop(place.sandbox_id)
         return None
 
-    def surplus(self, now: float) -> list[LeftPlace]:
-        """Those that are too old, or too many; they are none of these any more."""
-        places = list(self._places.values())
-        gone = [one for one in places if now - one.since >= KEPT_SECONDS]
-        gone += places[len(gone) : len(places) - MOST]
-        return [self._places.pop(one.sandbox_id) for one in gone]
+    async def bury(self, template: TemplateControl | None, dead: Iterable[tuple[str, int, Lent | None]]) -> list[str]:
+        """Keep the places of those of the dead that others can have; whose those are.
+
+        Args:
+            template: that which lives.
+            dead: their ids, host ids, and what they have lent.
+        """
+        asked = {lent.number: (one, uid, lent) for one, uid, lent in dead if lent is not None and lent.template is template}
+        if template is None or not asked or self._closed:
+            return []
+
+        def late(kept: list[int]) -> None:
+            """Their sandboxes are taken for gone, with their ids."""
+            template.forget(kept)
+            self._spawn(asyncio.to_thread(self.remove, [asked[number][0] for number in kept]))
+
+        path, left_path = self._places.path, self._places.left_path
+        found = await template.bury([(number, path(one), left_path(one)) for number, (one, *_) in asked.items()], late)
+        if self._closed:
+            late(found)
+        else:
+            self._keep([asked[number] for number in found])
+        return [asked[number][0] for number in found]
+
+    def remove(self, sandbox_ids: Iterable[str]) -> set[str]:
+        """Take their places away; for a thread.
+
+        Returns:
+            Whose resist, which the next server tries again.
+        """
+        resisting = set()
+        for sandbox_id in sandbox_ids:
+            try:
+                self._places.remove_left(sandbox_id)
+            except OSError as error:
+                log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+                resisting.add(sandbox_id)
+        return resisting
+
+    async def clear(self) -> None:
+        """Keep none."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._removing:
+            await asyncio.wait(self._removing)
+        await self._let_go([self._left.pop(one) for one in list(self._left)])
+
+    async def close(self) -> None:
+        """Keep none from now on."""
+        self._closed = True
+        await self.clear()
+
+    def _keep(self, found: Sequence[tuple[str, int, Lent]]) -> None:
+        loop = asyncio.get_running_loop()
+        for sandbox_id, uid, lent in found:
+            self._left[sandbox_id] = LeftPlace(sandbox_id, uid, lent, loop.time())
+        if found and self._timer is None:
+            self._timer = loop.call_later(KEPT_SECONDS, self._remove_surplus)
+        if len(self._left) > MOST:
+            self._remove_surplus()
+
+    def _remove_surplus(self) -> None:
+        """Nobody has asked for them in a while, or they are too many."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        places = list(self._left.values())
+        surplus = [one for one in places if loop.time() - one.since >= KEPT_SECONDS]
+        surplus += places[len(surplus) : len(places) - MOST]
+        if surplus:
+            self._spawn(self._let_go([self._left.pop(one.sandbox_id) for one in surplus]))
+        self._timer = loop.call_later(KEPT_SECONDS / 4, self._remove_surplus) if self._left else None
+
+    async def _let_go(self, places: Sequence[LeftPlace]) -> None:
+        for template in {place.lent.template for place in places}:
+            template.forget([place.lent.number for place in places if place.lent.template is template])
+        resisting = await asyncio.to_thread(self.remove, [place.sandbox_id for place in places])
+        for place in places:
+            if place.sandbox_id not in resisting:
+                self._give_back(place.uid)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
