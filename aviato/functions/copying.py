@@ -25,11 +25,11 @@ def reduced(function: RemoteFunction[..., Any]) -> Any:
     """
     if function.__module__ != "__main__" and _named(function.__module__, function.__qualname__) is function:
         return function.__qualname__
-    import cloudpickle
+    from aviato.functions.pickler import Pickler
 
     file = io.BytesIO()
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class ByValue(Pickler):
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, RemoteFunction):
                 session = value._session
@@ -39,7 +39,7 @@ def reduced(function: RemoteFunction[..., Any]) -> Any:
                 return RemoteFunction.__new__, (RemoteFunction,), state, None, None, _fill
             return super().reducer_override(value)
 
-    Pickler(file).dump(function)
+    ByValue(file).dump(function)
     return _load, (file.getvalue(),)
 
 

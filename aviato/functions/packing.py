@@ -20,13 +20,13 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from cloudpickle import cloudpickle as _cloudpickle
 
 from aviato.exceptions import FunctionSerializationError
 from aviato.functions import source
 from aviato.functions.names import attribute_names, global_names, own_imports
 from aviato.functions.options import shown
+from aviato.functions.pickler import Pickler
 from aviato.functions.travel import NotPortable, module_travels, plain, reduced_cache, travels
 from aviato.options import Serialization
 
@@ -226,7 +226,7 @@ class _Noted:
         self.modules: set[str] = set()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     """Takes the user's own modules by value, which the image does not have."""
 
     def __init__(self, file: io.BytesIO, noted: _Noted, read: frozenset[str]) -> None:
