@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,6 +159,16 @@ while time.monotonic() < deadline:
             await asyncio.wait_for(box.finish(second, other), 10)
         await box.link.cancel(exec_id)
         await box.finish(exec_id, running)
+
+
+async def test_beside_as_many_as_a_template_keeps_something_of(make_box):
+    """What it has open has numbers, and calls name one by its number; a sandbox with groups gets most."""
+    async with AsyncExitStack() as stack:
+        for number in range(64):
+            await stack.enter_async_context(make_box())
+            if number > 30:
+                async with make_box(limits={"cpu": 1}) as box:
+                    assert (await box.run("true")).returncode == 0
 
 
 async def test_a_share_of_the_processor(make_box):

@@ -66,6 +66,8 @@ STORE_BYTES = 4 << 20
 FRESH_DESCRIPTORS = 1
 """Of the server that is killed, a new process each round: it watches this process where a sandbox of it still lived at the
 restart, and forgets the lease after a period where none did."""
+PAIR_DESCRIPTORS = 2
+"""Of a template: the network of its child at hand is new, or was had before, and its files are put away in two sockets."""
 FILES = 1000
 """Results that nobody has confirmed wait for those who may come back."""
 LOG_BYTES = 32 << 20
@@ -291,6 +293,8 @@ class Soak:
                 most = FILES
             elif name.startswith("store"):
                 most = STORE_BYTES
+            elif name.startswith("descriptors of the template"):
+                most = first[name] + PAIR_DESCRIPTORS
             elif name == "descriptors of the killed server":
                 most = first[name] + FRESH_DESCRIPTORS
             else:

@@ -39,7 +39,7 @@ CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS = range(7)
 SYNC, LOWER, SCRATCH, MERGED, NAMED = range(24, 29)
 """The template's socket, what it sends, what is not needed for long, a root that another sandbox had, the first with names."""
 PATH_DESCRIPTOR = 120
-"""The number of a descriptor that a path names, above those that the child opens and below where more room would be taken."""
+"""The number of a descriptor that a path names, below where more room would be taken. One that was given by it is moved."""
 
 
 class Birth(ctypes.Structure):
