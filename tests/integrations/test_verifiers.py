@@ -176,21 +176,21 @@ async def test_a_trace_that_names_it_is_read_back(runtime: AviatoRuntime) -> Non
 
 
 ABANDONED = """
-import asyncio, sys
+import asyncio, sys, time
 from aviato.integrations.verifiers import AviatoRuntime, AviatoRuntimeConfig
 runtime = AviatoRuntime(AviatoRuntimeConfig(base_url=sys.argv[1], tags=["abandoned"]))
 async def main():
     await runtime.start()
     runtime.run(["sleep", "60"], {}).close()
 asyncio.run(main())
+print(time.monotonic())
 """
 
 
 def test_what_nobody_stops_ends_with_the_process(server: RunningServer) -> None:
-    begin = time.monotonic()
     command = [sys.executable, "-c", ABANDONED, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - float(done.stdout) < 15  # To be imported the framework alone takes half a minute on a busy machine.
     left = Sandbox.list(tags=["abandoned"], base_url=server.url).result()
     assert not left
