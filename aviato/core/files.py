@@ -133,7 +133,6 @@ async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: in
     size = sum(map(len, content))
 
     async def attempt(memory: Memory) -> bool:
-        memory.confirm(0)  # Another file may have been there, which this one is not taken for.
         response = await handle.client.transport.open(
             "PUT",
             f"{url}&{SIZE_FIELD}={size}",

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import secrets
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -20,13 +21,10 @@ from aviato.wire.memory import CONFIRMED_AT, MOST_BYTES, NAME, REFUSED, SEALS, S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
 KEPT_SECONDS = 5.0
 """How long a piece is kept that nobody uses."""
 ROOM_BYTES = 256 << 10
-STEP_BYTES = 256 << 10
-"""After so much of a file it is said that it is there."""
 MOST_PIECES = 16
 """That one loop lends at a time."""
 MOST_REFUSALS = 3
@@ -74,23 +72,18 @@ class Memory:
         self._owner = owner
 
     def put(self, content: Sequence[bytes]) -> None:
-        """Write a file to it, and say there how much of it is there; `confirm(0)` came before the request.
+        """Write to it.
 
         Raises:
             SandboxUnavailableError: it takes no more.
         """
-        position = said = 0
-        with _told:
+        position = 0
+        with _told():
             for piece in content:
                 view = memoryview(piece)
                 while view:
-                    count = os.pwrite(self._fd, view[:STEP_BYTES], position)
+                    count = os.pwrite(self._fd, view, position)
                     position, view = position + count, view[count:]
-                    if position - said >= STEP_BYTES:
-                        said = position
-                        os.pwrite(self._fd, confirmation(said), CONFIRMED_AT)
-            if position != said:
-                os.pwrite(self._fd, confirmation(position), CONFIRMED_AT)
 
     def get(self, size: int) -> bytes:
         """What was put into it by the sandbox's side.
@@ -99,7 +92,7 @@ class Memory:
             SandboxUnavailableError: there is less.
         """
         self.used = True
-        with _told:
+        with _told():
             content = os.pread(self._fd, min(size, MOST_BYTES), 0)
         if len(content) != size:
             raise _missing(size - len(content))
@@ -116,7 +109,7 @@ class Memory:
         if position + size > CONFIRMED_AT:
             raise _missing(size)
         while size:
-            with _told:
+            with _told():
                 count = os.preadv(self._fd, [room[:size]], position)
             if not count:
                 raise _missing(size)
@@ -124,12 +117,12 @@ class Memory:
             yield room[:count]
 
     def confirm(self, offset: int) -> None:
-        """Say in it how much of an output is here, or how much of a file there, see `wire.memory`.
+        """Say in it how much of an output is here, see `wire.memory`.
 
         Raises:
             SandboxUnavailableError: it cannot be said.
         """
-        with _told:
+        with _told():
             os.pwrite(self._fd, confirmation(offset), CONFIRMED_AT)
 
     def keep(self) -> None:
@@ -261,15 +254,10 @@ def _missing(size: int) -> SandboxUnavailableError:
     return SandboxUnavailableError(f"{size} bytes are missing in the memory that was lent", reason=REFUSED)
 
 
-class _Told:
-    """Context of what the kernel may refuse, which is then for the socket to do."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, OSError):
-            raise SandboxUnavailableError(f"memory that was lent is of no use: {error}", reason=REFUSED) from None
-
-
-_told = _Told()
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the kernel refuses is for the socket to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxUnavailableError(f"memory that was lent is of no use: {error}", reason=REFUSED) from None

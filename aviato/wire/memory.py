@@ -21,10 +21,7 @@ SIZE_FIELD = "memory_bytes"
 NAME = "aviato-"
 """What its name begins with; the secret follows."""
 CONFIRMED_AT = 4 << 20
-"""Behind the bytes of an output, its reader says there up to which offset of the stream it has them: no request is needed.
-
-Behind those of a file on its way in, who fills the memory says there how many are there, and 0 before the request: so process 1
-need not hear of it by way of the server. `READY` is sent all the same, since it may not look, or have looked too early."""
+"""Behind the bytes of an output, its reader says there up to which offset of the stream it has them: no request is needed."""
 _CONFIRMED = struct.Struct("<QQ")
 SIZE = CONFIRMED_AT + _CONFIRMED.size
 SEALS = 0x0001 | 0x0002 | 0x0004

@@ -20,7 +20,7 @@ from aviato.server.supervisor import prepared
 from aviato.server.supervisor.file_calls import as_json
 from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode
-from aviato.wire.memory import CONFIRMED_AT, SIZE, confirmation
+from aviato.wire.memory import SIZE
 from tests.faults.figures import held
 from tests.real_backend import WAYS, open_by
 from tests.supervisor.test_early import POLL, _Collector, backend, confirmed_at_the_end, is_early, rests
@@ -86,10 +86,6 @@ async def test_usual_calls_need_no_python(box, memory):
     await lend(box, "lent", memory, MIB // 2)
     os.pwrite(memory.fd, content, 0)
     await lend(box, "lent", memory, MIB, part=FilePart("of the lent"))
-    os.pwrite(memory.fd, confirmation(MIB), CONFIRMED_AT)
-    for _ in range(20):  # The end that comes behind what was seen to be there means nothing.
-        await lend(box, "seen", memory, MIB)
-    assert (await confirmed_at_the_end(box, "cmp", "lent", "seen")).returncode == 0
     assert await borrow(box, "large", memory) == content
     assert (await confirmed_at_the_end(box, "cmp", "large", "lent")).returncode == 0
     await asyncio.sleep(0.25)
@@ -178,7 +174,7 @@ writes = st.tuples(
     st.sampled_from(KEYS),
 )
 reads = st.tuples(st.just("get"), st.sampled_from(PATHS))
-lends = st.tuples(st.sampled_from(["lend", "tell", "borrow"]), st.sampled_from(PATHS), st.sampled_from([0, 1, 131072, MIB]))
+lends = st.tuples(st.sampled_from(["lend", "borrow"]), st.sampled_from(PATHS), st.sampled_from([0, 1, 131072, MIB]))
 others = st.tuples(
     st.sampled_from(["rm -rf d f", "chmod 0 locked", "mv d f 2>/dev/null", "ln -sf large f", "rm -f new; mkdir new", "true"])
 )
@@ -199,9 +195,8 @@ async def outcome(box, number, call, memory):
                 reader = box.link.read_file(path)
                 stat = await reader.opened()
                 content = b"".join([piece async for piece in reader])
-            case ["lend" | "tell", path, size]:
+            case ["lend", path, size]:
                 os.pwrite(memory.fd, content_of(size, number), 0)
-                os.pwrite(memory.fd, confirmation(size) if call[0] == "tell" else bytes(16), CONFIRMED_AT)
                 await lend(box, path, memory, size)
                 return "lent"
             case ["borrow", path, _]:
@@ -236,16 +231,11 @@ async def same(pair, boxes, memory, calls):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", ["put", "get", "lend", "tell"])
+@pytest.mark.parametrize("kind", ["put", "get", "lend"])
 async def test_each_path_comes_to_the_same(pair, boxes, memory, kind):
     """Each for itself: after an unusual one Python goes on."""
     for path in PATHS:
-        call = {
-            "put": ("put", path, 4097, None, None),
-            "get": ("get", path),
-            "lend": ("lend", path, 131072),
-            "tell": ("tell", path, 131072),
-        }[kind]
+        call = {"put": ("put", path, 4097, None, None), "get": ("get", path), "lend": ("lend", path, 131072)}[kind]
         await same(pair, boxes, memory, [call])
 
 

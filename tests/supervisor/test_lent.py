@@ -6,8 +6,6 @@ import asyncio
 import fcntl
 import os
 import random
-import threading
-import time
 
 import pytest
 
@@ -116,109 +114,6 @@ async def test_what_is_still_to_be_put_there_is_waited_for(box, memory, passed):
     filled.set_result(b".")
     await writing
     assert await box.get("f") == CONTENT and passed == [True]
-
-
-def held_back(memory):
-    """A write whose server is never told that all is there, until the future has a result."""
-    filled = asyncio.get_running_loop().create_future()
-
-    async def ready():
-        yield await filled
-
-    memory.ready = ready()
-    return filled
-
-
-def say(memory, size):
-    os.pwrite(memory.fd, confirmation(size), CONFIRMED_AT)
-
-
-@pytest.mark.parametrize("said", [len(CONTENT), len(CONTENT) + 1, 2**63, 2**64 - 1])
-async def test_what_is_said_to_be_there_is_taken_at_once(box, memory, passed, said):
-    """Though nobody has told the server."""
-    os.pwrite(memory.fd, CONTENT, 0)
-    say(memory, said)
-    filled = held_back(memory)
-    writing = asyncio.ensure_future(write(box, "f", memory, len(CONTENT), part=FilePart("k")))
-    while not passed:
-        await asyncio.sleep(0.01)
-    assert await box.get("f") == CONTENT and not writing.done()
-    filled.set_result(b".")
-    await writing
-    assert (await box.sh("ls -A | wc -l; echo changed > f")).stdout == "2\n"
-    await write(box, "f", memory, len(CONTENT), part=FilePart("k"))  # It was done.
-    assert await box.get("f") == b"changed\n"
-
-
-async def test_it_is_taken_as_it_comes(box, memory):
-    """However soon one is about to write and the other about to read."""
-    for number in range(20):
-        content = random.Random(number).randbytes(1 << 20)
-        say(memory, 0)
-        filled = held_back(memory)
-        writing = asyncio.ensure_future(write(box, "f", memory, len(content)))
-        await asyncio.sleep(number * 1e-4)
-        await asyncio.to_thread(_fill, memory, content)
-        filled.set_result(b".")
-        await writing
-        assert await box.get("f") == content
-
-
-def _fill(memory, content):
-    for begin in range(0, len(content), 64 << 10):
-        os.pwrite(memory.fd, content[begin : begin + (64 << 10)], begin)
-        say(memory, begin + (64 << 10))
-
-
-async def test_who_says_more_and_more_holds_up_nobody_for_long(box, memory, passed):
-    """Byte by byte, for four seconds."""
-    os.pwrite(memory.fd, CONTENT, 0)
-    say(memory, 0)
-    filled, over = held_back(memory), threading.Event()
-
-    def tell():
-        end = time.monotonic() + 4
-        for size in range(len(CONTENT)):
-            if over.wait(50e-6) or time.monotonic() > end:
-                break
-            say(memory, size)
-
-    telling = asyncio.ensure_future(asyncio.to_thread(tell))
-    writing = asyncio.ensure_future(write(box, "f", memory, len(CONTENT)))
-    while not passed:
-        await asyncio.sleep(0.01)
-    begin = time.monotonic()
-    await box.link.ping()
-    assert time.monotonic() - begin < 2
-    over.set()
-    await telling
-    filled.set_result(b".")
-    await writing
-    assert await box.get("f") == CONTENT
-
-
-@pytest.mark.parametrize("said", [0, 5000, None])
-async def test_who_says_so_and_does_not_go_on_holds_up_nobody(backend, box, memory, passed, said):
-    """Also one who says nothing that can be understood."""
-    os.pwrite(memory.fd, CONTENT[:5000], 0)
-    os.pwrite(memory.fd, b"\xff" * 16 if said is None else confirmation(said), CONFIRMED_AT)
-    await box.put("f", b"old")
-    for given_up in (False, True):
-        filled = held_back(memory)
-        writing = asyncio.ensure_future(write(box, "f", memory, len(CONTENT)))
-        while len(passed) < 1 + given_up:
-            await asyncio.sleep(0.01)
-        await box.link.ping()
-        assert await box.get("f") == (CONTENT if given_up else b"old") and not writing.done()
-        if given_up:
-            writing.cancel()
-            await asyncio.wait({writing})
-        else:
-            os.pwrite(memory.fd, CONTENT, 0)
-            filled.set_result(b".")
-            await writing
-        assert await box.get("f") == CONTENT
-    assert (await box.sh("ls -A | wc -l")).stdout.strip() == "2"
 
 
 async def test_a_write_that_is_given_up_leaves_nothing(backend, box, memory, passed):

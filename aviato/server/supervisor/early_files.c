@@ -2,7 +2,6 @@
  * begin to its end or not at all: whatever does not go as it usually does is undone and left to Python, which finds it as it came. */
 
 #define _GNU_SOURCE
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,7 +11,6 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "early_parts.h"
@@ -20,9 +18,6 @@
 enum { TEMPORARY_BYTES = 32, EXCHANGED_BYTES = 4 << 20, EXCHANGE = 2, NEW_MODE = 0644, KEEPS_MODE = -1, DESCRIPTION_BYTES = 512 };
 /* What goes by lent memory where there is some, as in `wire/memory.py`; what is less, or has none, by the connection if it is little. */
 enum { LEAST_LENT_BYTES = 128 << 10, MOST_LENT_BYTES = 4 << 20, MOST_READ_BYTES = 128 << 10 };
-/* Where a client says how much of a file it has put there, and how long its word is waited for, in a row and in pieces: nothing else is
- * done meanwhile. */
-enum { FILLED_AT = 4 << 20, PAUSE_NANOSECONDS = 20000, MOST_PAUSES = 10, MOST_TURNS = 64 };
 
 struct upload {
     char path[PATH_MAX], temporary[PATH_MAX];
@@ -121,48 +116,17 @@ static int write_all(int fd, const char *content, size_t size) {
     return 1;
 }
 
-/* What lies between two places of one file to another one, whose position stays where it is in the former. Returns how far that came. */
-static size_t copy(int to, int from, size_t begin, size_t end) {
-    off_t at = (off_t)begin;
-    while ((size_t)at < end) {
-        ssize_t count = sendfile(to, from, &at, end - (size_t)at);
+/* So much of one file to another one, whose position stays where it is in the former. Returns how much there was. */
+static size_t copy(int to, int from, size_t size) {
+    off_t at = 0;
+    while ((size_t)at < size) {
+        ssize_t count = sendfile(to, from, &at, size - (size_t)at);
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
             break;
     }
     return (size_t)at;
-}
-
-/* How much of it a client says is there; -1 of one that says nothing. */
-static int64_t filled(int memory) {
-    uint64_t said[2];
-    if (pread(memory, said, sizeof said, FILLED_AT) != sizeof said || said[0] != ~said[1])
-        return -1;
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what is read behind it was written ahead of it */
-    uint64_t size = le64toh(said[0]);
-    return size > MOST_LENT_BYTES ? MOST_LENT_BYTES : (int64_t)size;
-}
-
-/* The same out of memory that is being filled. Returns how far it came; whoever fills it may be held up, or gone. */
-static size_t copy_filled(int to, int memory, size_t end) {
-    static const struct timespec pause = {0, PAUSE_NANOSECONDS};
-    size_t done = 0;
-    for (int turns = 0, pauses = 0; done < end && pauses < MOST_PAUSES && turns < MOST_TURNS; turns++) {
-        int64_t there = filled(memory);
-        if (there < 0)
-            break;
-        if ((size_t)there <= done) {
-            nanosleep(&pause, NULL);
-            pauses++;
-            continue;
-        }
-        size_t until = (size_t)there < end ? (size_t)there : end;
-        if ((done = copy(to, memory, done, until)) < until)
-            break;
-        pauses = 0;
-    }
-    return done;
 }
 
 static int exchange(const char *new, const char *old) {
@@ -191,9 +155,9 @@ static int put_in_place(struct upload *upload, mode_t mode) {
 
 static int is_done(const char *key) { return *key && early_is_past(key); }
 
-/* Write a file from what is given or from memory, which is full or is being filled. Returns whether it was done, and answered. */
+/* Write a file of `size` bytes, from what is given or from memory. Returns whether it was done, and answered. */
 static __attribute__((noinline)) int write_file(const struct file_request *request, const char *path, const char *key, unsigned channel,
-                                                const char *content, int memory, int is_full) {
+                                                const char *content, int memory) {
     struct upload upload = {.fd = -1, .replaced = -1};
     struct stat found;
     double size = (double)request->bytes, limit = self.configuration->disk_bytes;
@@ -210,9 +174,8 @@ static __attribute__((noinline)) int write_file(const struct file_request *reque
         return 0;
     if (!begin(&upload) && (errno != ENOENT || !make_parents(upload.path) || !begin(&upload)))
         return 0;
-    size_t bytes = (size_t)request->bytes;
-    int done = (memory < 0 ? write_all(upload.fd, content, bytes)
-                           : (is_full ? copy(upload.fd, memory, 0, bytes) : copy_filled(upload.fd, memory, bytes)) == bytes) &&
+    int done = (memory < 0 ? write_all(upload.fd, content, (size_t)request->bytes)
+                           : copy(upload.fd, memory, (size_t)request->bytes) == (size_t)request->bytes) &&
                put_in_place(&upload, mode);
     if (done) {
         self.disk_coming += size;
@@ -238,17 +201,12 @@ int early_write_file(const struct frame *frame) {
     if (!request)
         return 0;
     if (!request->memory)
-        return request->content == request->bytes && write_file(request, path, key, frame->channel, content, -1, 1);
+        return request->content == request->bytes && write_file(request, path, key, frame->channel, content, -1);
     if (request->content || request->bytes < 0 || self.held_count == MOST_HELD || HEAD_BYTES + frame->length > MOST_HELD_BYTES)
         return 0;
     int memory = early_take_descriptor(request->memory);
     if (memory < 0)
         return 0;
-    /* Who fills it is about to, and says how far that is: then nobody has to tell when all of it is there. */
-    if (filled(memory) >= 0 && write_file(request, path, key, frame->channel, NULL, memory, 0)) {
-        close(memory);
-        return 1;
-    }
     struct held *one = &held[self.held_count++];
     one->memory = memory;
     one->channel = frame->channel;
@@ -264,11 +222,11 @@ int early_end_of_file(const struct frame *frame) {
     while (number < self.held_count && held[number].channel != frame->channel)
         number++;
     if (number == self.held_count)
-        return 1; /* that was seen there, and the file is written */
+        return 0;
     struct held *one = &held[number];
     struct frame asked = {.channel = one->channel, .length = one->size - HEAD_BYTES, .payload = one->frame + HEAD_BYTES};
     const struct file_request *request = understand(&asked, &path, &key, &content);
-    if (!request || !write_file(request, path, key, one->channel, NULL, one->memory, 1))
+    if (!request || !write_file(request, path, key, one->channel, NULL, one->memory))
         return 0;
     close(one->memory);
     self.held_count--;
@@ -348,7 +306,7 @@ static ssize_t read_all(int fd, char *content, size_t room) {
 static ssize_t fill(int memory, int fd) {
     if (lseek(memory, 0, SEEK_SET) != 0)
         return -1;
-    size_t size = copy(memory, fd, 0, MOST_LENT_BYTES);
+    size_t size = copy(memory, fd, MOST_LENT_BYTES);
     char more;
     ssize_t rest = pread(fd, &more, 1, (off_t)size); /* what the memory did not take is not the end of the file */
     return rest == 0 ? (ssize_t)size : -1;

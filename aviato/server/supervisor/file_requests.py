@@ -101,8 +101,7 @@ class FileRequests:
         except BaseException:
             os.close(memory)
             raise
-        self._open[channel] = coming = lent.Lent(memory, request["size"], transfer)
-        coming.take_filled()
+        self._open[channel] = lent.Lent(memory, request["size"], transfer)
 
     def _begin_write(self, connection: Connection, channel: int, request: dict[str, Any]) -> Transfer:
         waits = not request.keys() & {"memory", "content"}

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 
 from aviato.server.supervisor.errors import Refused
 from aviato.server.supervisor.transfers import Transfer
-from aviato.wire.memory import CONFIRMATION_BYTES, CONFIRMED_AT, REFUSED, confirmed_offset
+from aviato.wire.memory import REFUSED
 
-PAUSE_SECONDS = 20e-6
-MOST_PAUSES = 10
-"""So often in a row the word of whoever fills memory is waited for: nothing else is done meanwhile."""
-MOST_TURNS = 64
-"""So often that is looked at."""
 PIECE_BYTES = 256 << 10
 _room: list[memoryview] = []
 
@@ -36,51 +30,20 @@ class Lent(Transfer):
         self._fd = fd
         self._size = size
         self._transfer = transfer
-        self._taken = 0
-
-    def take_filled(self) -> None:
-        """Take what is there already, for as long as that becomes more; all of it is the end."""
-        pauses = 0
-        for _ in range(MOST_TURNS):
-            filled = self._filled()
-            if filled is None or pauses == MOST_PAUSES:
-                return
-            if filled > self._taken:
-                pauses = 0
-                self._take(filled)
-                if self._taken < filled:
-                    return  # It is shorter than that.
-            elif self._taken < self._size:
-                pauses += 1
-                time.sleep(PAUSE_SECONDS)
-            if self._taken == self._size:
-                self._transfer.end()
-                return
 
     def end(self) -> None:
         """See `Transfer`. What the memory lacks, whoever knows the size misses."""
-        self._take(self._size)
-        self._transfer.end()
-
-    def _take(self, until: int) -> None:
-        room = _kept_room()
-        while self._taken < until:
+        room, taken = _kept_room(), 0
+        while taken < self._size:
             try:
-                count = os.preadv(self._fd, [room[: until - self._taken]], self._taken)
+                count = os.preadv(self._fd, [room[: self._size - taken]], taken)
             except OSError as error:
                 raise Refused("VALIDATION", f"what was lent cannot be read: {error}", reason=REFUSED) from None
             if not count:
                 break
             self._transfer.data(room[:count])
-            self._taken += count
-
-    def _filled(self) -> int | None:
-        """How much of it is said to be there; None of a client that says nothing."""
-        try:
-            said = os.pread(self._fd, CONFIRMATION_BYTES, CONFIRMED_AT)
-        except OSError:
-            return None
-        return min(confirmed_offset(said), self._size) if said[:8] != said[8:] else None
+            taken += count
+        self._transfer.end()
 
     def close(self) -> None:
         """See `Transfer`."""
