@@ -229,10 +229,6 @@ void aviato_set_title(const struct birth *birth, const char *name) {
 void aviato_become(struct birth *birth, int32_t *registers) {
     int64_t label = 0;
     aviato_set_title(birth, birth->name);
-    /* Where the template has as many as that open, one of these can have the number that a path names. */
-    for (int i = 0; i < REGISTERS; i++)
-        if (registers[i] == PATH_DESCRIPTOR)
-            registers[i] = fcntl(PATH_DESCRIPTOR, F_DUPFD_CLOEXEC, PATH_DESCRIPTOR + 1);
     int error = birth->kept <= REGISTERS ? make_all(birth->program, birth->size, registers, &label) : EINVAL;
     if (!error)
         error = arrange(registers, birth->kept);

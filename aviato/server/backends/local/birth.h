@@ -41,8 +41,6 @@
  * the socket by which it hears that its ids are mapped, and a root that another sandbox had. As in `native.py`. */
 enum { REGISTERS = 64 };
 enum { CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS, SYNC = 24, MERGED = 27 };
-/* The number of a descriptor that a path names. */
-enum { PATH_DESCRIPTOR = 120 };
 
 struct birth {
     uint64_t flags;     /* of clone(2) */

@@ -39,7 +39,8 @@ CONNECTION, LISTENER, NOTE, LAYER, SOCKETS, CHILDREN, OTHERS = range(7)
 SYNC, LOWER, SCRATCH, MERGED, NAMED = range(24, 29)
 """The template's socket, what it sends, what is not needed for long, a root that another sandbox had, the first with names."""
 PATH_DESCRIPTOR = 120
-"""The number of a descriptor that a path names, below where more room would be taken. One that was given by it is moved."""
+"""The number of a descriptor that a path names, below where more room would be taken. A template holds it from its begin on, so
+that nothing that it or a child opens has it."""
 
 
 class Birth(ctypes.Structure):

@@ -128,8 +128,7 @@ class Recorder:
     def path_by_descriptor(self, path: str) -> str:
         """See `Kernel`."""
         fd = self.open(path, os.O_PATH)
-        # Where the template has as many as that open, it has the number already.
-        self._note("dup3", fd, native.PATH_DESCRIPTOR, os.O_CLOEXEC, forgiven=(errno.EINVAL,), skip_forgiven=1)
+        self._note("dup3", fd, native.PATH_DESCRIPTOR, os.O_CLOEXEC)
         self.close(fd)
         return f"/proc/self/fd/{native.PATH_DESCRIPTOR}"
 

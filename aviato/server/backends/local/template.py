@@ -120,6 +120,9 @@ class Template:
 
     def __init__(self, control: int) -> None:
         self._control = socket.socket(fileno=control)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(null, native.PATH_DESCRIPTOR, inheritable=False)
+        os.close(null)
         if os.geteuid() == 0:
             _leave_groups()
         # Possession opens keys, whatever the uid: what the server's login session holds (Kerberos tickets, say) stays outside.
