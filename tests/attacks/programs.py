@@ -217,3 +217,21 @@ ATTACKS: dict[str, Attack] = {
     **_sockets(),
     **_files(),
 }
+
+LOCKED_IN_SOCKETS = """
+import array, fcntl, os, socket
+held = os.open("/", os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX)
+def send(sock, *fds):
+    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+pair = socket.socketpair()
+send(pair[0], held)
+for _ in range(800):  # The kernel finds out later that nobody has them, and closes one link after the other.
+    before, pair = pair, socket.socketpair()
+    send(pair[0], *(end.fileno() for end in before))
+    for end in before:
+        end.close()
+send(pair[0], *(end.fileno() for end in pair))
+print(True)
+"""
+"""Holds a lock on / by a descriptor that outlives it: in a socket in a socket and so on, the last of which is in itself."""

@@ -11,6 +11,7 @@ import pytest
 
 from aviato.server.backends.local import left, native
 from aviato.server.backends.local.backend import LocalBackend
+from tests.attacks.programs import LOCKED_IN_SOCKETS
 from tests.real_backend import open_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(native.load() is None, reason="there is no compiled part")]
@@ -175,21 +176,6 @@ async def test_when_the_top_was_changed_is_not_told_to_the_next(backend, boxes):
         assert int((await box.python("import os; print(os.stat('/').st_ctime_ns)")).stdout) > chosen
 
 
-IN_FLIGHT = """
-import array, fcntl, os, socket
-held = os.open("/", os.O_RDONLY)
-fcntl.flock(held, fcntl.LOCK_EX)
-def send(sock, *fds):
-    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
-pair = socket.socketpair()
-send(pair[0], held)
-for _ in range(400):  # The kernel finds out later that nobody has them, and closes one link after the other.
-    before, pair = pair, socket.socketpair()
-    send(pair[0], *(end.fileno() for end in before))
-    for end in before:
-        end.close()
-send(pair[0], *(end.fileno() for end in pair))
-"""
 LOCK = "import fcntl, os; fcntl.flock(os.open('/', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
@@ -197,7 +183,7 @@ async def test_nobody_has_what_the_one_before_still_has_open(backend, boxes):
     """What is on its way in sockets outlives all processes: with its locks, and what it counts for."""
     async with boxes.make_box(backend) as box:
         first = layer_of(backend, box)
-        result = await box.python(IN_FLIGHT)
+        result = await box.python(LOCKED_IN_SOCKETS)
         assert result.returncode == 0, result.stderr
     async with boxes.make_box(backend) as box:
         assert layer_of(backend, box) != first

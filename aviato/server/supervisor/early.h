@@ -24,6 +24,8 @@ size_t aviato_early(struct aviato_early *early);
 
 void aviato_learn_signals(void); /* once, before the first child */
 
+double early_now(void); /* seconds, of the monotonic clock */
+
 enum { AVIATO_TITLE_BYTES = 24 };
 
 /* Where compiled code runs, and where what others see of its command line lies: on the pages that it writes to in any case. */

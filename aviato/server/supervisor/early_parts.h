@@ -112,7 +112,6 @@ struct process {
 
 extern __attribute__((visibility("hidden"))) struct process self;
 
-double early_now(void);
 int early_has_room(void);
 int early_is_past(const char *id);
 void early_remember(const char *id, uint64_t mark);

@@ -18,7 +18,7 @@ from unittest import mock
 from aviato.server.backends.local.left import REST_SECONDS
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.pairs.tree import OLD_ROOT
-from tests.attacks.programs import PRELUDE
+from tests.attacks.programs import LOCKED_IN_SOCKETS, PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
@@ -332,22 +332,6 @@ CLOSED = area.defence(
     "a root is nobody's again while something of it is still open",
     patches=(Patch("server/backends/local/layers.c", "has_no_sockets(layers->sockets) && has_own_note()", "has_own_note()"),),
 )
-IN_FLIGHT = """
-import array, fcntl, os, socket
-held = os.open("/", os.O_RDONLY)
-fcntl.flock(held, fcntl.LOCK_EX)
-def send(sock, *fds):
-    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
-pair = socket.socketpair()
-send(pair[0], held)
-for _ in range(800):
-    before, pair = pair, socket.socketpair()
-    send(pair[0], *(end.fileno() for end in before))
-    for end in before:
-        end.close()
-send(pair[0], *(end.fileno() for end in pair))
-print(True)
-"""
 LOCKED = """
 import fcntl, os
 try:
@@ -361,7 +345,7 @@ except BlockingIOError:
 @area.attack("hold a lock in the next sandbox by descriptors in sockets", CLOSED, impossible=roots_are_given_again)
 async def locked(arena: Arena) -> bool:
     async with arena.box() as one:
-        await arena.inside(one, IN_FLIGHT)
+        await arena.inside(one, LOCKED_IN_SOCKETS)
     await asyncio.sleep(2 * REST_SECONDS)
     async with arena.box() as two:
         return await arena.inside(two, LOCKED)

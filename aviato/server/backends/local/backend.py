@@ -424,10 +424,9 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        ports = spec.exposes_ports or spec.egress_port is not None
         if not self._native or self._refusals >= MOST_REFUSALS:
             return False
-        return not (spec.mounted_files or ports or groups_of(spec.requests, spec.limits, self._facts))
+        return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
     def _usual_request(
         self, spec: SandboxSpec, skeleton: str | None, uid: int, place: LeftPlace | None = None
@@ -435,9 +434,8 @@ class LocalBackend(Backend):
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
         if not self._native or spec.mounted_files:
             return None
-        ports = spec.exposes_ports or spec.egress_port is not None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, skeleton, asked, ports, place is None, self._lends(spec))
+        key = (spec.image, skeleton, asked, _has_ports(spec), place is None, self._lends(spec))
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
@@ -477,7 +475,7 @@ class LocalBackend(Backend):
             "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,
             "modern": self._modern,
             "descent": None,
-            "ports": spec.exposes_ports or spec.egress_port is not None,
+            "ports": _has_ports(spec),
             "filter": compiled.hex() if calls is None else "",
             "born_filter": self._born_filter.hex() if self._unified(spec) else "",
             "groups": groups.settings(
@@ -585,6 +583,11 @@ class LocalBackend(Backend):
                 await dead.wait()
         finally:
             loop.remove_reader(pidfd)
+
+
+def _has_ports(spec: SandboxSpec) -> bool:
+    """Whether descriptors of its sockets are passed on."""
+    return spec.exposes_ports or spec.egress_port is not None
 
 
 def _are_dead(killed: Iterable[_Held], seconds: float = 0) -> bool:

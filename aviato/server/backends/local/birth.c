@@ -93,18 +93,33 @@ int aviato_receive(int sock, int flags, int *descriptor) {
     return 0;
 }
 
+ssize_t aviato_send(int sock, int flags, struct iovec *parts, size_t count, const int *fds, size_t fd_count) {
+    union {
+        char room[CMSG_SPACE(MOST_SENT * sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {.room = {0}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    if (fd_count) {
+        message.msg_control = control.room;
+        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(sock, &message, MSG_NOSIGNAL | flags);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
 /* A descriptor for the template. */
 static long lend(int sock, int descriptor) {
     char byte = 'r';
     struct iovec part = {&byte, 1};
-    union {
-        char room[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr aligned;
-    } control = {.room = {0}};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    control.aligned = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.aligned), &descriptor, sizeof(int));
-    return sendmsg(sock, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return aviato_send(sock, MSG_DONTWAIT, &part, 1, &descriptor, 1);
 }
 
 static long bound_capabilities(uint64_t kept) {

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 /* Names that older headers lack; the numbers are those of every architecture. */
 #ifndef SYS_open_tree
@@ -67,6 +68,10 @@ long aviato_clone(uint64_t flags, int64_t group, int *pidfd);
 void aviato_learn_parts(void); /* once, before the first child */
 void aviato_set_title(const struct birth *birth, const char *name);
 void aviato_become(struct birth *birth, int32_t *registers);
+
+/* A message of some parts, with descriptors, MOST_SENT at most. */
+enum { MOST_SENT = 64 };
+ssize_t aviato_send(int sock, int flags, struct iovec *parts, size_t count, const int *fds, size_t fd_count);
 
 /* One byte and perhaps a descriptor, else -1 in its place; returns -1 where none came. */
 int aviato_receive(int sock, int flags, int *descriptor);

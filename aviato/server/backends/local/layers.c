@@ -56,12 +56,6 @@ static struct properties {
 } fresh;
 static int fresh_is_known;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 static void take_out(int i) {
     if (own.all[i].sockets >= 0)
         close(own.all[i].sockets);
@@ -176,7 +170,7 @@ void aviato_layers_ended(long pid) {
     for (int i = 0; i < own.count; i++)
         if (own.all[i].pid == pid) {
             own.all[i].pid = 0;
-            own.all[i].since = now();
+            own.all[i].since = early_now();
             return;
         }
 }
@@ -204,7 +198,7 @@ int aviato_bury_layers(uint32_t number, int *rest) {
     close(layers->sockets);
     layers->sock = layers->sockets = -1;
     layers->mount = mount;
-    layers->since = now();
+    layers->since = early_now();
     return 1;
 }
 
@@ -226,7 +220,7 @@ int aviato_is_sound(int mount) {
 int aviato_drop_layers(void) {
     double next = -1;
     for (int i = own.count - 1; i >= 0; i--) {
-        double left = own.all[i].since + KEPT_SECONDS - now();
+        double left = own.all[i].since + KEPT_SECONDS - early_now();
         if (own.all[i].pid != 0)
             continue;
         if (left <= 0)

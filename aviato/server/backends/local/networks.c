@@ -18,11 +18,10 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../supervisor/early.h"
+#include "birth.h"
 #include "networks.h"
 
 enum { MOST_TAKEN = 64, MOST_RESTING = 24 }; /* beyond these they go with their sandboxes */
@@ -67,17 +66,6 @@ static const char *const paths[] = {
 enum { FILES = sizeof paths / sizeof paths[0] };
 static const char no_socket[] = "sockets: used 0\n";
 
-/* What is sent to oneself: which files there are, with these. */
-struct parcel {
-    uint32_t there;
-    struct iovec part;
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(FILES * sizeof(int))];
-    } control;
-    struct msghdr message;
-};
-
 static enum { UNKNOWN, POSSIBLE, IMPOSSIBLE } state;
 /* What changes with each sandbox, in whole pages: a child that gives them back leaves nothing to the template that it has to copy. */
 static struct {
@@ -88,12 +76,6 @@ static struct {
 } own;
 static char of_new[SEEN_BYTES];
 static size_t new_size;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 static void close_files(const int *files) {
     for (int i = 0; i < FILES; i++)
@@ -125,52 +107,45 @@ static void make_pair(struct network *network) {
         network->pair[0] = -1;
 }
 
-static struct msghdr *pack(struct parcel *parcel, size_t count) {
-    memset(parcel, 0, sizeof *parcel);
-    parcel->part = (struct iovec){.iov_base = &parcel->there, .iov_len = sizeof parcel->there};
-    parcel->message = (struct msghdr){
-        .msg_iov = &parcel->part, .msg_iovlen = 1, .msg_control = &parcel->control, .msg_controllen = CMSG_LEN(count * sizeof(int))};
-    parcel->control.head = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(count * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    return &parcel->message;
-}
-
 /* Put the files of a namespace away, or close them. */
 static void put_files(const struct network *network, const int *files) {
     if (network->pair[0] >= 0) {
-        struct parcel parcel;
         int there[FILES], count = 0;
         uint32_t which = 0;
+        struct iovec part = {&which, sizeof which};
         for (int i = 0; i < FILES; i++)
             if (files[i] >= 0) {
                 which |= 1U << i;
                 there[count++] = files[i];
             }
-        struct msghdr *message = pack(&parcel, (size_t)count);
-        parcel.there = which;
-        memcpy(CMSG_DATA(&parcel.control.head), there, (size_t)count * sizeof(int));
-        sendmsg(network->pair[0], message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        aviato_send(network->pair[0], MSG_DONTWAIT, &part, 1, there, (size_t)count);
     }
     close_files(files);
 }
 
 /* The files of a namespace that were put away; 0 where there are none, or not all of them. */
 static int fetch_files(const struct network *network, int *files) {
-    struct parcel parcel;
+    uint32_t which = 0;
+    struct iovec part = {&which, sizeof which};
+    union {
+        char room[CMSG_SPACE(FILES * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = CMSG_LEN(FILES * sizeof(int))};
     if (network->pair[0] < 0)
         return 0;
-    struct msghdr *message = pack(&parcel, FILES);
-    ssize_t size = recvmsg(network->pair[1], message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t size = recvmsg(network->pair[1], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (size < 0)
         return 0;
     int there[FILES], count = 0, next = 0;
-    struct cmsghdr *head = CMSG_FIRSTHDR(message);
-    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
         count = (int)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(there, CMSG_DATA(&parcel.control.head), (size_t)count * sizeof(int));
-    if (size == (ssize_t)sizeof parcel.there && !(message->msg_flags & MSG_CTRUNC) && count == __builtin_popcount(parcel.there)) {
+        memcpy(there, CMSG_DATA(head), (size_t)count * sizeof(int));
+    }
+    if (size == (ssize_t)sizeof which && !(message.msg_flags & MSG_CTRUNC) && count == __builtin_popcount(which)) {
         for (int i = 0; i < FILES; i++)
-            files[i] = parcel.there & (1U << i) ? there[next++] : -1;
+            files[i] = which & (1U << i) ? there[next++] : -1;
         return 1;
     }
     while (count)
@@ -298,12 +273,12 @@ static struct network take_first(void) {
 int aviato_enter_network(void) {
     if (!begin())
         return 0;
-    while (own.resting_count && now() - own.resting[0].ended >= REST_SECONDS) {
+    while (own.resting_count && early_now() - own.resting[0].ended >= REST_SECONDS) {
         struct network *first = &own.resting[0];
         make_pair(first);
         int files[FILES], is_in = setns(first->fd, CLONE_NEWNET) == 0;
         int is_seen = is_in && (fetch_files(first, files) || open_files(files) == 0), used = is_seen && has_sockets(files);
-        if (used && now() - first->ended < LONGEST_REST_SECONDS) {
+        if (used && early_now() - first->ended < LONGEST_REST_SECONDS) {
             put_files(first, files);
             break;
         }
@@ -326,7 +301,7 @@ int aviato_enter_network(void) {
 static void rest(const struct network *network) {
     if (own.resting_count < MOST_RESTING) {
         own.resting[own.resting_count] = *network;
-        own.resting[own.resting_count++].ended = now();
+        own.resting[own.resting_count++].ended = early_now();
     } else
         give_up(network);
 }
@@ -347,11 +322,11 @@ void aviato_leave_network(long pid) {
 }
 
 int aviato_drop_networks(void) {
-    while (own.resting_count && now() - own.resting[0].ended >= KEPT_SECONDS) {
+    while (own.resting_count && early_now() - own.resting[0].ended >= KEPT_SECONDS) {
         struct network first = take_first();
         give_up(&first);
     }
-    return own.resting_count ? (int)((own.resting[0].ended + KEPT_SECONDS - now()) * 1000) + 1 : -1;
+    return own.resting_count ? (int)((own.resting[0].ended + KEPT_SECONDS - early_now()) * 1000) + 1 : -1;
 }
 
 void aviato_forget_networks(void) {

@@ -38,7 +38,7 @@
 enum { ENDED, MESSAGE, CHILDREN_DIED, BORN };
 enum { HAS_PORTS = 1, HAS_LOWER = 2, LENDS_ROOT = 4 };
 enum { QUIET_MILLISECONDS = 10 };
-enum { GIVEN = 4, KEPT = 32, MOST_TREES = 8, MOST_ORDERED = 5 + MOST_TREES, MOST_BURIED = 64 };
+enum { GIVEN = 4, KEPT = 32, MOST_TREES = 8, MOST_ORDERED = 5 + MOST_TREES, MOST_BURIED = MOST_SENT };
 
 struct request { /* the strings behind it: place, owned, the earlier place and lower if there are any, and the paths of the trees */
     char magic[4];
@@ -184,31 +184,9 @@ static int copy_tree(const char *path, int recursive, uint64_t attributes, int u
     return fd;
 }
 
-static ssize_t send_parts(int sock, struct iovec *parts, size_t count, const int *fds, size_t fd_count) {
-    union {
-        char room[CMSG_SPACE(MOST_BURIED * sizeof(int))];
-        struct cmsghdr aligned;
-    } control = {.room = {0}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    if (fd_count) {
-        message.msg_control = control.room;
-        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
-        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
-        memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(sock, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent;
-}
-
 static ssize_t send_text(int sock, const char *text, int fd) {
     struct iovec part = {(void *)text, strlen(text)};
-    return send_parts(sock, &part, 1, &fd, fd >= 0);
+    return aviato_send(sock, 0, &part, 1, &fd, fd >= 0);
 }
 
 /* A message into the buffer; returns its size, and as many descriptors as came with it, of `most`. */
@@ -343,7 +321,7 @@ static long order_sandbox(struct template *template, struct making *making, cons
         }
         long pid = template->spare;
         if (syscall(SYS_pidfd_send_signal, template->spare_pidfd, 0, NULL, 0) < 0 ||
-            send_parts(template->spare_socket, parts, 2, fds, order.count) < 0)
+            aviato_send(template->spare_socket, 0, parts, 2, fds, order.count) < 0)
             failed(making, "send", "the plan");
         else if (map_ids(making, request, pid, lower, template->spare_socket) == 0) {
             if (request->flags & LENDS_ROOT)
@@ -451,16 +429,18 @@ static __attribute__((noinline)) void collect_the_dead(struct template *template
     }
 }
 
-static int is_burial(const struct template *template, const char *magic) {
+/* What came, if it is one of these. */
+static const struct burial *burial_of(const struct template *template, const char *magic) {
     const struct burial *burial = (const struct burial *)template->buffer;
-    return template->size >= sizeof *burial && memcmp(burial->magic, magic, sizeof burial->magic) == 0 && template->fd_count == 0 &&
-           burial->count <= MOST_BURIED && sizeof *burial + burial->count * sizeof burial->requests[0] <= template->size;
+    int is_one = template->size >= sizeof *burial && memcmp(burial->magic, magic, sizeof burial->magic) == 0 && template->fd_count == 0 &&
+                 burial->count <= MOST_BURIED && sizeof *burial + burial->count * sizeof burial->requests[0] <= template->size;
+    return is_one ? burial : NULL;
 }
 
 /* What holds layers that nobody will have goes to the server: the end of a mount in which much was looked up takes its time. */
 static void send_rest(const struct template *template, const char *answer, int *rest, int count) {
     struct iovec part = {(void *)answer, strlen(answer)};
-    send_parts(template->control, &part, 1, rest, (size_t)count);
+    aviato_send(template->control, 0, &part, 1, rest, (size_t)count);
     while (count)
         close(rest[--count]);
 }
@@ -540,12 +520,13 @@ static int serve_all(struct template *template) {
             template->fd_count = (int32_t)count;
             if (size <= 0)
                 return ENDED;
-            const struct burial *burial = (const struct burial *)template->buffer;
-            if (is_burial(template, BURIAL) || is_burial(template, OBLIVION)) {
-                if (is_burial(template, BURIAL))
-                    bury(template, burial);
-                else
-                    forget(template, burial);
+            const struct burial *burial;
+            if ((burial = burial_of(template, BURIAL))) {
+                bury(template, burial);
+                continue;
+            }
+            if ((burial = burial_of(template, OBLIVION))) {
+                forget(template, burial);
                 continue;
             }
             if (!is_ours(template))
