@@ -20,6 +20,9 @@ from aviato.wire.ids import new_exec_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
 
+CHANGES_ITS_TREE = ("touch", "/workspace/f")
+"""So that its place is taken away at its end, and not left to the next one."""
+
 
 @pytest.fixture
 def tmp_path(passable_path):
@@ -207,7 +210,7 @@ async def test_one_that_does_not_die_when_it_is_killed_is_taken_away_all_the_sam
 
 async def test_what_resists_is_left_for_later(server, backend, monkeypatch):
     monkeypatch.setattr(backend._places, "remove", refuse)
-    body = request_of(server, "true")
+    body = request_of(server, *CHANGES_ITS_TREE)
     sandbox_id = body["sandbox"]["sandbox_id"]
     await run(server, body)
     await gone(server, sandbox_id)
@@ -225,12 +228,12 @@ async def test_what_resisted_with_others_is_asked_again_alone(server, backend, m
     """Who asks for its end while many are on their way waits for them, and looks what became of it."""
     asked = threading.Event()
 
-    def resist(places, pidfds):
+    def resist(places, dead):
         assert asked.wait(10)
         return []
 
-    monkeypatch.setattr(backend_module, "_remove_dead", resist)
-    body = request_of(server, "true")
+    monkeypatch.setattr(backend_module, "_remove", resist)
+    body = request_of(server, *CHANGES_ITS_TREE)
     sandbox_id = body["sandbox"]["sandbox_id"]
     await run(server, body)
     while sandbox_id not in backend._destroying:
