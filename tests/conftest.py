@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +98,13 @@ def connects(path: Path) -> bool:
     return True
 
 
-def start_server(state_dir: Path, *, environment: Mapping[str, str] = SECRETS, **settings: Any) -> RunningServer:
-    """`aviato serve` on a Unix socket; settings are its flags."""
+def start_server(
+    state_dir: Path, *, environment: Mapping[str, str] = SECRETS, before: Sequence[str] = (), **settings: Any
+) -> RunningServer:
+    """`aviato serve` on a Unix socket; settings are its flags, and `before` are words in front of its command."""
     path = state_dir / "test.sock"
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-c", SERVE, "serve", "--state-dir", str(state_dir / "state"), "--socket", str(path), *flags]
+    command = [*before, sys.executable, "-c", SERVE, "serve", "--state-dir", str(state_dir / "state"), "--socket", str(path), *flags]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")} | {**environment}
     log = state_dir / "server.log"
     with log.open("ab") as output:

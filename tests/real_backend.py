@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server import host
 from aviato.server.backends.local import native
 from aviato.server.backends.registry import make_backend
 
@@ -58,7 +59,8 @@ async def open_by(way):
 
 
 async def open_backend(name):
-    """A backend in a directory of its own, which ids of sandboxes can come to."""
+    """A backend in a directory of its own, which ids of sandboxes can come to; this process is like a server's."""
+    host.raise_open_files()
     directory = Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
     directory.chmod(0o711)
     backend = make_backend(name, directory=directory, allow_any_directory=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -227,3 +229,30 @@ async def test_a_server_without_room_for_the_answer_says_so(backend, boxes, monk
         async with boxes.make_box(backend):
             pass
     assert await backend.place_ids() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nobody counts what root has on its way")
+async def test_one_waits_until_fewer_descriptors_of_its_user_are_on_their_way(backend, boxes):
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limit[1]))
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        for _ in range(2):
+            socket.send_fds(pair[0], [b"x"], [pair[0].fileno()] * 250)
+
+        async def one():
+            async with boxes.make_box(backend) as box:
+                return (await box.run("true")).returncode
+
+        making = asyncio.create_task(one())
+        while not backend._template._sending:
+            await asyncio.sleep(0.01)
+        assert not making.done() and backend._template.alive
+        for _ in range(2):
+            for fd in socket.recv_fds(pair[1], 1, 250)[1]:
+                os.close(fd)
+        assert await making == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for end in pair:
+            end.close()

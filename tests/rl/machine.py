@@ -35,13 +35,20 @@ def _parent(pid: int) -> int:
 
 
 def kill_the_new_supervisor(server_pid: int, before: set[int]) -> None:
-    """Wait for one that was not there before, and kill it."""
+    """Wait for one that was not there before and runs a command, and kill it: one that only begins is begun once more."""
     deadline = time.monotonic() + 20
-    while not (new := supervisors(server_pid) - before):
+    while not (new := {pid for pid in supervisors(server_pid) - before if _has_children(pid)}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for pid in new:
         os.kill(pid, signal.SIGKILL)
+
+
+def _has_children(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    except OSError:
+        return False
 
 
 def kill_supervisor(sandbox_id: str) -> None:

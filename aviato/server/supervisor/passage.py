@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import errno
 import json
 import os
@@ -123,10 +122,14 @@ class Passage:
     async def _send(self, message: bytes, fd: socket.socket | None) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd.fileno()]))] if fd is not None else []
         while self.open:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 self._sock.sendmsg([message], ancillary)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS):  # Many at once: they are taken one after another.
+                    raise
+            else:
                 return
-            await asyncio.sleep(0.002)  # Many at once: the supervisor takes them one after another.
+            await asyncio.sleep(0.002)
         raise ConnectionResetError(errno.ECONNRESET, "the sandbox has ended")
 
     def _refuse(self, value: dict[str, Any], socks: list[socket.socket]) -> None:

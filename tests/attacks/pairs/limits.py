@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import aviato
 from aviato.server.backends.local import native
 from aviato.server.backends.local.plan import Step
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, Steps
 from tests.backends.test_limits import BOMBS, DISK_BOMBS
+from tests.conftest import make_state_dir, remove, start_server
 
 area = Area(__name__)
 MIB = 1 << 20
@@ -440,3 +443,45 @@ async def short(arena: Arena) -> bool:
             if (await box.finish(exec_id, subscription, acknowledge=False)).returncode != 0:
                 return False
     return True
+
+
+# -- descriptors on their way ----------------------------------------------------------------------------------------------
+
+SHARE = area.defence(
+    "a sandbox has less open than its server",
+    patches=(Patch("server/backends/local/bounds.py", "OPEN_FILES_SHARE = 2\n", "OPEN_FILES_SHARE = 1\n"),),
+)
+SENT = """
+import array, errno, os, socket, time
+pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+many = array.array("i", [os.open("/", os.O_RDONLY)] * 250)
+try:
+    while True:
+        pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)], socket.MSG_DONTWAIT)
+except OSError as error:
+    print(errno.errorcode[error.errno], flush=True)
+time.sleep(600)
+"""
+
+
+def ids_apart(backend: Any) -> str | None:
+    return "sandboxes of root's server have ids of their own" if os.geteuid() == 0 else None
+
+
+@area.attack("have no other sandbox made, by descriptors on their way", SHARE, impossible=ids_apart)
+async def descriptors(arena: Arena) -> bool:
+    state = make_state_dir()
+    with arena.programs():
+        server = await asyncio.to_thread(lambda: start_server(state, before=["prlimit", "--nofile=2000:2000"]))
+        try:
+            async with aviato.Sandbox(base_url=server.url) as sandbox:
+                sending = sandbox.exec(["python3", "-I", "-c", SENT])
+                assert await anext(aiter(sending.stdout)) == "ETOOMANYREFS\n"
+                try:
+                    async with asyncio.timeout(5), aviato.Sandbox(base_url=server.url) as other:
+                        return (await other.exec(["true"])).returncode != 0
+                except TimeoutError:
+                    return True
+        finally:
+            await asyncio.to_thread(server.stop)
+            remove(state)

@@ -126,13 +126,13 @@ class TemplateControl:
             task.add_done_callback(self._sending.discard)
 
     def _send(self, message: bytes, fds: list[int]) -> bool:
-        """Whether that is done with; no where there is no room for it now."""
+        """Whether that is done with; no where there is no room now, or too many descriptors of this user are on their way."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self._sock.sendmsg([message], ancillary)
-        except BlockingIOError:
-            return False
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                return False
             self._died()
         return True
 

@@ -9,7 +9,7 @@ import resource
 
 from aviato.server import host
 from aviato.server.backends.local import groups
-from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES
+from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, OPEN_FILES_SHARE
 from aviato.server.backends.local.plan import ETC_SHARED, HostFacts
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
@@ -35,7 +35,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         etc_shared=shared,
         proc=frozenset(name for name in os.listdir("/proc") if not name.isdecimal()),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
-        open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard),
+        open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),

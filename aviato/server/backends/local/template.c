@@ -404,7 +404,9 @@ static __attribute__((noinline)) int serve(struct template *template, const stru
     else
         snprintf(answer, sizeof answer, "{\"n\": %u, \"errno\": %d, \"error\": \"%s %s\"}", request->number, error, making.what,
                  escaped(making.where, where, sizeof where));
-    send_text(template->control, answer, pid > 0 ? pidfd : -1); /* gone: the next message is its end */
+    /* The server takes a sandbox away whose descriptor does not come. If it is gone, the next message is its end. */
+    if (send_text(template->control, answer, pid > 0 ? pidfd : -1) < 0 && errno == ETOOMANYREFS)
+        send_text(template->control, answer, -1);
     while (making.kept_count)
         close(making.kept[--making.kept_count]);
     return 1;
