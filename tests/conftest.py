@@ -104,7 +104,8 @@ def start_server(
     """`aviato serve` on a Unix socket; settings are its flags, and `before` are words in front of its command."""
     path = state_dir / "test.sock"
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    command = [*before, sys.executable, "-c", SERVE, "serve", "--state-dir", str(state_dir / "state"), "--socket", str(path), *flags]
+    places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
+    command = [*before, sys.executable, "-c", SERVE, "serve", *places, *flags]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")} | {**environment}
     log = state_dir / "server.log"
     with log.open("ab") as output:
