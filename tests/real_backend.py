@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server import host
 from aviato.server.backends.local import native
+from aviato.server.backends.local.places import Places
 from aviato.server.backends.registry import make_backend
 
 CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
@@ -75,6 +78,17 @@ async def open_backend(name):
         await backend.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def end_sandboxes(directory):
+    """End those that a server has left there for the next one."""
+    places = Places(directory)
+    for sandbox_id in places.ids():
+        pidfd = places.find(sandbox_id)
+        if pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
 
 
 @pytest.fixture

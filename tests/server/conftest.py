@@ -26,6 +26,7 @@ from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from tests.real_backend import end_sandboxes
 
 
 def _load_fakes():
@@ -45,6 +46,7 @@ def passable_path():
     path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/var/tmp"))
     path.chmod(0o711)
     yield path
+    end_sandboxes(path / "server")
     shutil.rmtree(path)
 
 
