@@ -77,7 +77,7 @@ class Desk:
             head = short.read_head(line)
             if head is None:
                 return None
-            if head.key is None:
+            if head.comes_again:
                 if len(self._heads) >= MOST_HEADS:
                     self._heads.clear()
                 self._heads[line] = head
@@ -212,13 +212,18 @@ class Door(asyncio.Protocol):
             if feed is None:
                 return False
             answering = self._command(feed)
+        elif head.kind in (short.CREATE, short.STOP):
+            asked = short.create(service, body, transport) if head.kind == short.CREATE else short.stop(service, head, body)
+            if asked is None:
+                return False
+            answering = self._short(asked)
         elif head.kind == short.READ:
-            answering = self._file(short.read(service, head, self._lender(head, transport)))
+            answering = self._short(short.read(service, head, self._lender(head, transport)))
         else:
             if not body and head.size_bytes:
                 self._body = self._loop.create_future()
             given = body if self._body is None else self._following(self._body)
-            answering = self._file(short.write(service, head, self._lender(head, transport), given))
+            answering = self._short(short.write(service, head, self._lender(head, transport), given))
         self._desk.crowd.take_in(self._inner, OPERATOR)
         self._answering = self._loop.create_task(self._answer(answering, data))
         self._desk.answering.add(self._answering)
@@ -260,7 +265,7 @@ class Door(asyncio.Protocol):
             if not goes_on:
                 feed.close()
 
-    async def _file(self, answering: Coroutine[None, None, short.Answer | None]) -> bytes | None:
+    async def _short(self, answering: Coroutine[None, None, short.Answer | None]) -> bytes | None:
         answer = await answering
         return None if answer is None else self._desk.answer(*answer)
 

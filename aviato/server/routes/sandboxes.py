@@ -18,6 +18,8 @@ from aviato.wire.sandboxes import CreateSandbox, LeaseId, SandboxInfo, SandboxPa
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from aviato.server.callers import Caller
+    from aviato.server.service import Service
 
 DELETE_GRACE_SECONDS = 10.0
 
@@ -51,11 +53,17 @@ class LogsQuery(RequestModel):
 
 async def create(call: Call) -> web.Response:
     """Accept a sandbox."""
-    call.service.check_able()
-    accepted = await call.service.sandboxes.accept(call.body, Asker(call.request.transport), call.caller)
+    status, info = await accept(call.service, call.body, Asker(call.request.transport), call.caller)
+    return answer(info, status)
+
+
+async def accept(service: Service, request: CreateSandbox, asker: Asker, caller: Caller) -> tuple[int, SandboxInfo]:
+    """Accept a sandbox: the status of the answer, and its model."""
+    service.check_able()
+    accepted = await service.sandboxes.accept(request, asker, caller)
     # Its start goes on in another process while this one writes the answer.
     await asyncio.sleep(0)
-    return answer(call.service.sandboxes.info(accepted), 201 if accepted.is_new else 200)
+    return 201 if accepted.is_new else 200, service.sandboxes.info(accepted)
 
 
 async def list_all(call: Call) -> web.Response:
@@ -81,10 +89,15 @@ async def get(call: Call) -> web.Response:
 
 async def stop(call: Call) -> web.Response:
     """End a sandbox."""
-    if call.body.release:
-        return answer(await call.service.sandboxes.release(call.path("sandbox_id")))
-    call.service.execs.received(call.path("sandbox_id"), call.body.received, call.caller)
-    return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), call.body.graceful_shutdown_seconds))
+    return answer(await end(call.service, call.path("sandbox_id"), call.body, call.caller))
+
+
+async def end(service: Service, sandbox_id: str, request: StopSandbox, caller: Caller) -> SandboxInfo:
+    """End a sandbox, once it is known what of its commands has arrived."""
+    if request.release:
+        return await service.sandboxes.release(sandbox_id)
+    service.execs.received(sandbox_id, request.received, caller)
+    return await service.sandboxes.stop(sandbox_id, request.graceful_shutdown_seconds)
 
 
 async def delete(call: Call) -> web.Response:

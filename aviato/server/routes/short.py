@@ -11,30 +11,36 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from aviato.exceptions import AviatoError
+from aviato.server.callers import OPERATOR
 from aviato.server.memory import lent_by
+from aviato.server.peers import Asker
 from aviato.server.routes.files import ReadQuery, WriteQuery, read_headers, write_file
+from aviato.server.routes.sandboxes import accept, end
 from aviato.server.routes.streaming import WHOLE_FILE_BYTES
-from aviato.server.routes.table import OCTETS, parse_body
+from aviato.server.routes.table import JSON, OCTETS, parse_body
 from aviato.wire.base import RequestModel
 from aviato.wire.execution import ExecRequest
 from aviato.wire.ids import SANDBOX_ID
 from aviato.wire.memory import BYTES_HEADER, MEMORY_HEADER, READY
+from aviato.wire.sandboxes import CreateSandbox, StopSandbox
 from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    import asyncio
+    from collections.abc import AsyncIterator, Coroutine
 
     from aviato.server.service import Service
     from aviato.server.service.feed import ExecFeed
     from aviato.server.service.left_feed import LeftFeed
 
 EXEC, READ, WRITE = "POST execs", "GET files", "PUT files"
+CREATE, STOP = "POST sandboxes", "POST stop"
 _QUERY = r"[0-9A-Za-z_.~%+&=-]*"
 _HEAD = re.compile(
-    rf"(?:(?P<exec>POST) /v1/sandboxes/(?P<exec_in>{SANDBOX_ID.pattern})/execs|"
+    rf"(?:(?P<post>POST) /v1/sandboxes(?:/(?P<post_to>{SANDBOX_ID.pattern})/(?P<part>execs|stop))?|"
     rf"(?P<file>GET|PUT) /v1/sandboxes/(?P<file_in>{SANDBOX_ID.pattern})/files\?(?P<query>{_QUERY})) HTTP/1\.1\r\n"
     rf"Host: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
     rf"(?:{KEY_HEADER}: (?P<key>[0-9A-Za-z]{{1,64}})\r\n)?"
@@ -43,7 +49,10 @@ _HEAD = re.compile(
 )
 QUERIES = 256
 """So many are remembered: heads of files have a key of their own each, or the name of memory, but a file comes again."""
-_TYPES = {EXEC: "application/json", READ: None, WRITE: OCTETS}
+_TYPES = {EXEC: JSON, READ: None, WRITE: OCTETS, CREATE: JSON, STOP: JSON}
+_PARTS = {None: CREATE, "execs": EXEC, "stop": STOP}
+LONGEST_GRACE_SECONDS = 60.0
+"""A stop that may take longer is aiohttp's."""
 _Model = TypeVar("_Model", bound=RequestModel)
 
 
@@ -51,8 +60,8 @@ class Head(NamedTuple):
     """What the head of a request says.
 
     Attributes:
-        kind: `EXEC`, `READ` or `WRITE`.
-        sandbox_id: of its path.
+        kind: `EXEC`, `READ`, `WRITE`, `CREATE` or `STOP`.
+        sandbox_id: of its path; empty where that names none.
         query: of a file's path.
         key: by which a repeat is known.
         memory: the name of what is lent.
@@ -65,6 +74,11 @@ class Head(NamedTuple):
     key: str | None
     memory: str | None
     size_bytes: int
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether another request may well have the same one."""
+        return self.key is None and self.kind != STOP
 
     @property
     def is_followed(self) -> bool:
@@ -86,26 +100,49 @@ def read_head(head: bytes) -> Head | None:
     if found is None:
         return None
     said = {name: None if value is None else value.decode() for name, value in found.groupdict().items()}
-    kind = EXEC if said["exec"] else READ if said["file"] == "GET" else WRITE
-    if said["type"] != _TYPES[kind] or (kind == EXEC and (said["key"] or said["memory"])):
+    kind = _PARTS[said["part"]] if said["post"] else READ if said["file"] == "GET" else WRITE
+    if said["type"] != _TYPES[kind] or (said["post"] and (said["key"] or said["memory"])):
         return None
     query: ReadQuery | WriteQuery | None = None
-    if kind != EXEC:
+    if said["file"]:
         text = said["query"] or ""
         query = _query(ReadQuery, text) if kind == READ else _query(WriteQuery, text)
         if query is None:
             return None
-    sandbox_id = said["exec_in"] or said["file_in"]
-    assert sandbox_id is not None
+    sandbox_id = said["post_to"] or said["file_in"] or ""
     return Head(kind, sandbox_id, query, said["key"], said["memory"], int(said["size"] or 0))
 
 
 def start_exec(service: Service, head: Head, body: bytes) -> ExecFeed | LeftFeed | None:
     """Begin a command."""
+    request = _parsed(ExecRequest, body)
     try:
-        return service.execs.start(head.sandbox_id, cast("ExecRequest", parse_body(ExecRequest, body)))
+        return None if request is None else service.execs.start(head.sandbox_id, request)
     except AviatoError:
         return None
+
+
+def create(service: Service, body: bytes, transport: asyncio.Transport) -> Coroutine[None, None, Answer | None] | None:
+    """Accept a sandbox."""
+    request = _parsed(CreateSandbox, body)
+    return None if request is None else _created(service, request, Asker(transport))
+
+
+async def _created(service: Service, request: CreateSandbox, asker: Asker) -> Answer | None:
+    status, info = await accept(service, request, asker, OPERATOR)
+    return _json("201 Created" if status == 201 else "200 OK", info)
+
+
+def stop(service: Service, head: Head, body: bytes) -> Coroutine[None, None, Answer | None] | None:
+    """End a sandbox."""
+    request = _parsed(StopSandbox, body)
+    if request is None or request.graceful_shutdown_seconds > LONGEST_GRACE_SECONDS:
+        return None
+    return _stopped(service, head.sandbox_id, request)
+
+
+async def _stopped(service: Service, sandbox_id: str, request: StopSandbox) -> Answer | None:
+    return _json("200 OK", await end(service, sandbox_id, request, OPERATOR))
 
 
 async def read(service: Service, head: Head, pid: int | None) -> Answer | None:
@@ -145,6 +182,17 @@ async def write(service: Service, head: Head, pid: int | None, body: bytes | Asy
             service, head.sandbox_id, query, head.key, memory.chunks(query.memory_bytes), query.memory_bytes, memory
         )
     return Answer("204 No Content", "", None)
+
+
+def _parsed(model: type[_Model], body: bytes) -> _Model | None:
+    try:
+        return cast("_Model", parse_body(model, body))
+    except AviatoError:
+        return None
+
+
+def _json(status: str, model: BaseModel) -> Answer:
+    return Answer(status, f"Content-Type: {JSON}\r\n", model.model_dump_json().encode())
 
 
 def _octets(headers: str, body: bytes) -> Answer:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SERVICE = web.AppKey("service", Service)
 OCTETS = "application/octet-stream"
+JSON = "application/json"
 _KEY = re.compile("[0-9A-Za-z]{1,64}")
 
 
@@ -200,7 +201,7 @@ def parse_query(model: type[BaseModel] | None, request: web.Request) -> BaseMode
 
 def answer(model: BaseModel, status: int = 200) -> web.Response:
     """A JSON answer."""
-    return web.Response(body=model.model_dump_json().encode(), status=status, content_type="application/json")
+    return web.Response(body=model.model_dump_json().encode(), status=status, content_type=JSON)
 
 
 def done() -> web.Response:
