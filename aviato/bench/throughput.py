@@ -52,16 +52,16 @@ def measure(run: Run) -> Report:
         uses: dict[str, list[Use]] = {name: [] for name in ways}
         failed: dict[str, int] = dict.fromkeys(ways, 0)
 
-        def case(name: str) -> Callable[[], float]:
-            def once() -> float:
-                with used(run, answers=True) as use:
-                    begin = time.perf_counter()
-                    failed[name] += ways[name](session, command, items, at_once)
-                    seconds = time.perf_counter() - begin
-                uses[name].append(use)
-                return seconds
+        def batch(name: str, *, watched: bool = False) -> float:
+            with used(run, facade=watched, answers=watched) as use:
+                begin = time.perf_counter()
+                failed[name] += ways[name](session, command, items, at_once)
+                seconds = time.perf_counter() - begin
+            uses[name].append(use)
+            return seconds
 
-            return once
+        def case(name: str) -> Callable[[], float]:
+            return lambda: batch(name)
 
         cases = [(Series(name), case(name)) for name in ways]
         floors = {SUBPROCESS: command, BWRAP: bwrap_argv(command)}
@@ -75,6 +75,9 @@ def measure(run: Run) -> Report:
         if found is not None:
             kernels = [(Series(KERNEL), stack.enter_context(found.batches(items, at_once, command)))]
         alternate(run["rounds"], *cases, *kernels, warmup=1)
+        for name in ways:
+            # By itself: who asks the server all the time takes from what is compared, and of the floors nothing is asked.
+            batch(name, watched=True)
     _tell(report, [series for series, _ in (*cases, *kernels)], uses, failed, items)
     if kernels:
         tell(report, [(*kernels[0], items)])
@@ -120,7 +123,7 @@ def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], faile
     )
     floors = {series.name: series for series in found if series.name in (SUBPROCESS, BWRAP)}
     for series in found:
-        lost, done = failed.get(series.name, 0), items * (len(series.seconds) + 1)
+        lost, done = failed.get(series.name, 0), items * len(uses.get(series.name, series.seconds))
         rates = [f"{items / series.median:.1f}", f"{items / max(series.seconds):.1f}", percent(1 - lost / done)]
         beside = [ratio(series, floors[name]).inverse() if name in floors else None for name in (SUBPROCESS, BWRAP)]
         table.rows.append([series.name, *rates, *(quotient or "–" for quotient in beside)])
