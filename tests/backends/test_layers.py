@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from aviato.server.backends.local import left, native
 from aviato.server.backends.local.backend import LocalBackend
+from aviato.server.backends.registry import make_backend
 from tests.attacks.programs import LOCKED_IN_SOCKETS
 from tests.real_backend import open_by
 
@@ -363,3 +367,68 @@ async def test_what_another_server_left_is_taken_away(backend, boxes):
     await other.open()
     assert os.listdir(backend._places.left) == [] and not other._uids._used
     await other.close()
+
+
+@pytest.fixture
+async def fragile(anyio_backend, monkeypatch, tmp_path):
+    """A backend whose disk can fail: a file of a file system in memory that is smaller than it. And a way to mend it."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("a disk is made by root, with mkfs.ext4")
+    monkeypatch.setattr(left, "REST_SECONDS", 0)
+    memory, disk = tmp_path / "memory", Path(tempfile.mkdtemp(prefix="aviato-disk-", dir="/tmp"))
+    memory.mkdir()
+    mounted = []
+
+    def run(*argv):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0 and argv[0] == "mount":
+            pytest.skip(f"{' '.join(map(str, argv))}: {done.stderr.strip()}")
+
+    try:
+        run("mount", "-t", "tmpfs", "-o", "size=40m", "none", memory)
+        mounted.append(memory)
+        with open(memory / "disk", "wb") as file:
+            file.truncate(256 << 20)
+        run("mkfs.ext4", "-q", "-O", "^has_journal", memory / "disk")
+        run("mount", "-o", "loop,errors=continue", memory / "disk", disk)
+        mounted.append(disk)
+        disk.chmod(0o711)
+        backend = make_backend("local", directory=disk, allow_any_directory=True)
+        await backend.open()
+        if not backend._layered:
+            pytest.skip("without layers a sandbox has names of its own")
+        yield backend, lambda: run("mount", "-o", "remount,size=400m", memory)
+        await backend.close()
+    finally:
+        for path in reversed(mounted):
+            run("umount", "-l", path)
+        disk.rmdir()
+
+
+SAVED = """
+import os
+with open("/workspace/g", "w") as file:
+    file.write("x")
+    file.flush()
+    try:
+        os.fsync(file)
+        print("saved")
+    except OSError:
+        print("failed")
+os.remove("/workspace/g")
+"""
+
+
+async def test_nobody_has_a_root_whose_disk_has_failed(fragile, boxes):
+    """Each `fsync` in a volatile layer fails from then on, for whoever has it."""
+    backend, mend = fragile
+    async with boxes.make_box(backend) as box:
+        first = layer_of(backend, box)
+        assert (await box.sh("head -c 80000000 /dev/zero > /workspace/f")).returncode == 0
+        await asyncio.to_thread(subprocess.run, ["sync", "-f", backend._places.sandboxes], capture_output=True)
+        assert (await box.python(SAVED)).stdout == "failed\n"
+        assert (await box.sh("rm /workspace/f")).returncode == 0
+    mend()
+    async with boxes.make_box(backend) as box:
+        assert layer_of(backend, box) != first
+        assert (await box.python(SAVED)).stdout == "saved\n"
