@@ -213,7 +213,7 @@ async def test_a_lost_sandbox_is_no_message_for_the_model(example: Any, session:
     before = supervisors(server.pid)
     async with session.sandbox() as sandbox:
         await sandbox.exec(["true"])
-        kill_the_new_supervisor(server.pid, before)
+        kill_the_new_supervisor(server.pid, before, works=False)
         box = example.tools.Toolbox(None, session, sandbox)
         with pytest.raises(aviato.SandboxError) as caught:
             await box.call("execute_code", '{"code": "print(1)"}')

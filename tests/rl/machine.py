@@ -34,10 +34,10 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def kill_the_new_supervisor(server_pid: int, before: set[int]) -> None:
-    """Wait for one that was not there before and runs a command, and kill it: one that only begins is begun once more."""
+def kill_the_new_supervisor(server_pid: int, before: set[int], *, works: bool = True) -> None:
+    """Wait for one that was not there before and, unless it is not to, works, and kill it: one that begins is begun once more."""
     deadline = time.monotonic() + 20
-    while not (new := {pid for pid in supervisors(server_pid) - before if _has_children(pid)}):
+    while not (new := {pid for pid in supervisors(server_pid) - before if not works or _has_children(pid)}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for pid in new:
