@@ -35,7 +35,7 @@ def _parent(pid: int) -> int:
 
 
 def kill_the_new_supervisor(server_pid: int, before: set[int], *, works: bool = True) -> None:
-    """Wait for one that was not there before and, unless it is not to, works, and kill it: one that begins is begun once more."""
+    """Wait for one that was not there before, and works if it is to, and kill it: one that only begins is begun once more."""
     deadline = time.monotonic() + 20
     while not (new := {pid for pid in supervisors(server_pid) - before if not works or _has_children(pid)}):
         assert time.monotonic() < deadline
