@@ -75,14 +75,21 @@ def test_kills_and_cuts(place: tuple[FaultyServer, RunningProxy], seed: int) -> 
     server, proxy = place
     work = Work(proxy.url, seed, COMMANDS, at_once=AT_ONCE, makers=MAKERS)
     waits: list[str] = []
+    work.needed = True
 
     async def kill() -> None:
+        try:
+            await kill_all()
+        finally:
+            work.needed = False
+
+    async def kill_all() -> None:
         for number, point in enumerate(_kills(seed), 1):
             while work.done < 0.75 * COMMANDS * (number - 0.5) / KILLS:
                 await asyncio.sleep(0.01)
             server.arm("kill", point, RUNNING, CREATING)
             begin = time.monotonic()
-            while not server.died and time.monotonic() < begin + PATIENCE_SECONDS and not work.over:
+            while not server.died and time.monotonic() < begin + PATIENCE_SECONDS:
                 await asyncio.sleep(0.005)
             waits.append(f"{point} {time.monotonic() - begin:.1f} s")
             if not server.died:
@@ -99,7 +106,8 @@ def test_kills_and_cuts(place: tuple[FaultyServer, RunningProxy], seed: int) -> 
     asyncio.run(both())
     hits = server.hits
     print(
-        f"{COMMANDS} commands and {work.made} sandboxes beside in {time.monotonic() - begin:.0f} s; {len(hits)} kills at", waits
+        f"{work.done} commands and {work.made} sandboxes beside in {time.monotonic() - begin:.0f} s; {len(hits)} kills at",
+        waits,
     )
     print("faults on connections:", dict(proxy.counts))
     assert not work.wrong, "\n".join(work.wrong)

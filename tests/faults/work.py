@@ -18,6 +18,7 @@ LARGEST_BYTES = 4 << 20
 LARGEST_INPUT_BYTES = 1 << 20
 LONGEST_SECONDS = 3.0
 PIECES = 8
+MORE = 16
 COMMAND = f"""
 import hashlib, os, random, sys, time
 number, seed, size, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -69,9 +70,9 @@ class Command:
         return None
 
 
-def commands(seed: int, count: int) -> list[Command]:
+def commands(seed: int, count: int, *, first: int = 0) -> list[Command]:
     """As many, all different; many are short and print little, some are long and print much."""
-    draw = random.Random(seed)
+    draw = random.Random(seed + first)
     return [
         Command(
             number,
@@ -80,7 +81,7 @@ def commands(seed: int, count: int) -> list[Command]:
             draw.choice([0.0, draw.uniform(0, LONGEST_SECONDS), draw.uniform(0, LONGEST_SECONDS)]),
             draw.randrange(1, LARGEST_INPUT_BYTES) if number % 3 == 1 else 0,
         )
-        for number in range(count)
+        for number in range(first, first + count)
     ]
 
 
@@ -91,12 +92,14 @@ class Work:
         done: how many commands have ended.
         wrong: what was wrong, in words.
         made: how many sandboxes came and went.
+        needed: somebody is not done yet with what he breaks: there are more commands than were asked for.
     """
 
     def __init__(self, url: str, seed: int, count: int, *, at_once: int, makers: int, sandboxes: int = 8) -> None:
         self.done = 0
         self.made = 0
         self.wrong: list[str] = []
+        self.needed = False
         self._url = url
         self._seed = seed
         self._left = commands(seed, count)[::-1]
@@ -109,7 +112,7 @@ class Work:
     @property
     def over(self) -> bool:
         """Whether all commands have ended."""
-        return self.done == len(self._all)
+        return not self.needed and self.done == len(self._all)
 
     async def run(self) -> None:
         """Run all, and count what each did inside."""
@@ -128,8 +131,7 @@ class Work:
         self.wrong += [f"there was no command {number}" for number in ran.keys() - self._all]
 
     async def _work(self, box: aviato.Sandbox, *, in_thread: bool) -> None:
-        while self._left:
-            command = self._left.pop()
+        while (command := self._next()) is not None:
             try:
                 if in_thread:
                     loop = asyncio.get_running_loop()
@@ -144,6 +146,12 @@ class Work:
             if problem is not None:
                 self.wrong.append(problem)
             self.done += 1
+
+    def _next(self) -> Command | None:
+        if not self._left and self.needed:
+            self._left = commands(self._seed, MORE, first=len(self._all))
+            self._all.update(command.number for command in self._left)
+        return self._left.pop() if self._left else None
 
     async def _make(self) -> None:
         number = 0
