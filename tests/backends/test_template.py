@@ -234,11 +234,11 @@ async def test_a_server_without_room_for_the_answer_says_so(backend, boxes, monk
 @pytest.mark.skipif(os.geteuid() == 0, reason="nobody counts what root has on its way")
 async def test_one_waits_until_fewer_descriptors_of_its_user_are_on_their_way(backend, boxes):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limit[1]))
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         for _ in range(2):
             socket.send_fds(pair[0], [b"x"], [pair[0].fileno()] * 250)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, limit[1]))
 
         async def one():
             async with boxes.make_box(backend) as box:
