@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from aviato.server import host
 from aviato.server.backends.local import native
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.registry import make_backend
+from tests.rl.machine import kill_process_1
 
 CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
 """Which one, for suites that do not care."""
@@ -61,10 +60,10 @@ async def open_by(way):
         yield opened
 
 
-async def open_backend(name):
+async def open_backend(name, directory=None):
     """A backend in a directory of its own, which ids of sandboxes can come to; this process is like a server's."""
     host.raise_open_files()
-    directory = Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
+    directory = directory or Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
     directory.chmod(0o711)
     backend = make_backend(name, directory=directory, allow_any_directory=True)
     try:
@@ -84,11 +83,7 @@ def end_sandboxes(directory):
     """End those that a server has left there for the next one."""
     places = Places(directory)
     for sandbox_id in places.ids():
-        pidfd = places.find(sandbox_id)
-        if pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            os.close(pidfd)
+        kill_process_1(places, sandbox_id)
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ import pytest
 
 from aviato.server.backends.local import left, native
 from aviato.server.backends.local.backend import LocalBackend
-from aviato.server.backends.registry import make_backend
 from tests.attacks.programs import LOCKED_IN_SOCKETS
-from tests.real_backend import open_by
+from tests.real_backend import open_backend, open_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(native.load() is None, reason="there is no compiled part")]
 
@@ -392,13 +391,10 @@ async def fragile(anyio_backend, monkeypatch, tmp_path):
         run("mkfs.ext4", "-q", "-O", "^has_journal", memory / "disk")
         run("mount", "-o", "loop,errors=continue", memory / "disk", disk)
         mounted.append(disk)
-        disk.chmod(0o711)
-        backend = make_backend("local", directory=disk, allow_any_directory=True)
-        await backend.open()
-        if not backend._layered:
-            pytest.skip("without layers a sandbox has names of its own")
-        yield backend, lambda: run("mount", "-o", "remount,size=400m", memory)
-        await backend.close()
+        async for opened in open_backend("local", disk):
+            if not opened._layered:
+                pytest.skip("without layers a sandbox has names of its own")
+            yield opened, lambda: run("mount", "-o", "remount,size=400m", memory)
     finally:
         for path in reversed(mounted):
             run("umount", "-l", path)

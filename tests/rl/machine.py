@@ -51,6 +51,17 @@ def _has_children(pid: int) -> bool:
         return False
 
 
+def kill_process_1(places: Places, sandbox_id: str) -> bool:
+    """Kill a sandbox's supervisor, if it has one."""
+    pidfd = places.find(sandbox_id)
+    if pidfd is None:
+        return False
+    with suppress(ProcessLookupError):  # Its own server has noticed that connection, and was faster.
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
+    return True
+
+
 def kill_supervisor(sandbox_id: str) -> None:
     """Wait until that sandbox has its place, give it a moment more, and kill its supervisor, which nobody may look into."""
     where = [os.environ.get("AVIATO_STATE_DIR"), os.path.dirname(os.environ.get("AVIATO_BASE_URL", "").removeprefix("unix://"))]
@@ -60,11 +71,7 @@ def kill_supervisor(sandbox_id: str) -> None:
         time.sleep(0.2)
         for place in (found for state in states for found in state.glob(f"**/sandboxes/{sandbox_id}")):
             # Asking who listens is a connection, by which it takes another server to have come: so there is no time between.
-            pidfd = Places(place.parent.parent).find(sandbox_id)
-            if pidfd is not None:
-                with suppress(ProcessLookupError):  # Its own server has noticed that connection, and was faster.
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
+            if kill_process_1(Places(place.parent.parent), sandbox_id):
                 return
     raise AssertionError(f"{sandbox_id} has no supervisor")
 
