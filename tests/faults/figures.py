@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,13 +30,25 @@ def held(pid: int) -> Held:
     return Held(len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), own << 10)
 
 
-def descriptors(pid: int) -> list[str]:
-    """What they are, for people."""
-    found = []
+def descriptors(pid: int) -> Counter[str]:
+    """What they are, for people: without the numbers of pipes and sockets, and with what the kernel tells of the latter."""
+    sockets = _sockets()
+    found: Counter[str] = Counter()
     for name in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-    return sorted(found)
+            what = os.readlink(f"/proc/{pid}/fd/{name}")
+            found[sockets.get(what, re.sub(r"\[[0-9]+\]", "", what))] += 1
+    return found
+
+
+def _sockets() -> dict[str, str]:
+    """Type, state and path, or state and both ends, by a socket's name in /proc; those of this network namespace."""
+    unix = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    tcp = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        **{f"socket:[{words[6]}]": " ".join(["unix", *words[4:6], *words[7:]]) for words in unix},
+        **{f"socket:[{words[9]}]": f"tcp {words[3]} {words[1]} {words[2]}" for words in tcp},
+    }
 
 
 def objects() -> Counter[str]:

@@ -86,6 +86,8 @@ class Soak:
         self._seed: int = options.seed
         self.wrong = 0
         self.counts: Counter[str] = Counter()
+        self._open: dict[str, Counter[str]] = {}
+        """The descriptors of the last figures."""
         self._threads = ThreadPoolExecutor(IN_THREADS * WARM_UP_FACTOR, thread_name_prefix="soak")
         self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
         (self._keys / "keys").write_text("the-key\n")
@@ -248,6 +250,7 @@ class Soak:
         for name, pid in pids.items():
             for what, value in dataclasses.asdict(figures.held(pid)).items():
                 found[f"{what} of the {name}"] = value
+            self._open[f"descriptors of the {name}"] = figures.descriptors(pid)
         for name, server in zip(("killed", "lasting"), self._servers, strict=True):
             folder = server.state / "state" / "serve"
             found[f"store_bytes of the {name} server"] = (folder / "store.db").stat().st_size
@@ -260,6 +263,7 @@ class Soak:
         fix_threads(asyncio.get_running_loop())
         await OperationRef.start(_fix_threads(), name="fix threads")
         first: dict[str, Any] = {}
+        opened: dict[str, Counter[str]] = {}
         before: Counter[str] = Counter()
         for number in range(self._options.rounds):
             self._began = time.monotonic()
@@ -268,20 +272,18 @@ class Soak:
             now = await self.quiet()
             say(round=number, wrong=self.wrong, quiet_after=round(time.monotonic() - self._began, 1), **now)
             if self._options.descriptors:
-                say(client=Counter(figures.descriptors(os.getpid())))
-                say(lasting=Counter(figures.descriptors(self.lasting.running.pid)))
-                say(killed=Counter(figures.descriptors(self.killed.running.pid)))
+                say(**self._open)
             if self._options.objects:
                 objects = figures.objects()
                 say(more_objects=dict((objects - before).most_common(40)))
                 before = before or objects
-            first = first or now
-        self._compare(first, now)
+            first, opened = first or now, opened or dict(self._open)
+        self._compare(first, now, opened)
         faults = sum((proxy.counts for proxy in self.proxies), Counter())
         hits = Counter(f"{act} {point}" for server in self._servers for act, point, _, _ in server.hits)
         say(seed=self._seed, acts=self.counts, connections=faults, points=hits)
 
-    def _compare(self, first: dict[str, Any], last: dict[str, Any]) -> None:
+    def _compare(self, first: dict[str, Any], last: dict[str, Any], opened: dict[str, Counter[str]]) -> None:
         for name, value in last.items():
             if name.startswith("memory"):
                 slack = SERVER_SLACK_BYTES if name.endswith("server") and "template" not in name else MEMORY_SLACK_BYTES
@@ -300,7 +302,8 @@ class Soak:
             else:
                 most = first.get(name, 0)
             if value > most:
-                self._is_wrong(f"{name}: {value}, after {first.get(name)} at first")
+                more = f": {self._open[name] - opened.get(name, Counter())} more" if name in self._open else ""
+                self._is_wrong(f"{name}: {value}, after {first.get(name)} at first{more}")
 
     def end(self) -> None:
         """Leave nothing."""
