@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import SECRETS, RunningServer, make_state_dir, remove, start_server
+from tests.faults.proxy import CALM, WILD
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,6 +133,10 @@ class RunningProxy:
     def counts(self) -> Counter[str]:
         """How often each kind of fault happened."""
         return Counter(fault["kind"] for fault in self.faults)
+
+    def calm(self, is_calm: bool) -> None:
+        """Whether it hurts nothing from now on."""
+        self.process.send_signal(CALM if is_calm else WILD)
 
     def stop(self) -> None:
         """End it."""

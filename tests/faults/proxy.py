@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import socket
 import struct
 import time
@@ -30,6 +31,8 @@ KINDS = {"cut": 18, "delay": 3, "duplicate": 3, "reorder": 2, "garbage": 3}
 UP, DOWN = "up", "down"
 """From the client to the server, and back."""
 ANSWER = b"HTTP/1.1 "
+CALM, WILD = signal.SIGUSR1, signal.SIGUSR2
+"""By these signals a proxy hurts nothing any more, and does so again."""
 
 
 def garbage(draw: random.Random) -> bytes:
@@ -171,6 +174,8 @@ class Proxy:
         self.kinds = kinds
         self._server = server
         self._every_seconds = every_seconds
+        self.is_calm = False
+        """Nothing happens meanwhile."""
         self._next_fault = 0.0
         self._draw = random.Random(seed)
         self._note = note
@@ -199,7 +204,7 @@ class Proxy:
     def may(self, kind: str) -> bool:
         """Whether it is time for a fault."""
         now = time.monotonic()
-        if now < self._next_fault:
+        if self.is_calm or now < self._next_fault:
             return False
         self._next_fault = now + self._every_seconds * self._draw.uniform(0.2, 1.8)
         return True
@@ -237,6 +242,9 @@ async def _main(options: argparse.Namespace) -> None:
             json.loads(options.kinds),
             lambda fault: print(json.dumps(fault), file=log, flush=True),
         )
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(CALM, setattr, proxy, "is_calm", True)
+        loop.add_signal_handler(WILD, setattr, proxy, "is_calm", False)
         if options.listen.startswith("/"):
             listening = await asyncio.start_unix_server(proxy.accept, options.listen, limit=PIECE_BYTES)
         else:

@@ -116,6 +116,8 @@ class Soak:
 
     async def round(self, number: int) -> None:
         """A round of everything; returns when all of it has ended."""
+        for proxy in self.proxies:
+            proxy.calm(False)
         for site in self.sites:
             site.open()
         # What all acts of a round share is there before anything fails: if it could not be made, all of them would fail.
@@ -205,7 +207,9 @@ class Soak:
     # -- what is left
 
     async def quiet(self) -> dict[str, Any]:
-        """Wait until nothing is left to end; what is held then. The one server is fresh each time."""
+        """Wait until nothing is left to end; what is held then. The one server is fresh each time, and nothing fails."""
+        for proxy in self.proxies:
+            proxy.calm(True)
         await asyncio.to_thread(self.killed.running.stop, signal.SIGTERM)
         await asyncio.to_thread(self.killed.start)
         for server in self._servers:
@@ -255,7 +259,7 @@ class Soak:
             folder = server.state / "state" / "serve"
             found[f"store_bytes of the {name} server"] = (folder / "store.db").stat().st_size
             found[f"log_bytes of the {name} server's store"] = (folder / "store.db-wal").stat().st_size
-            found[f"files of the {name} server"] = sum(one.is_file() for one in folder.glob("**/*"))
+            found[f"files of the {name} server"] = sum(len(names) for _, _, names in os.walk(folder))
         return found
 
     async def run(self) -> None:
