@@ -339,6 +339,8 @@ def test_signals_leave_no_sandbox(server: Any, tmp_path: Path, number: signal.Si
             "sample",
             "--num-problems",
             "2",
+            "--trajectories-per-problem",
+            "4",
         ]
         with (tmp_path / "stderr").open("wb") as stderr:
             program = subprocess.Popen(
@@ -346,7 +348,7 @@ def test_signals_leave_no_sandbox(server: Any, tmp_path: Path, number: signal.Si
             )
             try:
                 deadline = time.monotonic() + 100
-                while len(supervisors(server.pid)) < 4 and time.monotonic() < deadline:
+                while len(supervisors(server.pid)) < 8 and time.monotonic() < deadline:
                     assert program.poll() is None, (tmp_path / "stderr").read_text()
                     time.sleep(0.05)
                 program.send_signal(number)

@@ -130,7 +130,7 @@ async def training_step(
 
     print(f"Collecting trajectories for {len(problems)} problems...", flush=True)
     async with AsyncOpenAI(base_url=arguments.base_url, max_retries=5) as client:
-        groups = await art.gather_trajectory_groups(
+        collecting = art.gather_trajectory_groups(
             (
                 art.TrajectoryGroup(
                     rollout(client, arguments.model, problem, session) for _ in range(arguments.trajectories_per_problem)
@@ -140,6 +140,8 @@ async def training_step(
             pbar_desc=f"step {step}",
             max_exceptions=MAX_BROKEN_SHARE,
         )
+        # ART takes a cancellation for one more rollout that broke, and goes on: so Ctrl-C would be lost.
+        groups = await asyncio.shield(collecting)
     broken = [exception for group in groups for exception in group.exceptions]
     if broken:
         print(f"{len(broken)} rollouts broke and count for nothing, such as: {broken[0].type} {broken[0].message}")
