@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -69,7 +70,7 @@ class Place:
 
 
 async def create(place: Place) -> bool:
-    tag = f"one-{os.getpid()}-{id(place)}-{place.number}"
+    tag = f"one-{uuid.uuid4()}"
     box = Sandbox(base_url=place.gate.url, tags=[tag])
     place.arm("POST /v1/sandboxes ")
     await place.done(box.start())

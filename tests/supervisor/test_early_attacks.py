@@ -66,9 +66,9 @@ async def test_who_had_others_work_for_it_is_looked_at(box):
 
 
 async def test_a_command_that_ended_in_time_while_nobody_looked(box):
-    started = box.start("sh", "-c", "echo begun; sleep 0.1; exit 3", timeout=0.5)
+    started = box.start("sh", "-c", "echo begun; sleep 0.1; exit 3", timeout=1.5)
     await asyncio.wait_for(started[1].wait(6), 5)
-    await stand_still(box, 0.7)
+    await stand_still(box, 1.7)
     result = await box.finish(*started)
     assert (result.returncode, result.exit["timed_out"], result.stdout) == (3, False, "begun\n")
 
