@@ -156,23 +156,25 @@ def files(site: Site, draw: random.Random) -> Act:
     """In a sandbox of its own, some with limits of memory and processor."""
     more: dict[str, Any] = {"resources": {"memory": "256Mi", "cpu": "500m"}} if draw.random() < 0.5 else {}
     box = aviato.Sandbox(base_url=site.url, tags=["files"], **more)
-    content = draw.randbytes(draw.randrange(1 << 21))
-    yield box.write_file("a/data", content)
-    assert (yield box.exec(["wc", "-c", "a/data"])).stdout.split()[0] == str(len(content))
-    assert (yield box.read_file("a/data")) == content, "a file is not what was written"
-    for patience in range(LEFT_TRIES, -1, -1):
-        # A write whose connection was cut, or that came twice, may have its own file there for a moment.
-        names = [one.path for one in (yield box.list_files("a"))]
-        if len(names) == 1:
-            break
-        assert patience, names
-        yield Pause(0.5)
     try:
-        yield box.read_file("missing")
-        raise AssertionError("a file that is missing was read")
-    except aviato.SandboxFileError as error:
-        assert error.reason == "no_such_file"
-    yield box.stop()
+        content = draw.randbytes(draw.randrange(1 << 21))
+        yield box.write_file("a/data", content)
+        assert (yield box.exec(["wc", "-c", "a/data"])).stdout.split()[0] == str(len(content))
+        assert (yield box.read_file("a/data")) == content, "a file is not what was written"
+        for patience in range(LEFT_TRIES, -1, -1):
+            # A write whose connection was cut, or that came twice, may have its own file there for a moment.
+            names = [one.path for one in (yield box.list_files("a"))]
+            if len(names) == 1:
+                break
+            assert patience, names
+            yield Pause(0.5)
+        try:
+            yield box.read_file("missing")
+            raise AssertionError("a file that is missing was read")
+        except aviato.SandboxFileError as error:
+            assert error.reason == "no_such_file"
+    finally:
+        yield box.stop()
 
 
 def timeout(site: Site, draw: random.Random) -> Act:
@@ -212,9 +214,11 @@ def stop(site: Site, draw: random.Random) -> Act:
     """A sandbox that is stopped in the middle of a command, or of its start."""
     box = aviato.Sandbox(base_url=site.url, tags=["stop"])
     process = box.exec(["sh", "-c", "echo on; sleep 60"])
-    if draw.random() < 0.7:
-        assert (yield Piece(process.stdout)) == "on\n"
-    yield box.stop(0)
+    try:
+        if draw.random() < 0.7:
+            assert (yield Piece(process.stdout)) == "on\n"
+    finally:
+        yield box.stop(0)
     try:
         yield process
         raise AssertionError("a command outlived its sandbox")
