@@ -294,7 +294,7 @@ async def test_use_puts_the_end_off(make_box):
             await box.run("true")
             await asyncio.sleep(0.1)
         assert (await asyncio.wait_for(box.link.wait_ended(), 5)).reason == "idle"
-        assert time.monotonic() - begin > 2
+        assert time.monotonic() - begin > 1.8  # The last use was at 1.4 or later.
 
 
 async def test_an_orphan_ends(make_box, backend):

@@ -483,14 +483,17 @@ async def descriptors(arena: Arena) -> bool:
             async with aviato.Sandbox(base_url=server.url) as sandbox:
                 sending = sandbox.exec(["python3", "-I", "-c", SENT])
                 assert await anext(aiter(sending.stdout)) == "ETOOMANYREFS\n"
-                for _ in range(5):  # Until others that share the count, and make room now and then, have done.
+                # Others of this user share the count, and fill it or make room now and then: what happens more often counts.
+                made = {True: 0, False: 0}
+                while max(made.values()) < 3:
                     try:
                         async with asyncio.timeout(5), aviato.Sandbox(base_url=server.url) as other:
                             await other.exec(["true"])
+                        made[True] += 1
                     except (TimeoutError, aviato.AviatoError):
-                        return True
+                        made[False] += 1
                     await asyncio.sleep(0.5)
-                return False
+                return made[False] > made[True]
         finally:
             await asyncio.to_thread(server.stop)
             remove(state)
