@@ -184,10 +184,11 @@ async def test_what_takes_longer_goes_on_with_what_it_has_said(server, connect):
 
 
 async def test_what_says_nothing_until_its_end_is_answered_once(server, connect, monkeypatch):
-    monkeypatch.setattr(streaming, "QUIET_SECONDS", 5.0)
+    monkeypatch.setattr(streaming, "HOLD_BACK_SECONDS", 0.5)
+    monkeypatch.setattr(streaming, "QUIET_SECONDS", 10.0)
     sandbox_id = (await server.running())["sandbox_id"]
     connection = await connect()
-    status, headers, body = await connection.ask(request_of(sandbox_id, "sh", "-c", "sleep 0.05; exit 3"))
+    status, headers, body = await connection.ask(request_of(sandbox_id, "sh", "-c", "sleep 1; exit 3"))
     assert (status, by_door(headers), result_of(body)) == (200, True, (b"", 3))
     status, headers, body = await connection.ask(request_of(sandbox_id, "/nowhere/x"))
     assert (status, by_door(headers), result_of(body)[1]) == (200, True, 127)
