@@ -66,17 +66,16 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes below one, at any depth."""
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below one, at any depth, with their command lines; nothing for one that is gone by then."""
     of = parents()
     found = {pid}
     while more := {child for child, parent in of.items() if parent in found} - found:
         found |= more
-    return sorted(found - {pid})
+    return {one: _command_line(one) for one in sorted(found - {pid})}
 
 
-def command_line(pid: int) -> str:
-    """Of a process, or nothing once it is gone."""
+def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

@@ -86,8 +86,6 @@ class Soak:
         self._seed: int = options.seed
         self.wrong = 0
         self.counts: Counter[str] = Counter()
-        self._open: dict[str, Counter[str]] = {}
-        """The descriptors of the last figures."""
         self._threads = ThreadPoolExecutor(IN_THREADS * WARM_UP_FACTOR, thread_name_prefix="soak")
         self._keys = Path(tempfile.mkdtemp(prefix="aviato-soak-", dir="/tmp"))
         (self._keys / "keys").write_text("the-key\n")
@@ -239,22 +237,23 @@ class Soak:
         if time.monotonic() > self._began + QUIET_SECONDS:
             raise AssertionError(what)
 
+    def _pids(self, below: dict[int, str]) -> dict[str, int]:
+        """Whose figures are taken: this process, the servers, and of those below it, by their command lines, the templates."""
+        pids = {"client": os.getpid(), "killed server": self.killed.running.pid, "lasting server": self.lasting.running.pid}
+        of = figures.parents()
+        template = [pid for pid, line in below.items() if "template.py" in line]
+        return pids | {f"template of the {name}": pid for pid in template for name, it in pids.items() if of.get(pid) == it}
+
     def _figures(self) -> dict[str, Any]:
         below = figures.descendants(os.getppid())
-        names = [figures.command_line(pid) for pid in below]
         found: dict[str, Any] = {
-            "processes": len([name for name in names if name]),
+            "processes": len([line for line in below.values() if line]),
             "mounts": sum(figures.mounts(os.getpid(), server.state) for server in self._servers),
             "groups": figures.OwnGroups.count(os.getppid()),
         }
-        pids = {"client": os.getpid(), "killed server": self.killed.running.pid, "lasting server": self.lasting.running.pid}
-        template = [pid for pid, name in zip(below, names, strict=True) if "template.py" in name]
-        of = figures.parents()
-        pids |= {f"template of the {name}": pid for pid in template for name, it in list(pids.items()) if of.get(pid) == it}
-        for name, pid in pids.items():
+        for name, pid in self._pids(below).items():
             for what, value in dataclasses.asdict(figures.held(pid)).items():
                 found[f"{what} of the {name}"] = value
-            self._open[f"descriptors of the {name}"] = figures.descriptors(pid)
         for name, server in zip(("killed", "lasting"), self._servers, strict=True):
             folder = server.state / "state" / "serve"
             found[f"store_bytes of the {name} server"] = (folder / "store.db").stat().st_size
@@ -267,7 +266,7 @@ class Soak:
         fix_threads(asyncio.get_running_loop())
         await OperationRef.start(_fix_threads(), name="fix threads")
         first: dict[str, Any] = {}
-        opened: dict[str, Counter[str]] = {}
+        opened: list[dict[str, Counter[str]]] = []
         before: Counter[str] = Counter()
         for number in range(self._options.rounds):
             self._began = time.monotonic()
@@ -275,19 +274,21 @@ class Soak:
             self._began = time.monotonic()
             now = await self.quiet()
             say(round=number, wrong=self.wrong, quiet_after=round(time.monotonic() - self._began, 1), **now)
+            pids = self._pids(figures.descendants(os.getppid()))
+            opened.append({f"descriptors of the {name}": figures.descriptors(pid) for name, pid in pids.items()})
             if self._options.descriptors:
-                say(**self._open)
+                say(**opened[-1])
             if self._options.objects:
                 objects = figures.objects()
                 say(more_objects=dict((objects - before).most_common(40)))
                 before = before or objects
-            first, opened = first or now, opened or dict(self._open)
+            first = first or now
         self._compare(first, now, opened)
         faults = sum((proxy.counts for proxy in self.proxies), Counter())
         hits = Counter(f"{act} {point}" for server in self._servers for act, point, _, _ in server.hits)
         say(seed=self._seed, acts=self.counts, connections=faults, points=hits)
 
-    def _compare(self, first: dict[str, Any], last: dict[str, Any], opened: dict[str, Counter[str]]) -> None:
+    def _compare(self, first: dict[str, Any], last: dict[str, Any], opened: list[dict[str, Counter[str]]]) -> None:
         for name, value in last.items():
             if name.startswith("memory"):
                 slack = SERVER_SLACK_BYTES if name.endswith("server") and "template" not in name else MEMORY_SLACK_BYTES
@@ -306,7 +307,7 @@ class Soak:
             else:
                 most = first.get(name, 0)
             if value > most:
-                more = f": {self._open[name] - opened.get(name, Counter())} more" if name in self._open else ""
+                more = f": {opened[-1][name] - opened[0].get(name, Counter())} more" if name in opened[-1] else ""
                 self._is_wrong(f"{name}: {value}, after {first.get(name)} at first{more}")
 
     def end(self) -> None:
@@ -355,8 +356,8 @@ def above() -> int:
         if pid == inner.pid:
             inner.returncode = os.waitstatus_to_exitcode(status)
             break
-    for left in figures.descendants(os.getpid()):
-        print("left:", left, figures.command_line(left), file=sys.stderr)
+    for left, line in figures.descendants(os.getpid()).items():
+        print("left:", left, line, file=sys.stderr)
         with suppress(OSError):
             os.kill(left, signal.SIGKILL)
     with suppress(ChildProcessError):

@@ -153,19 +153,25 @@ def test_no_budget_means_one_attempt_and_the_plain_error():
     assert len(attempts.times) == 1
 
 
-def test_delays_grow_and_vary(monkeypatch):
-    delays, loops, real = [], [], asyncio.sleep
+@pytest.fixture
+def delays(monkeypatch):
+    """What is waited for in this thread, at once; loops of tests before wait as ever."""
+    asked, here, real = [], threading.get_ident(), asyncio.sleep
 
     async def sleep(seconds, *result):
-        if asyncio.get_running_loop() not in loops:  # another thread's, of tests before
+        if threading.get_ident() != here:
             return await real(seconds, *result)
-        delays.append(seconds)
+        if seconds:
+            asked.append(seconds)
 
     monkeypatch.setattr("aviato.policy.retry.asyncio.sleep", sleep)
+    return asked
+
+
+def test_delays_grow_and_vary(delays):
     errors = [SandboxUnavailableError] * 12
 
     async def attempt():
-        loops.append(asyncio.get_running_loop())
         if errors:
             raise errors.pop()()
 
@@ -183,16 +189,7 @@ def test_the_delay_that_the_server_asks_for_is_kept():
     assert attempts.times[1] - attempts.times[0] >= 0.3
 
 
-def test_who_is_told_when_there_is_room_comes_then_however_often_it_was_refused(monkeypatch):
-    delays, here, real = [], threading.get_ident(), asyncio.sleep
-
-    async def sleep(seconds, *result):
-        if threading.get_ident() != here:  # a loop of tests before
-            return await real(seconds, *result)
-        if seconds:
-            delays.append(seconds)
-
-    monkeypatch.setattr("aviato.policy.retry.asyncio.sleep", sleep)
+def test_who_is_told_when_there_is_room_comes_then_however_often_it_was_refused(delays):
     attempts = Attempts(*[lambda: SandboxResourceExhaustedError("full", retry_delay_seconds=0.3)] * 10)
     assert call(attempts) == "value"
     assert len(delays) == 10 and all(0.3 <= delay <= 0.45 for delay in delays) and len(set(delays)) > 1
