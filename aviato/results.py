@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 
@@ -112,6 +113,25 @@ class FileInfo:
     link_target: str | None = None
 
 
+class CaseStatus(StrEnum):
+    """What became of one test, in the words of pytest and unittest."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """Its own assertion or exception, or a success that its strict mark forbids."""
+    ERROR = "error"
+    """Not the test but what comes before or after it: a fixture, `setUp`, `tearDown`, an import."""
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    """It failed as its mark says that it would."""
+    XPASSED = "xpassed"
+    """It passed although its mark says that it would fail, and that mark is not strict."""
+    NOT_RUN = "not_run"
+    """It was found, and never began."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradeCase:
     """One test of a grade.
@@ -119,14 +139,20 @@ class GradeCase:
     Attributes:
         name: as its framework names it.
         passed: it ran and passed.
+        status: what became of it; where it is not given, `passed` or `failed` as `passed` says.
         message: why not.
         duration_seconds: of this test.
     """
 
     name: str
     passed: bool
+    status: CaseStatus = None  # type: ignore[assignment]  # only until __post_init__ has looked at `passed`
     message: str = ""
     duration_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        found = self.status or (CaseStatus.PASSED if self.passed else CaseStatus.FAILED)
+        object.__setattr__(self, "status", CaseStatus(found))
 
 
 @dataclass(frozen=True, kw_only=True)
