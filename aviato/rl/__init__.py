@@ -8,18 +8,31 @@
     rewards = [outcome.reward() for outcome in evaluate(tasks).result()]
 """
 
+from aviato.results import CaseStatus
 from aviato.rl.evaluation import Evaluation, evaluate
 from aviato.rl.extraction import completion_text, extract_code
-from aviato.rl.outcome import CaseOutcome, Outcome, Task, TestCase, Verdict
+from aviato.rl.judges import checker, exact, floats, text, tokens, unordered, value
+from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
+from aviato.rl.task import CallCase, ProgramCase, Task, TestCase
 
 __all__ = [
+    "CallCase",
     "CaseOutcome",
+    "CaseStatus",
     "Evaluation",
     "Outcome",
+    "ProgramCase",
     "Task",
     "TestCase",
     "Verdict",
+    "checker",
     "completion_text",
     "evaluate",
+    "exact",
     "extract_code",
+    "floats",
+    "text",
+    "tokens",
+    "unordered",
+    "value",
 ]

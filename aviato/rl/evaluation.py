@@ -11,8 +11,9 @@ from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.infrastructure import retried
 from aviato.rl.grading import grade_command, grade_in_process
-from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.separation import grade_separate
+from aviato.rl.task import Task
 from aviato.session import Session
 from aviato.waiting import as_completed
 

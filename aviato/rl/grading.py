@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
 from aviato.grading import driver
 from aviato.one_command import run_only
-from aviato.rl.outcome import CaseOutcome, Outcome, Task, TestCase, Verdict
+from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
+from aviato.rl.task import Task, TestCase
 
 if TYPE_CHECKING:
     from aviato.results import ProcessResult

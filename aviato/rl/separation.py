@@ -14,12 +14,13 @@ from aviato.grading.inside import program
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, together
 from aviato.rl.grading import grade_in_process
-from aviato.rl.outcome import TestCase
+from aviato.rl.task import TestCase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aviato.rl.outcome import Outcome, Task
+    from aviato.rl.outcome import Outcome
+    from aviato.rl.task import Task
     from aviato.sandbox import Sandbox
 
 CODE_PATH = "/.aviato-grading/solution.py"

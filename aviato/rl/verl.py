@@ -11,7 +11,8 @@ from typing import Any, Literal
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.rl.evaluation import evaluate
 from aviato.rl.extraction import extract_code
-from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.rl.outcome import Outcome, Verdict
+from aviato.rl.task import Task
 
 _VERLS_OWN = ("reward_router_address", "reward_model_tokenizer", "reward_model_name")
 _PROGRAM = "main.py"

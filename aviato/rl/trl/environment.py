@@ -12,7 +12,8 @@ from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
 from aviato.rl.evaluation import evaluate, let_go
 from aviato.rl.grading import grade_command
-from aviato.rl.outcome import Outcome, Task, Verdict
+from aviato.rl.outcome import Outcome, Verdict
+from aviato.rl.task import Task
 from aviato.rl.trl.observations import cut
 from aviato.rl.trl.rows import TESTS, cases, warn_once
 from aviato.rl.trl.sessions import options_without_session, shared_session

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aviato.rl.evaluation import Evaluation
-    from aviato.rl.outcome import Outcome, Task
+    from aviato.rl.outcome import Outcome
+    from aviato.rl.task import Task
     from aviato.rl.trl.rows import Asked
     from aviato.sandbox_config import SandboxOptions
     from aviato.session import Session

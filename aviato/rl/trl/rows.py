@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
-from aviato.rl.outcome import Outcome, Task, TestCase, Verdict
+from aviato.rl.outcome import Outcome, Verdict
+from aviato.rl.task import Task, TestCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
-from aviato.server.service.languages import RECIPES, TRIAL, Recipe, limited
+from aviato.languages import TRIAL, Recipe, limited, recipes
 from aviato.server.service.one_shot import busy_error
 from aviato.server.service.polls import stopping_error
 from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from aviato.server.service.polls import Polls
 
 log = logging.getLogger(__name__)
+
+RECIPES = recipes("run_code")
 
 PATIENCE_SECONDS = 10.0
 """How much longer than both limits a client waits for the answer."""
@@ -183,15 +185,16 @@ class CodeRunner:
         await self._files.write(place.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
 
     async def _build_and_run(self, place: Workplace, request: RunCode, recipe: Recipe) -> RunCodeResult:
+        memory = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
         notes: list[str] = []
         compiled: CommandRunResult | None = None
         if recipe.compile is not None:
-            command = limited(recipe.compile, request.memory_limit_MB)
+            command = limited(recipe.compile, memory)
             compiled = await _run(place, command, None, request.compile_timeout, "compiler", notes)
         ran: CommandRunResult | None = None
         if compiled is None or _fine(compiled):
             stdin = None if request.stdin is None else request.stdin.encode(errors="surrogatepass")
-            command = limited(recipe.run, request.memory_limit_MB)
+            command = limited(recipe.run, memory)
             ran = await _run(place, command, stdin, request.run_timeout, "program", notes)
         fetched = await self._fetch(place, request.fetch_files, notes) if ran is not None else {}
         return RunCodeResult(

@@ -1,0 +1,94 @@
+"""How code of each language is compiled and run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRIAL = "works"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One language.
+
+    Attributes:
+        file: name of the code's file, in the sandbox's directory.
+        run: the command.
+        compile: the command before it; None for a language that is not compiled.
+        trial: code that prints `TRIAL`: what fails that is broken or not there, whatever a model wrote.
+    """
+
+    file: str
+    run: tuple[str, ...]
+    trial: str
+    compile: tuple[str, ...] | None = None
+
+
+def recipes(stem: str = "main") -> dict[str, Recipe]:
+    """Each language by the name that SandboxFusion has for it (C has none there).
+
+    Args:
+        stem: of the code's file, but for Java, whose files are named after what is in them.
+    """
+    return {
+        "python": Recipe(file=f"{stem}.py", run=("python3", f"{stem}.py"), trial="print('works')"),
+        "bash": Recipe(file=f"{stem}.sh", run=("bash", f"{stem}.sh"), trial="echo works"),
+        "nodejs": Recipe(file=f"{stem}.js", run=("node", f"{stem}.js"), trial="console.log('works')"),
+        "perl": Recipe(file=f"{stem}.pl", run=("perl", f"{stem}.pl"), trial="print 'works';"),
+        "c": Recipe(
+            file=f"{stem}.c",
+            compile=("gcc", "-std=gnu17", "-O2", "-pthread", "-o", stem, f"{stem}.c", "-lm"),
+            run=(f"./{stem}",),
+            trial='#include <stdio.h>\nint main(void) { printf("works"); }',
+        ),
+        "cpp": Recipe(
+            file=f"{stem}.cpp",
+            compile=("g++", "-std=c++17", "-O2", "-pthread", "-o", stem, f"{stem}.cpp"),
+            run=(f"./{stem}",),
+            trial='#include <iostream>\nint main() { std::cout << "works"; }',
+        ),
+        "java": Recipe(
+            file="Main.java",
+            compile=("javac", "-encoding", "UTF-8", "-d", ".", "Main.java"),
+            run=("java", "-cp", ".", "Main"),
+            trial='class Main { public static void main(String[] a) { System.out.print("works"); } }',
+        ),
+        "go": Recipe(
+            file=f"{stem}.go",
+            compile=("go", "build", "-o", stem, f"{stem}.go"),
+            run=(f"./{stem}",),
+            trial='package main\nimport "fmt"\nfunc main() { fmt.Print("works") }',
+        ),
+        "rust": Recipe(
+            file=f"{stem}.rs",
+            compile=("rustc", "--edition", "2021", "-O", "-o", stem, f"{stem}.rs"),
+            run=(f"./{stem}",),
+            trial='fn main() { print!("works"); }',
+        ),
+    }
+
+
+RECIPES = recipes()
+
+ALIASES = {
+    "c++": "cpp",
+    "js": "nodejs",
+    "javascript": "nodejs",
+    "node": "nodejs",
+    "py": "python",
+    "python3": "python",
+    "sh": "bash",
+    "golang": "go",
+    "rs": "rust",
+}
+"""Other names that people give them, in lower case."""
+
+
+def limited(command: tuple[str, ...], memory_limit_bytes: int | None) -> list[str]:
+    """A command under a limit of private writable memory, which holds for each of its processes; None is no limit.
+
+    Not of address space: Node and Java reserve far more of that than they ever use.
+    """
+    if memory_limit_bytes is None:
+        return list(command)
+    return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', str(-(-memory_limit_bytes // 1024)), *command]
