@@ -18,6 +18,8 @@ FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
 
 
 LARGEST_CASE_OUTPUT_BYTES = 4 << 20
+LARGEST_PROGRAM_OUTPUT_BYTES = 160 << 20
+MOST_CASE_INPUT_BYTES = 256 << 20
 LONGEST_INPUT = (INPUT_BYTES + 2) // 3 * 4
 
 
@@ -28,20 +30,46 @@ class TerminalSize(RequestModel):
     height: Annotated[int, Field(ge=1, le=65535)]
 
 
+class CaseProgram(RequestModel):
+    """A case that is a program of its own."""
+
+    command: Annotated[list[Text], Field(min_length=1)]
+    input_bytes: Annotated[int, Field(ge=0, le=MOST_CASE_INPUT_BYTES)] = 0
+    """Its share of the command's input, of which each has what follows the share of the one before."""
+    output_bytes: Annotated[int, Field(gt=0, le=LARGEST_PROGRAM_OUTPUT_BYTES)] = 64 << 10
+    """What is kept of each stream; the rest is counted and dropped."""
+    required: bool = False
+    """Whether no other follows it unless it ends with 0."""
+
+
 class Cases(RequestModel):
     """What is asked of a command that runs cases: standard output has what the supervisor says of each, one JSON a line.
 
-    The command is the program that `aviato.grading` sends. It ends with 0 when there is a verdict on each of them.
+    The command is the program that `aviato.grading` sends, or the first of `programs`. It ends with 0 when there is a verdict
+    on each of them.
     """
 
     timeout_seconds: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None], Field(min_length=1)]
     """Of each case in turn; None: no limit of its own."""
-    token: Annotated[str, Field(min_length=16, max_length=64, pattern="^[0-9a-f]+$")]
-    """What a record of the program begins with."""
+    token: Annotated[str, Field(min_length=16, max_length=64, pattern="^[0-9a-f]+$")] | None = None
+    """What a record of the program begins with; None with `programs`."""
     output_bytes: Annotated[int, Field(gt=0, le=LARGEST_CASE_OUTPUT_BYTES)] = 64 << 10
     """What is kept of each stream of a case; the rest is dropped."""
     reports: bool = False
     """Whether there is a descriptor for what a case has to say of its parts."""
+    programs: list[CaseProgram] | None = None
+    """Each case is a process of its own."""
+
+    @model_validator(mode="after")
+    def _records_or_programs(self) -> Self:
+        if (self.token is None) == (self.programs is None):
+            raise ValueError("cases have a token, or programs")
+        if self.programs is not None:
+            if len(self.programs) != len(self.timeout_seconds):
+                raise ValueError("there are as many programs as timeouts")
+            if sum(program.input_bytes for program in self.programs) > MOST_CASE_INPUT_BYTES:
+                raise ValueError(f"all programs together may be given {MOST_CASE_INPUT_BYTES} bytes")
+        return self
 
 
 class ExecRequest(RequestModel):
@@ -68,6 +96,8 @@ class ExecRequest(RequestModel):
     def _cases_come_by_stdin(self) -> Self:
         if self.cases is not None and (self.terminal is not None or not (self.stdin or self.input is not None)):
             raise ValueError("cases come by standard input, and have no terminal")
+        if self.cases is not None and self.cases.programs is not None and self.cases.programs[0].command != self.command:
+            raise ValueError("the command is the first of its programs")
         return self
 
 

@@ -12,6 +12,7 @@ from aviato.server.supervisor.births import Births
 from aviato.server.supervisor.cases import CaseCommand
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
 from aviato.server.supervisor.errors import Refused, unknown_exec
+from aviato.server.supervisor.programs import ProgramsCommand
 from aviato.server.supervisor.spawner import directly
 from aviato.wire.frames import FrameType
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.keeper import Keepers
     from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.streams import Drain
+    from aviato.server.supervisor.successive import SuccessiveCommand
     from aviato.server.supervisor.takeover import State
 
 REMEMBERED = 16384
@@ -308,23 +310,27 @@ class Commands:
         return command
 
     def _new(self, spec: dict[str, Any], mark: int) -> Command:
-        if spec.get("cases") is not None:
-            return CaseCommand(self._loop, self._proc, spec, mark, self._over, self._renew)
+        cases = spec.get("cases")
+        if cases is not None:
+            kind = CaseCommand if cases.get("programs") is None else ProgramsCommand
+            return kind(self._loop, self._proc, spec, mark, self._over, self._renew)
         return Command(self._loop, self._proc, spec, mark, self._over)
 
-    def _renew(self, command: CaseCommand) -> None:
+    def _renew(self, command: SuccessiveCommand) -> None:
         self._loop.start(self._renewal(command))
 
-    def _renewal(self, command: CaseCommand) -> Iterator[float]:
+    def _renewal(self, command: SuccessiveCommand) -> Iterator[float]:
         """A job: another process for the cases that the last one has left, once nothing of that lives."""
         yield from self.kill(command.exec_id)
         try:
             if not (self.ending or command.given_up):
-                mark, spawned = self._launch(command.spec)
-                if not isinstance(spawned, spawn.Failure):
-                    command.mark = mark
-                    self._run(command, mark, spawned)
+                mark, spawned = self._launch(command.next_spec)
+                if isinstance(spawned, spawn.Failure):
+                    command.not_started(spawned)
                     return
+                command.mark = mark
+                self._run(command, mark, spawned)
+                return
         except (OSError, Refused):
             pass  # Its verdicts so far are what there is.
         command.end()
@@ -387,7 +393,10 @@ class Commands:
                 spec["command"], environment, terminal.terminal(size, self._terminals, self.keepers is not None), start
             )
         cases = spec.get("cases")
-        connect = spawn.pipes(spec["stdin"], self._null) if cases is None else spawn.case_pipes(cases["reports"])
+        if cases is None or cases.get("programs") is not None:
+            connect = spawn.pipes(spec["stdin"], self._null)
+        else:
+            connect = spawn.case_pipes(cases["reports"])
         return spawn.spawn(spec["command"], environment, connect, start)
 
     def _too_late(self, command: Command) -> None:

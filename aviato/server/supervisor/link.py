@@ -69,6 +69,12 @@ class ExecSpec:
     input: str | None = None
     cases: dict[str, Any] | None = None
 
+    @property
+    def needs(self) -> list[str]:
+        """The features that a supervisor must have for it."""
+        found = [name for name in LATER_FIELDS if getattr(self, name) is not None]
+        return [*found, "programs"] if self.cases is not None and self.cases.get("programs") is not None else found
+
     def as_json(self) -> bytes:
         """For the supervisor; an earlier one is not asked for what it does not know."""
         fields = {name: value for name, value in vars(self).items() if name not in LATER_FIELDS or value is not None}
@@ -201,8 +207,8 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         late_input: str | None = None
         if spec is not None and spec.input is not None and "input" not in self.hello["features"]:
             late_input, spec = spec.input, replace(spec, input=None)
-        for name in LATER_FIELDS:
-            if spec is not None and getattr(spec, name) is not None and name not in self.hello["features"]:
+        for name in () if spec is None else spec.needs:
+            if name not in self.hello["features"]:
                 raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
         request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
         payload = as_json(request)

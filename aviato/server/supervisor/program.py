@@ -50,6 +50,7 @@ FEATURES = [
     "cancel_all",
     "again",
     "cases",
+    "programs",
     prepared.FEATURE,
     prepared.FILES_FEATURE,
     "wide_window",
