@@ -1,0 +1,156 @@
+"""What single expressions and statements of a test source mean: which are always true, which end it, which can fail."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from typing import Any
+
+FAILING = re.compile(r"(?i)(^|_|\b)(fail|failed|failure|die|abort|error|wrong|reject|panic)(_|$|\b)|_exit$")
+CHECKING = re.compile(r"(?i)assert|check|verify|validate|expect|ensure|test|raises|warns")
+ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort", "SystemExit", "pytest.exit", "builtins.exit"})
+SWALLOWERS = frozenset({"suppress", "contextlib.suppress"})
+RAISERS = re.compile(r"(?i)(raises|warns|assert_?(raises|warns|logs|no_?logs)\w*)$")
+SURROUNDINGS = frozenset({"sys", "os", "platform", "time", "warnings", "logging", "gc", "random", "signal", "faulthandler"})
+"""Modules of Python's own that say nothing of the code, and whose functions check nothing."""
+OWN_TESTS = frozenset({"unittest.main", "pytest.main", "main"})
+SILENT = frozenset(
+    name for name in dir(builtins) if not name.startswith("_") and name not in {"eval", "exec", "exit", "quit", "compile"}
+) | {"pprint", "pprint.pprint", "doctest.testmod", "doctest.testfile", "doctest.run_docstring_examples", "np.random.seed",
+     "numpy.random.seed", "torch.manual_seed", "np.set_printoptions", "np.seterr"}  # fmt: skip
+CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes; what stands for anything else is `?`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return dotted(node.func) if isinstance(node, ast.Call) else "?"
+
+
+def called(node: ast.AST) -> str:
+    """The dotted name that an expression calls, or nothing."""
+    if isinstance(node, ast.Await):
+        node = node.value
+    return dotted(node.func) if isinstance(node, ast.Call) else ""
+
+
+def truth(node: ast.expr, functions: frozenset[str] = frozenset()) -> bool | None:
+    """Whether an expression is true, or false, whatever the code is; None where that depends on it.
+
+    Args:
+        node: the expression.
+        functions: names that the source binds to functions, classes or modules: true as such.
+    """
+    if isinstance(node, ast.BoolOp):
+        return _truth_of_several(node, functions)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = truth(node.operand, functions)
+        return None if inner is None else not inner
+    if isinstance(node, ast.NamedExpr):
+        return truth(node.value, functions)
+    if isinstance(node, ast.Name):
+        return False if node.id == "TYPE_CHECKING" else node.id in functions or None
+    if isinstance(node, ast.Attribute) and dotted(node) == "typing.TYPE_CHECKING":
+        return False
+    return _truth_of_value(node)
+
+
+def _truth_of_several(node: ast.BoolOp, functions: frozenset[str]) -> bool | None:
+    found = [truth(value, functions) for value in node.values]
+    decisive = isinstance(node.op, ast.Or)
+    if decisive in found:
+        return decisive
+    return None if None in found else not decisive
+
+
+def _truth_of_value(node: ast.expr) -> bool | None:
+    if isinstance(node, (ast.Lambda, ast.GeneratorExp)):
+        return True
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        starred = any(isinstance(item, ast.Starred) for item in node.elts)
+        plain = any(not isinstance(item, ast.Starred) for item in node.elts)
+        return True if plain else None if starred else False
+    if isinstance(node, ast.Dict):
+        return True if any(key is not None for key in node.keys) else None if node.keys else False
+    if isinstance(node, (ast.ListComp, ast.SetComp)):
+        # `assert [f(x) == y for …]`: all() was meant.
+        return True if _is_condition(node.elt) else None
+    if isinstance(node, ast.JoinedStr):
+        return True if any(isinstance(part, ast.Constant) and part.value for part in node.values) else None
+    if isinstance(node, ast.Compare) and _is_name_of_module(node):
+        return None
+    return _truth_of_constants(node)
+
+
+def _is_condition(node: ast.expr) -> bool:
+    return isinstance(node, (ast.Compare, ast.BoolOp)) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+
+
+def _is_name_of_module(node: ast.Compare) -> bool:
+    return any(isinstance(part, ast.Name) for part in ast.walk(node))
+
+
+def _truth_of_constants(node: ast.expr) -> bool | None:
+    """Of what has no name and no call in it."""
+    if any(isinstance(part, (ast.Name, ast.Call, ast.Await, ast.Yield, ast.YieldFrom)) for part in ast.walk(node)):
+        return None
+    try:
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return _compared(node.ops[0], ast.literal_eval(node.left), ast.literal_eval(node.comparators[0]))
+        return bool(ast.literal_eval(node))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return True  # Constants all the same: it says nothing of the code.
+
+
+def _compared(operator: ast.cmpop, left: Any, right: Any) -> bool:
+    if isinstance(operator, (ast.Eq, ast.Is)):
+        return bool(left == right)
+    if isinstance(operator, (ast.NotEq, ast.IsNot)):
+        return bool(left != right)
+    if isinstance(operator, (ast.In, ast.NotIn)):
+        return (left in right) is isinstance(operator, ast.In)
+    if isinstance(operator, (ast.Lt, ast.LtE)):
+        return bool(left < right if isinstance(operator, ast.Lt) else left <= right)
+    return bool(left > right if isinstance(operator, ast.Gt) else left >= right)
+
+
+def is_main_guard(node: ast.expr) -> bool:
+    """`__name__ == "__main__"`, either way round."""
+    if not (isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)):
+        return False
+    sides = [node.left, node.comparators[0]]
+    names = [side.id for side in sides if isinstance(side, ast.Name)]
+    return names == ["__name__"] and any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides)
+
+
+def says_nothing_of_code(node: ast.expr) -> bool:
+    """Whether an expression is made of Python's surroundings alone, such as `sys.version_info >= (3, 8)`."""
+    roots = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return bool(roots) and roots <= SURROUNDINGS
+
+
+def raised(node: ast.Raise) -> str:
+    """The name of what is raised; nothing for a bare `raise`."""
+    if node.exc is None:
+        return ""
+    return dotted(node.exc).rpartition(".")[2]
+
+
+def catches(handler: ast.ExceptHandler, name: str) -> bool:
+    """Whether a handler takes an exception of that name."""
+    if handler.type is None:
+        return True
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(is_kind_of(name, dotted(kind).rpartition(".")[2]) for kind in types)
+
+
+def is_kind_of(name: str, kind: str) -> bool:
+    """Whether the exception called `name` is one called `kind`; of names that Python does not know, as far as can be told."""
+    found, wanted = getattr(builtins, name, None), getattr(builtins, kind, None)
+    if isinstance(found, type) and isinstance(wanted, type):
+        return issubclass(found, wanted)
+    return name == kind or kind in ("Exception", "BaseException")

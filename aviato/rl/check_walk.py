@@ -1,0 +1,445 @@
+"""Walks a test source in the order in which it runs, and finds its checks: what can raise where the code is wrong.
+
+A check is *certain* where every run that comes to the end of the source makes it, and *strong* where it is there to check
+(an assertion, a raise, a call whose name says so), not merely something that might raise. What decides whether something is
+raised is the check: in `if f(2) != 4: raise …` it is the condition, since a right code never comes to the raise.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from aviato.rl import check_terms as terms
+from aviato.rl.check_marks import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from aviato.rl.check_names import Function, Names
+
+DYNAMIC = frozenset({"globals", "locals", "vars", "eval", "exec", "dir", "inspect", "importlib", "__import__"})
+TRANSPARENT = frozenset({"open", "subTest", "no_grad", "catch_warnings", "redirect_stdout", "TemporaryDirectory", "patch"})
+"""Context managers that swallow nothing."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that can fail: see the module."""
+
+    strong: bool
+    certain: bool
+    mark: Mark | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the walk came to a statement.
+
+    Attributes:
+        certain: every run comes here.
+        tries: the `try` statements whose bodies it stands in, outermost first.
+        decision: what decided that the run came here; None where nothing did.
+        decided_certainly: whether every run makes that decision.
+        guarded: an exception may be expected here, so that what comes after a statement need not be reached.
+        in_handler: it stands in an `except`.
+    """
+
+    certain: bool = True
+    tries: tuple[ast.Try, ...] = ()
+    decision: Mark | None = None
+    decided_certainly: bool = False
+    guarded: bool = False
+    in_handler: bool = False
+
+
+@dataclass
+class Found:
+    """What a walk found.
+
+    Attributes:
+        checks: in their order.
+        loads: names that what runs refers to, so that functions of those names may be called.
+        calls: functions of the source that every run calls.
+        notes: sentences on what checks nothing.
+        never: calls that are left to whoever collects the tests.
+        cut: the statement at which the module ends itself as a success, where it does.
+        returned: a `return` may have come before.
+    """
+
+    checks: list[Check] = field(default_factory=list)
+    loads: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    never: list[Mark] = field(default_factory=list)
+    cut: ast.stmt | None = None
+    returned: bool = False
+    defined: list[ast.stmt] = field(default_factory=list)
+    dead: list[ast.stmt] = field(default_factory=list)
+
+
+class Walk:
+    """Of one body: the module's or a function's.
+
+    Args:
+        names: what the source defines.
+        code_names: names of the code under test, which count whatever they are called.
+        function: whose body it is; None for the module.
+    """
+
+    def __init__(self, names: Names, code_names: Collection[str], function: Function | None = None) -> None:
+        self.names = names
+        self.code_names = code_names
+        self.function = function
+        self.found = Found()
+
+    def body(self, statements: Sequence[ast.stmt], place: Place) -> bool:
+        """Walk statements; False if the run never comes to what follows them."""
+        for number, statement in enumerate(statements):
+            if not self.statement(statement, place):
+                self.found.dead += statements[number + 1 :]
+                return False
+        return True
+
+    def statement(self, node: ast.stmt, place: Place) -> bool:
+        """Walk one; False if the run never comes to what follows it."""
+        if self.found.returned:
+            place = replace(place, certain=False)
+        step: Callable[[ast.stmt, Place], bool] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if step is not None:
+            return step(node, place)
+        self._use(node)
+        return True
+
+    # What checks
+
+    def _assert(self, node: ast.Assert, place: Place) -> bool:
+        known = terms.truth(node.test, self.names.true)
+        if known is False:
+            self._fails(node, "AssertionError", place)
+            return False
+        if known:
+            self._note(f"line {node.lineno} asserts what is true whatever the code does: write `assert f(2) == 4`")
+            return True
+        self._use(node.test)
+        if "wasSuccessful" in ast.unparse(node.test):
+            self.names.runs_itself = True
+        elif terms.says_nothing_of_code(node.test):
+            self._note(f"line {node.lineno} asserts something of Python's surroundings and nothing of the code")
+        else:
+            self._checks(node, place, strong=True, error="AssertionError")
+        return True
+
+    def _raise(self, node: ast.Raise, place: Place) -> bool:
+        self._use(node)
+        self._fails(node, terms.raised(node), place)
+        return False
+
+    def _expr(self, node: ast.Expr, place: Place) -> bool:
+        value = node.value
+        if isinstance(value, (ast.Lambda, ast.GeneratorExp)):
+            self._note(f"line {node.lineno} makes a function or a generator that nobody runs")
+            return True
+        if isinstance(value, (ast.Call, ast.Await)) and terms.called(value):
+            return self._call(node, value, place)
+        self._use(value)
+        if isinstance(value, (ast.BoolOp, ast.IfExp)):
+            self._choice(node, value, place)
+        elif isinstance(value, (ast.ListComp, ast.SetComp)):
+            self._part(value.elt, replace(place, certain=False))
+        elif isinstance(value, ast.Compare):
+            self._note(f"line {node.lineno} compares and throws the result away: write `assert` in front of it")
+        elif isinstance(value, ast.Tuple):
+            self._note(f"line {node.lineno} makes a tuple and throws it away: write `assert` in front of the comparison")
+        elif isinstance(value, ast.Name) and value.id in self.names.true:
+            self._note(f"line {node.lineno} names {value.id} and does not call it: write {value.id}()")
+        return True
+
+    def _call(self, node: ast.Expr, value: ast.expr, place: Place) -> bool:
+        name, call = terms.called(value), value.value if isinstance(value, ast.Await) else value
+        assert isinstance(call, ast.Call)
+        if name in terms.ENDS:
+            return self._ends(node, call, place)
+        if self.names.runs_tests(name):
+            self._use(value)
+            self.found.never.append(Mark(value, "never"))
+            return name.rpartition(".")[0] == "pytest" or any(keyword.arg == "exit" for keyword in call.keywords) or "?" in name
+        if self._is_left_alone(node, name, value):
+            for argument in [*call.args, *[keyword.value for keyword in call.keywords]]:
+                self._use(argument)
+            return True
+        self._use(value)
+        if self._always_fails(name):
+            self._fails(node, "AssertionError", place)
+        elif self.names.is_own(name, self.function):
+            self._calls_own(name, place)
+        elif self._is_silent(name):
+            self._note(f"line {node.lineno} calls {name}(), which checks nothing: write `assert` and what must be true")
+        else:
+            strong = bool(terms.CHECKING.search(name.rpartition(".")[2]))
+            self._checks(node, place, strong=strong, error="AssertionError" if strong else "Exception")
+        return True
+
+    def _calls_own(self, name: str, place: Place) -> None:
+        if place.certain and not self._is_swallowed("AssertionError", place):
+            self.found.calls.append(name)
+        self._note(f"it calls {name}(), which asserts nothing: write `assert` there, or in front of the call")
+
+    def _is_left_alone(self, node: ast.Expr, name: str, value: ast.expr) -> bool:
+        """Whether a call only makes a coroutine or a generator, which nobody runs."""
+        function = self.names.function(name)
+        if function is None or isinstance(value, ast.Await):
+            return False
+        if isinstance(function, ast.AsyncFunctionDef):
+            self._note(f"line {node.lineno} calls {name}() and does not await it: write asyncio.run({name}())")
+            return True
+        if self.names.is_generator(function):
+            self._note(f"line {node.lineno} calls {name}(), a generator, and nobody takes anything from it")
+            return True
+        return False
+
+    def _always_fails(self, name: str) -> bool:
+        function = self.names.function(name)
+        if function is not None:
+            return self.names.always_fails(function)
+        return bool(terms.FAILING.search(name.rpartition(".")[2])) and name.partition(".")[0] not in self.code_names
+
+    def _is_silent(self, name: str) -> bool:
+        root, _, rest = name.partition(".")
+        if name in self.code_names or root in self.code_names:
+            return False
+        return name in terms.SILENT or root in terms.SURROUNDINGS or bool(rest and root in self.names.containers)
+
+    def _choice(self, node: ast.Expr, value: ast.BoolOp | ast.IfExp, place: Place) -> None:
+        """`f(2) == 4 or fail()`, `found and check(found)`, `check(f) if f else fail()`."""
+        parts = value.values[-1:] if isinstance(value, ast.BoolOp) else [value.body, value.orelse]
+        for part in parts:
+            name = terms.called(part)
+            if name and (name in terms.ENDS or self._always_fails(name)):
+                self._checks(node, replace(place, guarded=True), strong=True, error="AssertionError")
+            else:
+                self._part(part, replace(place, certain=False))
+        self._note(f"line {node.lineno} throws its result away: write `assert` in front of it")
+
+    def _part(self, part: ast.expr, place: Place) -> None:
+        """A call that is a part of an expression statement."""
+        name = terms.called(part)
+        if name and not self._is_silent(name) and not self.names.is_own(name, self.function):
+            strong = bool(terms.CHECKING.search(name.rpartition(".")[2]))
+            self._add(Check(strong, place.certain, Mark(part, "around")), "AssertionError", place)
+
+    # What ends, and what decides
+
+    def _ends(self, node: ast.Expr, call: ast.Call, place: Place) -> bool:
+        self._use(call)
+        status = call.args[0] if call.args else ast.Constant(None)
+        well = isinstance(status, ast.Constant) and (status.value is None or (type(status.value) is int and not status.value))
+        if not well and place.decision is not None:
+            self._fails(node, "SystemExit", place)
+        elif self._is_swallowed("SystemExit", place):
+            return False
+        elif self.function is None and place.decision is None and well:
+            self.found.cut = self.found.cut or node
+        self._note(f"line {node.lineno} ends the program: what stands behind it never runs")
+        return False
+
+    def _fails(self, node: ast.stmt, error: str, place: Place) -> None:
+        """A statement that fails wherever it is reached: what led to it is the check."""
+        if self._is_swallowed(error or "Exception", place):
+            self._note(f"line {node.lineno} fails inside a `try` that swallows it")
+            return
+        asserting = not error or any(word in error for word in ("Assert", "Fail", "Test", "Exit"))
+        if self.function is not None and not asserting and self.names.is_helper(self.function):
+            return  # It guards its arguments, or is a class of the test's own.
+        if place.decision is None:
+            self.found.checks.append(Check(True, place.certain, None))
+        else:
+            self.found.checks.append(Check(not place.in_handler, place.decided_certainly, place.decision))
+
+    def _if(self, node: ast.If, place: Place) -> bool:
+        if terms.is_main_guard(node.test):
+            self.found.dead += node.body
+            self._note('what stands under `if __name__ == "__main__":` does not run: tests run as the module "solution"')
+            return self.body(node.orelse, place)
+        known = terms.truth(node.test)
+        if known is not None:
+            alive, dead = (node.body, node.orelse) if known else (node.orelse, node.body)
+            if dead:
+                self.found.dead += dead
+                self._note(f"line {dead[0].lineno} is never reached: the condition in front of it is a constant")
+            return self.body(alive, place)
+        self._use(node.test)
+        inner = self._decided(place, node.test)
+        if terms.says_nothing_of_code(node.test):
+            inner = replace(place, certain=False)
+        if "wasSuccessful" in ast.unparse(node.test):
+            self.names.runs_itself = True
+            return True
+        falls = [self.body(node.body, inner), self.body(node.orelse, inner)]
+        return any(falls)
+
+    def _while(self, node: ast.While, place: Place) -> bool:
+        if terms.truth(node.test) is False:
+            self.found.dead += node.body
+            self._note(f"line {node.body[0].lineno} is never reached: the condition in front of it is a constant")
+            return self.body(node.orelse, place)
+        self._use(node.test)
+        self.body(node.body, self._decided(place, node.test))
+        self.body(node.orelse, self._decided(place, node.test))
+        return not terms.truth(node.test) or any(isinstance(part, ast.Break) for part in ast.walk(node))
+
+    def _for(self, node: ast.For | ast.AsyncFor, place: Place) -> bool:
+        self._use(node.iter)
+        inner = self._decided(place, node.iter)
+        skips = any(isinstance(part, (ast.Break, ast.Continue)) for part in ast.walk(node))
+        if place.certain and not skips and _has_items(node.iter):
+            inner = replace(inner, certain=True)
+        elif terms.truth(node.iter) is False:
+            self._note(f"the loop of line {node.lineno} has nothing to go over")
+        self.body(node.body, inner)
+        self.body(node.orelse, self._decided(place, node.iter))
+        return True
+
+    _asyncfor = _for
+
+    def _match(self, node: ast.Match, place: Place) -> bool:
+        self._use(node.subject)
+        for case in node.cases:
+            self.body(case.body, self._decided(place, node.subject))
+        return True
+
+    def _with(self, node: ast.With | ast.AsyncWith, place: Place) -> bool:
+        inner = place
+        for item in node.items:
+            self._use(item.context_expr)
+            name = terms.called(item.context_expr)
+            if name in terms.SWALLOWERS:
+                assert isinstance(item.context_expr, ast.Call)
+                if any(terms.is_kind_of("AssertionError", terms.dotted(kind)) for kind in item.context_expr.args):
+                    self._note(f"line {node.lineno} swallows what is asserted under it")
+                    return True
+                inner = replace(inner, certain=False, guarded=True)
+            elif terms.RAISERS.search(name):
+                self._add(Check(True, place.certain, Mark(item.context_expr, "around")), "AssertionError", place)
+                return True
+            elif name.rpartition(".")[2] not in TRANSPARENT:
+                inner = replace(inner, certain=False, guarded=True)
+        return self.body(node.body, inner)
+
+    _asyncwith = _with
+
+    def _try(self, node: ast.Try, place: Place) -> bool:
+        start = _start(node.body)
+        inner = replace(place, decision=start, decided_certainly=place.certain, certain=False, guarded=True)
+        if start is None:
+            inner = replace(place, certain=False, guarded=True)
+        if not node.handlers:
+            inner = place
+        tried = replace(inner, tries=(*place.tries, node))
+        falls = self.body(node.body, tried) and self.body(node.orelse, inner)
+        caught = [self.body(handler.body, replace(inner, in_handler=True)) for handler in node.handlers]
+        return self.body(node.finalbody, place) and (falls or any(caught))
+
+    _trystar = _try
+
+    def _return(self, node: ast.Return, place: Place) -> bool:
+        self._use(node)
+        self.found.returned = True
+        return False
+
+    def _leave(self, node: ast.stmt, place: Place) -> bool:
+        return False
+
+    _break = _continue = _leave
+
+    def _functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> bool:
+        self.found.defined.append(node)
+        for part in [*node.decorator_list, *node.args.defaults, *[one for one in node.args.kw_defaults if one is not None]]:
+            self._use(part)
+        if any(not self.names.is_inert(decorator) for decorator in node.decorator_list):
+            self.found.loads.add(node.name)
+        return True
+
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, node: ast.ClassDef, place: Place) -> bool:
+        self.found.defined.append(node)
+        for part in [*node.decorator_list, *node.bases, *[keyword.value for keyword in node.keywords]]:
+            self._use(part)
+        kept = self.found.defined
+        self.found.defined = []
+        self.body(node.body, place)
+        self.found.defined = kept
+        return True
+
+    # How it is kept
+
+    def _decided(self, place: Place, test: ast.expr) -> Place:
+        return replace(place, certain=False, decision=Mark(test, "around"), decided_certainly=place.certain)
+
+    def _checks(self, node: ast.stmt, place: Place, strong: bool, error: str) -> None:
+        mark = Mark(node, "before" if place.guarded else "after")
+        self._add(Check(strong, place.certain, mark), error, place)
+
+    def _add(self, check: Check, error: str, place: Place) -> None:
+        if self._is_swallowed(error, place):
+            line = check.mark.node.lineno if check.mark else 0
+            self._note(f"what line {line} checks is swallowed by the `except` around it: let it raise")
+        else:
+            self.found.checks.append(check)
+
+    def _is_swallowed(self, error: str, place: Place) -> bool:
+        for node in reversed(place.tries):
+            if any(isinstance(part, (ast.Return, ast.Break, ast.Continue)) for part in node.finalbody):
+                return True
+            handler = next((one for one in node.handlers if terms.catches(one, error)), None)
+            if handler is not None and not any(self._is_failure(part) for part in ast.walk(handler)):
+                return True
+        return False
+
+    def _is_failure(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Call):
+            name = terms.dotted(node.func)
+            return name in terms.ENDS or self._always_fails(name)
+        return isinstance(node, (ast.Raise, ast.Assert))
+
+    def _use(self, node: ast.AST) -> None:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+                self.found.loads.add(part.id)
+            elif isinstance(part, ast.Attribute) and terms.dotted(part) == "sys.modules":
+                self.found.loads.add("globals")
+
+    def _note(self, text: str) -> None:
+        self.found.notes.append(text)
+
+
+def _has_items(node: ast.expr) -> bool:
+    """Whether a loop over it runs at least once."""
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Constant)):
+        return terms.truth(node) is True
+    if terms.called(node) == "range" and isinstance(node, ast.Call) and len(node.args) == 1:
+        most = node.args[0]
+        return isinstance(most, ast.Constant) and isinstance(most.value, int) and most.value > 0
+    if terms.called(node) in ("enumerate", "list", "sorted", "reversed") and isinstance(node, ast.Call) and node.args:
+        return _has_items(node.args[0])
+    return False
+
+
+def _start(body: Sequence[ast.stmt]) -> Mark | None:
+    """A mark that is made as soon as a body is entered."""
+    for node in body:
+        if isinstance(node, (ast.If, ast.While)):
+            return Mark(node.test, "around")
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            return Mark(node.iter, "around")
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return Mark(node.items[0].context_expr, "around")
+        if isinstance(node, ast.Match):
+            return Mark(node.subject, "around")
+        if isinstance(node, ast.Try):
+            return _start(node.body)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return Mark(node, "before")
+    return None
