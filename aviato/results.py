@@ -161,7 +161,8 @@ class GradeResult:
 
     Attributes:
         passed: the verdict.
-        cases: the tests of pytest, unittest or an in-process script; empty for any other command.
+        cases: the tests of pytest, unittest or an in-process script, as they were collected; empty for any other command.
+            Their names are those on the framework's own lines: pytest's node ids, unittest's ids.
         exec_result: how the grader's command ended; with `timed_out` or `oom_killed` the verdict is not passed.
         mode: `separate`: no process of the grader ran code of the policy. `in_process`: the tests share their process with it,
             and code that is out to deceive them can.
@@ -173,6 +174,21 @@ class GradeResult:
     exec_result: ProcessResult = field(repr=False)
     mode: str
     message: str = ""
+
+    @property
+    def statuses(self) -> dict[str, CaseStatus]:
+        """Name of a test → its status, as lists of FAIL_TO_PASS and PASS_TO_PASS are read. Of several of a name, the worst."""
+        found: dict[str, CaseStatus] = {}
+        for case in self.cases:
+            known = found.get(case.name, case.status)
+            found[case.name] = max(known, case.status, key=_WORSE.index)
+        return found
+
+
+_WORSE = (
+    *(CaseStatus.PASSED, CaseStatus.XPASSED, CaseStatus.XFAILED, CaseStatus.SKIPPED, CaseStatus.NOT_RUN),
+    *(CaseStatus.ERROR, CaseStatus.FAILED, CaseStatus.OUT_OF_MEMORY, CaseStatus.TIMED_OUT),
+)
 
 
 def _text(data: bytes, total: int, head: int | None) -> str:

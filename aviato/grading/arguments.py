@@ -74,13 +74,13 @@ class GradeRequest:
         """Whether the grader's files say that programs are to run beside the results."""
         return any(LINK in text for text in self.files.values())
 
-    def expected(self) -> list[str]:
-        """Names of tests that can be seen in the grader's files and that its command cannot leave out."""
+    def expected(self) -> list[tuple[str, str]]:
+        """Tests that can be seen in the grader's files and that its command cannot leave out: file and name of each."""
         arguments = [part for part in self.arguments if part not in _HARMLESS and not part.startswith("--tb=")]
         named = [path for path in arguments if path in self.files]
         if self.kind not in ("pytest", "unittest") or len(named) != len(arguments):
             return []
-        return [name for path in named or self.files if _is_test(path, named) for name in _tests(self.files[path])]
+        return [(path, name) for path in named or self.files if _is_test(path, named) for name in _tests(self.files[path])]
 
 
 def grade_request(

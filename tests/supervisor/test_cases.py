@@ -266,5 +266,5 @@ async def test_a_limit_of_memory_ends_all(make_box, boxes):
     async with make_box(limits={"memory": 80 * MIB}) as box:
         result, found = await run(box, make(boxes, NOTE, "", bomb, ""))
         assert (result.returncode, result.exit["oom_killed"], result.exit["signal"]) == (137, True, 9)
-        assert reasons(found) == ["passed"]
+        assert reasons(found) == ["passed", "out_of_memory"]
         assert len(await starts(box)) == 1

@@ -69,6 +69,9 @@ class CaseCommand(SuccessiveCommand):
                 self._renew(self)
                 return
             self.outputs[1].put(program.stderr)
+        elif self.oom_killed and not self.silenced and verdict is not None:
+            # None follows, but what this one has printed and reported is known.
+            self.judged({**verdict, "reason": "out_of_memory", "message": "killed at the memory limit"})
         self.end()
 
     def end(self) -> None:
