@@ -133,6 +133,8 @@ class Walk:
 
     def _raise(self, node: ast.Raise, place: Place) -> bool:
         self._use(node)
+        if terms.raised(node) == "SystemExit":
+            return self._ends(node, node.exc.args if isinstance(node.exc, ast.Call) else [], place)
         self._fails(node, terms.raised(node), place)
         return False
 
@@ -143,6 +145,10 @@ class Walk:
             return True
         if isinstance(value, (ast.Call, ast.Await)) and terms.called(value):
             return self._call(node, value, place)
+        if isinstance(value, ast.Name):
+            if value.id in self.names.true:
+                self._note(f"line {node.lineno} names {value.id} and does not call it: write {value.id}()")
+            return True
         self._use(value)
         if isinstance(value, (ast.BoolOp, ast.IfExp)):
             self._choice(node, value, place)
@@ -152,19 +158,18 @@ class Walk:
             self._note(f"line {node.lineno} compares and throws the result away: write `assert` in front of it")
         elif isinstance(value, ast.Tuple):
             self._note(f"line {node.lineno} makes a tuple and throws it away: write `assert` in front of the comparison")
-        elif isinstance(value, ast.Name) and value.id in self.names.true:
-            self._note(f"line {node.lineno} names {value.id} and does not call it: write {value.id}()")
         return True
 
     def _call(self, node: ast.Expr, value: ast.expr, place: Place) -> bool:
         name, call = terms.called(value), value.value if isinstance(value, ast.Await) else value
         assert isinstance(call, ast.Call)
         if name in terms.ENDS:
-            return self._ends(node, call, place)
+            self._use(call)
+            return self._ends(node, call.args, place)
         if self.names.runs_tests(name):
             self._use(value)
             self.found.never.append(Mark(value, "never"))
-            return name.rpartition(".")[0] == "pytest" or any(keyword.arg == "exit" for keyword in call.keywords) or "?" in name
+            return not name.endswith("main") or name == "pytest.main" or any(keyword.arg == "exit" for keyword in call.keywords)
         if self._is_left_alone(node, name, value):
             for argument in [*call.args, *[keyword.value for keyword in call.keywords]]:
                 self._use(argument)
@@ -231,9 +236,8 @@ class Walk:
 
     # What ends, and what decides
 
-    def _ends(self, node: ast.Expr, call: ast.Call, place: Place) -> bool:
-        self._use(call)
-        status = call.args[0] if call.args else ast.Constant(None)
+    def _ends(self, node: ast.stmt, arguments: Sequence[ast.expr], place: Place) -> bool:
+        status = arguments[0] if arguments else ast.Constant(None)
         well = isinstance(status, ast.Constant) and (status.value is None or (type(status.value) is int and not status.value))
         if not well and place.decision is not None:
             self._fails(node, "SystemExit", place)
@@ -291,12 +295,14 @@ class Walk:
 
     def _for(self, node: ast.For | ast.AsyncFor, place: Place) -> bool:
         self._use(node.iter)
+        if terms.truth(node.iter) is False:
+            self.found.dead += node.body
+            self._note(f"the loop of line {node.lineno} has nothing to go over")
+            return self.body(node.orelse, place)
         inner = self._decided(place, node.iter)
         skips = any(isinstance(part, (ast.Break, ast.Continue)) for part in ast.walk(node))
         if place.certain and not skips and _has_items(node.iter):
             inner = replace(inner, certain=True)
-        elif terms.truth(node.iter) is False:
-            self._note(f"the loop of line {node.lineno} has nothing to go over")
         self.body(node.body, inner)
         self.body(node.orelse, self._decided(place, node.iter))
         return True
@@ -337,7 +343,11 @@ class Walk:
         if not node.handlers:
             inner = place
         tried = replace(inner, tries=(*place.tries, node))
-        falls = self.body(node.body, tried) and self.body(node.orelse, inner)
+        loads = set(self.found.loads)
+        falls = self.body(node.body, tried)
+        if self._is_swallowed("AssertionError", tried):
+            self.found.loads = loads  # Whatever a function that is called there asserts comes to nothing.
+        falls = falls and self.body(node.orelse, inner)
         caught = [self.body(handler.body, replace(inner, in_handler=True)) for handler in node.handlers]
         return self.body(node.finalbody, place) and (falls or any(caught))
 

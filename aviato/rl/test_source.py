@@ -83,6 +83,7 @@ class _Look:
         self.tests = self._tests()
         self.ran = self._ran()
         self.checks = [*self.module.checks]
+        self.never = [*self.module.never]
         self._follow()
 
     def _walk(self, function: Function | None, body: list[ast.stmt], place: Place) -> Found:
@@ -137,6 +138,7 @@ class _Look:
             found = self._walk(function, function.body, Place(certain=certain))
             self.checks += found.checks
             self.notes += found.notes
+            self.never += found.never
             loads |= found.loads
             if certain:
                 todo[:0] = self._certainly(found.calls)
@@ -171,7 +173,7 @@ class _Look:
         return "unittest" if only else "pytest"
 
     def _text(self, checks: list[Check], certain: bool, mark: str) -> str:
-        marks = [*self.module.never] if self.collected or self.module.never else []
+        marks = [*self.never]
         if not certain:
             marks += [check.mark for check in checks if check.mark is not None]
         if self.module.cut is not None:
@@ -196,7 +198,7 @@ class _Look:
         if self.notes:
             return self.notes[0]
         if self.names.classes:
-            return f"it defines {next(iter(self.names.classes))} and nobody uses it: write `assert` and what must be true"
+            return f"it defines {next(iter(self.names.classes))} and nobody calls it: write `assert` and what must be true"
         return "nothing in it can fail where the code is wrong: write `assert` and what must be true"
 
     def _uncalled(self, function: Function) -> str:

@@ -1,0 +1,220 @@
+"""Nothing that was not checked passes: what a test source can check, beside what plain Python, pytest and unittest say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aviato.rl.test_source import look
+from tests.verdicts.oracles import RIGHT, WRONG, here, plain
+
+NOTHING = {
+    # A source that checks nothing → what is said of it. Plain Python passes the right and the wrong code with each.
+    "": "it is empty",
+    "  \n\n": "it is empty",
+    "# assert f(2) == 4": "it is a comment",
+    '"""assert f(2) == 4"""': "it is a constant",
+    "pass": "nothing in it can fail",
+    "x = 1": "nothing in it can fail",
+    "import math": "nothing in it can fail",
+    "[1, 2]": "it is JSON",
+    '{"input": [2], "output": 4}': "it is JSON",
+    "[[2, 4],\n [3, 6]]": "it is JSON",
+    "4": "it is a constant",
+    "...": "it is a constant",
+    "f(2) == 4": "write `assert` in front",
+    'f(2) == 4, "wrong"': "write `assert` in front",
+    "f(2) == 4 or True": "write `assert` in front",
+    "f(2) == 4 and f(3) == 6": "write `assert` in front",
+    "not f(2) == 4": "can fail",
+    "f(2) == 4 if f else None": "write `assert` in front",
+    "f": "can fail",
+    'assert (f(2) == 4, "wrong")': "true whatever the code does",
+    "assert True": "true whatever the code does",
+    "assert 1": "true whatever the code does",
+    'assert "f(2) == 4"': "true whatever the code does",
+    "assert f(2) == 4 or True": "true whatever the code does",
+    "assert not False": "true whatever the code does",
+    "assert [f(2) == 4]": "true whatever the code does",
+    "assert (f(x) == 2 * x for x in [2])": "true whatever the code does",
+    "assert [f(x) == 2 * x for x in [2, 3]]": "true whatever the code does",
+    "assert lambda: f(2) == 4": "true whatever the code does",
+    "assert 1 == 1": "true whatever the code does",
+    "assert 2 < 3, f(2)": "true whatever the code does",
+    'assert f"{f(2)} is 4"': "true whatever the code does",
+    "import sys\nassert sys.version_info >= (3, 8)": "nothing of the code",
+    "def check(c):\n    assert c(2) == 4\nassert check": "true whatever the code does",
+    "print(f(2))": "checks nothing",
+    "print(f(2) == 4)": "checks nothing",
+    "str(f(2))": "checks nothing",
+    "import time\ntime.sleep(0)\nprint(f(2))": "checks nothing",
+    "import random\nrandom.seed(0)\nx = f(2)": "checks nothing",
+    "found = []\nfound.append(f(2))": "checks nothing",
+    "import doctest\ndoctest.testmod()": "checks nothing",
+    "x = f(2)\nx == 4": "write `assert` in front",
+}
+UNREACHED = {
+    # It asserts, and what it asserts is never reached, or swallowed. Plain Python passes both codes.
+    "if False:\n    assert f(2) == 4": "never reached",
+    "if 0:\n    assert f(2) == 4": "never reached",
+    "if not True: assert f(2) == 4": "never reached",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    assert f(2) == 4": "never reached",
+    "if True:\n    pass\nelse:\n    assert f(2) == 4": "never reached",
+    "while False:\n    assert f(2) == 4": "never reached",
+    "while 0: assert f(2) == 4": "never reached",
+    "def check(candidate):\n    assert candidate(2) == 4": "end it with check(",
+    "def check():\n    assert f(2) == 4": "end it with check()",
+    "def check():\n    assert f(2) == 4\ncheck": "does not call it",
+    "def check():\n    return f(2) == 4\ncheck()": "asserts nothing",
+    "check = lambda: f(2) == 4\ncheck()": "asserts nothing",
+    "class Checks:\n    def run(self):\n        assert f(2) == 4": "nobody calls it",
+    "class Checks:\n    def run(self):\n        return f(2) == 4\nChecks().run()": "asserts nothing",
+    "async def check():\n    assert f(2) == 4\ncheck()": "does not await it",
+    "async def check():\n    assert f(2) == 4": "asyncio.run(check())",
+    "def check():\n    assert f(2) == 4\n    yield\ncheck()": "a generator",
+    "lambda: check(f)": "nobody runs",
+    "(check(x) for x in [f])": "nobody runs",
+    "def check():\n    return\n    assert f(2) == 4\ncheck()": "asserts nothing",
+    "def a():\n    assert f(2) == 4\ndef b():\n    a()": "nobody calls it",
+    "try:\n    assert f(2) == 4\nexcept:\n    pass": "swallowed",
+    "try:\n    assert f(2) == 4\nexcept Exception as e:\n    print(e)": "swallowed",
+    "try:\n    assert f(2) == 4\nexcept AssertionError:\n    print('wrong')": "swallowed",
+    "try:\n    assert f(2) == 4\nexcept (ValueError, AssertionError):\n    ok = False": "swallowed",
+    "try:\n    try:\n        assert f(2) == 4\n    except ValueError:\n        pass\nexcept Exception:\n    pass": "swallowed",
+    "try:\n    f(-1)\n    assert False\nexcept Exception:\n    pass": "swallow",
+    "try:\n    f(-1)\n    raise AssertionError('no error')\nexcept BaseException:\n    pass": "swallow",
+    "for x in [2, 3]:\n    try:\n        assert f(x) == 2 * x\n    except Exception:\n        continue": "swallowed",
+    "def check():\n    assert f(2) == 4\ntry:\n    check()\nexcept Exception:\n    pass": "asserts nothing",
+    "from contextlib import suppress\nwith suppress(Exception):\n    assert f(2) == 4": "swallows",
+    "import contextlib\nwith contextlib.suppress(AssertionError): assert f(2) == 4": "swallows",
+    "import sys\nsys.exit()\nassert f(2) == 4": "ends the program",
+    "raise SystemExit\nassert f(2) == 4": "ends the program",
+    "import os\nos._exit(0)\nassert f(2) == 4": "ends the program",
+    "import sys\nsys.exit(0)\nassert f(2) == 4": "ends the program",
+    "for x in []:\n    assert f(x) == 4": "has nothing to go over",
+}
+MAIN_ONLY = {
+    'if __name__ == "__main__":\n    assert f(2) == 4': "__main__",
+    'if "__main__" == __name__:\n    assert f(2) == 4': "__main__",
+    'def check():\n    assert f(2) == 4\nif __name__ == "__main__":\n    check()': "__main__",
+}
+NO_PYTHON = {
+    "assert f(2) = 4": "line 1: 'assert f(2) = 4'",
+    "x = 1\nassert f(2 == 4": "line 2: 'assert f(2 == 4'",
+    "Input: 2\nExpected output: 4": "it is no Python",
+    '{"a": true}\n{"a": false}\n{': "it is no Python",
+    "return f(2) == 4": "'return' outside function",
+    "assert f(2) == 4\n  assert f(3) == 6": "unexpected indent",
+    "assert f(2) == 4\0": "null bytes",
+    "assert f('\ud800') == 4": "lone surrogate",
+    "break": "outside loop",
+    "(" * 3000: "nested",
+}
+CHECKS = {
+    # A source that checks → whether it may check nothing, so that it is marked. Plain Python passes the right code alone.
+    "assert f(2) == 4": False,
+    'assert f(2) == 4, "wrong"': False,
+    "assert (f(2) == 4), 'wrong'": False,
+    "def check(candidate):\n    assert candidate(2) == 4\ncheck(f)": False,
+    "def check(c):\n    for a, b in [(2, 4), (3, 6)]:\n        assert c(a) == b\ncheck(f)": False,
+    "def check(c):\n    for a, b in CASES:\n        assert c(a) == b\nCASES = [(2, 4)]\ncheck(f)": True,
+    "for x in range(2, 4):\n    assert f(x) == 2 * x": True,
+    "for x in [2, 3]: assert f(x) == 2 * x": False,
+    "if f(2) != 4:\n    raise ValueError('wrong')": False,
+    "if f(2) != 4:\n    exit(1)": False,
+    "import sys\nif f(2) == 4:\n    pass\nelse:\n    sys.exit('wrong')": False,
+    "f(2) == 4 or 1 / 0\nassert f(3) == 6": False,
+    "f(2) == 4 or exit(1)": False,
+    "def fail(text):\n    raise AssertionError(text)\nif f(2) != 4: fail('wrong')": False,
+    "for x in (2, 3):\n    if f(x) != 2 * x:\n        raise AssertionError(x)": False,
+    "for x in sorted({2, 3}):\n    if x > 1:\n        assert f(x) == 2 * x": True,
+    "if callable(f):\n    assert f(2) == 4": True,
+    "if False:\n    pass\nelif True:\n    assert f(2) == 4": False,
+    "try:\n    assert f(2) == 4\nexcept AssertionError:\n    raise": True,
+    "try:\n    assert f(2) == 4\nexcept Exception as e:\n    exit(1)": True,
+    "try:\n    ok = f(2) == 4\nexcept Exception:\n    ok = False\nassert ok": False,
+    "try:\n    pass\nfinally:\n    assert f(2) == 4": False,
+    "try:\n    x = f(2)\nexcept ValueError:\n    pass\nelse:\n    assert x == 4": True,
+    "try:\n    f(-1)\n    assert False, 'no error'\nexcept ValueError:\n    pass": False,
+    "try:\n    f(-1)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError('no error')": False,
+    "while True:\n    assert f(2) == 4\n    break": True,
+    "with open('/dev/null'):\n    assert f(2) == 4": False,
+    "def checks():\n    yield f(2) == 4\nassert all(checks())": False,
+    "def check(x):\n    assert f(x) == 2 * x\nlist(map(check, [2, 3]))": True,
+    "def check(x):\n    assert f(x) == 2 * x\n[check(x) for x in [2, 3]]": True,
+    "def check(x):\n    assert f(x) == 2 * x\nx = check(2)": True,
+    "async def check():\n    assert f(2) == 4\nimport asyncio\nasyncio.run(check())": True,
+    "class Checks:\n    def run(self):\n        assert f(2) == 4\nChecks().run()": True,
+    "class Checks:\n    assert f(2) == 4": False,
+    "def check():\n    assert f(2) == 4\nfor name in list(globals()):\n    if name == 'check': globals()[name]()": True,
+    "match f(2):\n    case 4: pass\n    case _: raise AssertionError": False,
+    "from unittest import TestCase\nTestCase().assertEqual(f(2), 4)": False,
+    "import unittest\nunittest.TestCase().assertRaises(ValueError, f, -1)": False,
+    "import unittest\nwith unittest.TestCase().assertRaises(ValueError):\n    f(-1)": False,
+    "exec('assert f(2) == 4')": False,
+    "assert f(2) == 4\nexit()": False,
+    "import sys\nassert f(2) == 4; sys.exit(0)\nassert False": False,
+    "\ufeffassert f(2) == 4": False,
+}
+EMPTY = [
+    # What checks is there, and no run of it comes there: `not_run`. Plain Python passes both codes.
+    "for x in list():\n    assert f(x) == 4",
+    "import json\nfor x in json.loads('[]'):\n    if f(x) != 4:\n        raise ValueError(x)",
+    "if len('abc') == 2:\n    assert f(2) == 4",
+    "def check(cases):\n    for x in cases:\n        assert f(x) == 4\ncheck([])",
+    "def check(x):\n    assert f(x) == 4\nlist(map(check, []))",
+    "def check(x):\n    assert f(x) == 4\nchecks = [check]",
+    "def check(x):\n    assert f(x) == 4\nmap(check, [2])",
+    "def check(x):\n    if x: return\n    assert f(x) == 4\ncheck(1)",
+    "import random\nrandom.seed(0)\nfor x in dict():\n    assert f(x) == 4",
+    "class Checks:\n    def run(self):\n        assert f(2) == 4\nChecks()",
+    "try:\n    int('x')\n    assert f(2) == 4\nexcept ValueError:\n    pass",
+    "while len('') > 1:\n    assert f(2) == 4",
+    "async def check():\n    assert f(2) == 4\nfound = check()\nfound.close()",
+]
+
+
+def sources(*tables: object) -> list[str]:
+    return [source for table in tables for source in table]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("source", sources(NOTHING, UNREACHED))
+def test_what_checks_nothing_is_refused_with_the_reason(source: str, tmp_path: Path) -> None:
+    told = look(source)
+    assert told.kind == "nothing"
+    assert (NOTHING | UNREACHED)[source] in told.why_nothing
+    code = "def check(x): pass\n" + WRONG if "lambda: check" in source else WRONG
+    assert plain("python", code, source, tmp_path) == "passed"
+
+
+@pytest.mark.parametrize("source", MAIN_ONLY)
+def test_what_only_a_main_program_would_check_is_refused(source: str, tmp_path: Path) -> None:
+    told = look(source)
+    assert told.kind == "nothing" and MAIN_ONLY[source] in told.why_nothing
+    assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["passed", "failed"]
+
+
+@pytest.mark.parametrize("source", NO_PYTHON, ids=range(len(NO_PYTHON)))
+def test_what_is_no_python_is_refused_with_its_line(source: str, tmp_path: Path) -> None:
+    told = look(source)
+    assert told.kind == "nothing"
+    assert NO_PYTHON[source] in told.why_nothing
+    assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("source", CHECKS)
+def test_what_checks_gives_the_verdict_of_plain_python(source: str, tmp_path: Path) -> None:
+    told = look(source)
+    assert (told.kind, told.counts_checks) == ("statements", CHECKS[source]), told
+    if "import" not in source and "exit" not in source:
+        assert [plain("python", code, source.lstrip("\ufeff"), tmp_path) for code in (RIGHT, WRONG)] == ["passed", "failed"]
+    right, wrong = (here(code, source, tmp_path) for code in (RIGHT, WRONG))
+    assert right == "passed"
+    assert wrong.startswith(("failed", "ended_early"))
+
+
+@pytest.mark.parametrize("source", EMPTY)
+def test_a_run_that_reaches_no_check_has_not_run(source: str, tmp_path: Path) -> None:
+    assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["passed", "passed"]
+    assert [here(code, source, tmp_path) for code in (RIGHT, WRONG)] == ["not_run", "not_run"]
