@@ -1,0 +1,97 @@
+"""CodeContests of DeepMind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from aviato.languages import ALIASES, RECIPES
+from aviato.rl.datasets.file_programs import file_problem
+from aviato.rl.datasets.printed import printed_text
+from aviato.rl.datasets.rows import Problem, Row, items, mapping, pairs, refused, text
+from aviato.rl.judges import differs, expected_of
+from aviato.rl.task import ProgramCase, Task
+
+_SCHEMA = "code_contests"
+DEFAULT_TIMEOUT_SECONDS = 10.0
+"""Of a test of a row without `time_limit`, as its harness has it."""
+TOLERANCE = 1e-5
+_TESTS = ("public_tests", "private_tests", "generated_tests")
+
+
+def code_contests(row: Row, code: str | None = None, language: str = "python") -> Task:
+    """A row of `deepmind/code_contests`: all its tests, within the row's time and memory.
+
+    What is printed is compared as its harness does: word by word, in any case, numbers within 0.00001. How the program ended is
+    not looked at.
+
+    Args:
+        row: with `public_tests`, `private_tests`, `generated_tests`, `time_limit` and `memory_limit_bytes`.
+        code: of the answer.
+        language: of the code, a name of `aviato.languages.RECIPES`.
+
+    Raises:
+        AviatoValidationError: a row without tests, or with inputs and outputs of different numbers.
+    """
+    return problem(row, language).with_code(code)
+
+
+def problem(row: Row, language: str = "python") -> Problem:
+    """What the row asks for."""
+    found = [pair for name in _TESTS for pair in _tests(name, row.get(name))]
+    if not found:
+        raise refused(_SCHEMA, "private_tests", "it has no tests")
+    language = ALIASES.get(language.lower(), language.lower())
+    if language not in RECIPES:
+        raise refused(_SCHEMA, "language", f"the language is {language!r}, and not one of {', '.join(sorted(RECIPES))}")
+    limit = _seconds(row.get("time_limit"))
+    read, written = text(_SCHEMA, row, "input_file", blank=True), text(_SCHEMA, row, "output_file", blank=True)
+    memory = row.get("memory_limit_bytes") or None
+    cases = [
+        ProgramCase(
+            str(given),
+            str(output),
+            files={read: str(given).encode()} if read else {},
+            judge=same_words,
+            returncode=None,
+            memory_limit_bytes=None if memory is None else int(memory),
+        )
+        for given, output in found
+    ]
+    task = Task(tests=cases, language=language, case_timeout_seconds=limit, timeout_seconds=limit * len(cases) + 60.0)
+    return file_problem(_SCHEMA, task, written) if written else Problem(task)
+
+
+def same_words(case: Any, actual: Any) -> bool | str:
+    """Word by word, whatever their case; words that are numbers may differ by less than 0.00001."""
+    found, wanted = printed_text(actual).lower().split(), printed_text(expected_of(case)).lower().split()
+    same = len(found) == len(wanted) and all(map(_same_word, found, wanted))
+    return same or differs(actual, expected_of(case))
+
+
+def _same_word(found: str, wanted: str) -> bool:
+    if found == wanted:
+        return True
+    try:
+        left, right = float(found), float(wanted)
+    except ValueError:
+        return False
+    return "_" not in found and isfinite(left) and isfinite(right) and abs(left - right) < TOLERANCE
+
+
+def _tests(name: str, value: Any) -> list[tuple[Any, Any]]:
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        if not any(map(items, value.values())):
+            return []
+        return pairs(_SCHEMA, value.get("input"), value.get("output"))
+    found = [mapping(_SCHEMA, name, test) for test in items(value) or []]
+    return [(test.get("input", ""), test.get("output", "")) for test in found]
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, Mapping):
+        value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
+    return float(value) if isinstance(value, (int, float)) and value > 0 else DEFAULT_TIMEOUT_SECONDS
