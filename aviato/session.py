@@ -278,14 +278,16 @@ class Session:
     def log_metrics(self, step: int | None = None, reset: bool = True) -> bool:
         """Log the metrics as a row of the active W&B run, with `aviato/step` as their axis; no network of its own.
 
-        No row is lost whatever else logs into the run. What is logged twice at one step is added up in one row.
+        The run is not moved on by it, so nobody's row is lost, whoever logs there and in whatever order. The row goes out with
+        the next one that the trainer logs. Until then rows of other steps wait: one is taken at each later call that finds that
+        the run has moved on, and the rest when the run ends. What is logged at a step whose row still waits is added up in it.
 
         Args:
-            step: of the training run; None is where the W&B run stands.
+            step: of the training run, in any order. None is that of the last row if it is not out yet, else the run's own.
             reset: begin to count anew, if they were logged.
 
         Returns:
-            Whether they were logged; without an active run they are kept.
+            Whether a run took them or a row waits for it; without an active run they are kept.
 
         Raises:
             TypeError: a step that is no whole number.
