@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside import program
+from aviato.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,19 +38,35 @@ OUTPUT_BYTES = 64 << 10
 
 
 class Case(NamedTuple):
-    """Source to be run after the code under test, or in its place.
+    """Source to be run after the code under test, or a call of one of its functions.
 
     Attributes:
-        source: of the case.
+        source: of the case; empty for a call.
         name: what its traceback calls it.
         timeout_seconds: its limit, None for none.
-        as_main: whether the code is to take itself for the program.
+        counts: whether the source marks each check that it reaches; without any mark it has not checked anything.
+        collect: whose tests it defines that are to be run after it, `pytest` or `unittest`; empty for none.
+        left_out: names of such tests that it runs itself.
+        call: the function that is called; its value is reported.
+        args, kwargs: with what, as `inside.packing.pack` gives them.
     """
 
     source: str
     name: str
     timeout_seconds: float | None = None
-    as_main: bool = False
+    counts: bool = False
+    collect: str = ""
+    left_out: tuple[str, ...] = ()
+    call: str = ""
+    args: Any = None
+    kwargs: Any = None
+
+    def told(self) -> dict[str, Any]:
+        """What the program inside is told of it."""
+        if self.call:
+            return {"name": self.name, "call": self.call, "args": self.args, "kwargs": self.kwargs}
+        texts = {"name": self.name, "source": encode(self.source)}
+        return {**texts, "counts": self.counts, "collect": self.collect, "left_out": self.left_out}
 
 
 class Command(NamedTuple):
@@ -70,6 +87,7 @@ def command(
     code: str,
     cases: Sequence[Case],
     *,
+    prelude: str = "",
     python: str = "python3",
     packages_later: bool = False,
     output_bytes: int = OUTPUT_BYTES,
@@ -78,18 +96,29 @@ def command(
     """What runs code against cases.
 
     Args:
-        code: under test.
+        code: under test, the module `solution`; without any, cases run by themselves.
         cases: at least one.
+        prelude: source that runs before the code.
         python: the interpreter.
         packages_later: look for installed packages when one is asked for, and not at the start.
         output_bytes: what is kept of each stream of a case.
-        reports: whether cases have `__aviato_report__`, which says something of a part of them.
+        reports: whether cases have `__aviato_report__`, which says something of a part of them; calls need it.
     """
     token = secrets.token_hex(TOKEN_BYTES)
-    told = [{"source": case.source, "name": case.name, "as_main": case.as_main} for case in cases]
-    timed = any(case.timeout_seconds is not None for case in cases)
-    payload = ascii({"token": token, "code": code, "cases": told, "reports": reports, "timed": timed}).encode()
-    compiled, source = cases_program()
+    calls = any(case.call for case in cases)
+    told = {
+        "token": token,
+        "code": encode(code),
+        "file": bool(code),
+        "prelude": encode(prelude),
+        "cases": [case.told() for case in cases],
+        "collect": encode(program("collect")) if any(case.collect for case in cases) else b"",
+        "reports": reports,
+        "calls": calls,
+        "timed": any(case.timeout_seconds is not None for case in cases),
+    }
+    payload = ascii(told).encode()
+    compiled, source = cases_program(calls)
     ends = b"%8d%8d" % (20 + len(compiled), 20 + len(compiled) + len(source))
     given = b"".join((importlib.util.MAGIC_NUMBER, ends, compiled, source, payload))
     asked = {
@@ -102,9 +131,13 @@ def command(
 
 
 @functools.cache
-def cases_program() -> tuple[bytes, bytes]:
-    """The program that runs inside, compiled for Pythons of this version, and its source, compressed, for others."""
-    source = program("late", "cases").encode()
+def cases_program(calls: bool = False) -> tuple[bytes, bytes]:
+    """The program that runs inside, compiled for Pythons of this version, and its source, compressed, for others.
+
+    Args:
+        calls: whether some cases are calls.
+    """
+    source = program("late", *(("packing", "calls") if calls else ()), "cases").encode()
     return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), zlib.compress(source)
 
 

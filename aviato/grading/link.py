@@ -118,7 +118,7 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
     check_linkable(await grader.wait_running())
     calls, answers = Forwarded(), Forwarded()
     relay = Execution(grader, _command("relay", SOCKET_PATH), calls, Dropped())
-    host = Execution(solution, _command("host", directory, "crossing"), answers, Dropped())
+    host = Execution(solution, _command("host", directory, "packing", "crossing"), answers, Dropped())
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[AviatoError] = loop.create_future()
     commands = [loop.create_task(relay.run()), loop.create_task(host.run())]

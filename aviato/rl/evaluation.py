@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.infrastructure import retried
-from aviato.rl.grading import grade_command, grade_in_process
+from aviato.rl.blame import Blame
+from aviato.rl.grading import grade_command
+from aviato.rl.in_process import grade_calls, grade_in_process
 from aviato.rl.outcome import Outcome, Verdict
+from aviato.rl.programs import grade_programs
 from aviato.rl.separation import grade_separate
 from aviato.rl.task import Task
 from aviato.session import Session
 from aviato.waiting import as_completed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from typing import Unpack
 
     from aviato.sandbox_config import SandboxConfig, SandboxOptions
@@ -152,6 +156,7 @@ class _Run:
         self._slots = asyncio.Semaphore(max_concurrency)
         self._progress = progress
         self._config = config
+        self._blame = Blame(self._fresh, f"{config.connection} {(config.create or {}).get('image')}")
 
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
@@ -198,27 +203,36 @@ class _Run:
             return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
 
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
-        if task.grading == "separate":
-            return await self._attempt_separately(task, attempts)
         limit = task.timeout_seconds or self._timeout_seconds
-        grade = grade_in_process if task.command is None else grade_command
-        if task.files:
+        if task.kind == "test" and task.grading == "separate":
+            return await self._blame.settled(task, await self._attempt_separately(task, limit, attempts), attempts)
+        if task.kind == "program":
+            found = await grade_programs(self._fresh, task, limit, attempts)
+        else:
+            grade = {"command": grade_command, "call": grade_calls, "test": grade_in_process}[task.kind]
+            async with self._fresh(task.files) as state:
+                found = await grade(state, task, limit, attempts)
+        return await self._blame.settled(task, found, attempts)
+
+    @asynccontextmanager
+    async def _fresh(self, files: Mapping[str, bytes] | None = None) -> AsyncIterator[SandboxState]:
+        """A sandbox for one command, which starts it where there are no files."""
+        if files:
             sandbox = self._session._sandbox(self._config)
             state = sandbox._state
         else:
-            # Its one command starts it.
             state = self._session._state(self._config, start=False)
         try:
-            for path, content in task.files.items():
+            for path, content in (files or {}).items():
                 await sandbox.write_file(path, content)
-            return await grade(state, task, limit, attempts)
+            yield state
         finally:
             let_go(self._session, state)
 
-    async def _attempt_separately(self, task: Task, attempts: int) -> Outcome:
+    async def _attempt_separately(self, task: Task, limit: float, attempts: int) -> Outcome:
         grader, solution = (self._session._sandbox(self._config, start=False) for _ in range(2))
         try:
-            return await grade_separate(grader, solution, task, task.timeout_seconds or self._timeout_seconds, attempts)
+            return await grade_separate(grader, solution, task, limit, attempts)
         finally:
             let_go(self._session, grader._state)
             let_go(self._session, solution._state)

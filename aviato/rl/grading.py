@@ -1,112 +1,130 @@
-"""How one item is run in a sandbox and how its verdict is read."""
+"""How one item is run in a sandbox and how its verdict is read: what all kinds of tasks share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
-from aviato.grading import driver
+from aviato.exceptions import SandboxCommandTimeoutError, SandboxError, SandboxExecutionError
 from aviato.one_command import run_only
+from aviato.results import CaseStatus
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.rl.task import Task, TestCase
+from aviato.text import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
     from aviato.results import ProcessResult
+    from aviato.rl.task import Task
     from aviato.sandbox_state import SandboxState
+
+    class Fresh(Protocol):
+        """Gives sandboxes of one kind."""
+
+        def __call__(self, files: Mapping[str, bytes] | None = None) -> AbstractAsyncContextManager[SandboxState]:
+            """A new one with these files, for one command; it ends with the context."""
+
+
+STATUSES = {
+    "passed": CaseStatus.PASSED,
+    "timed_out": CaseStatus.TIMED_OUT,
+    "out_of_memory": CaseStatus.OUT_OF_MEMORY,
+    "skipped": CaseStatus.SKIPPED,
+    "not_checked": CaseStatus.NOT_RUN,
+    "not_run": CaseStatus.NOT_RUN,
+    "not_compiled": CaseStatus.ERROR,
+}
+"""By reasons; any other is `failed`."""
+NOT_STARTED = (126, 127)
+LONGEST_ARGUMENT_BYTES = 128 << 10
+MOST_ARGUMENTS_BYTES = 1 << 20
+"""Less than any Linux takes, beside an environment."""
 
 
 async def grade_command(state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """A command passes by its returncode."""
     assert task.command is not None
+    unusable = unusable_command(task.command)
+    if unusable is not None:
+        return unusable
     stdin = task.stdin if task.stdin is not None else False
     try:
         result = await run_only(state, task.command, stdin=stdin, timeout_seconds=timeout_seconds)
     except SandboxError as error:
-        return _of_error(error, (), "command", attempts)
+        return of_error(error, (), "command", attempts)
     verdict, message = Verdict.PASSED, ""
     if result.oom_killed:
         verdict, message = Verdict.OUT_OF_MEMORY, "killed at the memory limit"
     elif result.returncode != 0:
         verdict, message = Verdict.FAILED, f"returncode {result.returncode}"
-    return _outcome(verdict, message, (), result, "command", attempts)
+    return outcome(verdict, message, (), result, "command", attempts)
 
 
-async def grade_in_process(state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
-    """Code passes if each of its cases has written its own record; without cases, if it runs to its end."""
-    cases = [case for case in task.tests if isinstance(case, TestCase)]
-    names = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)] or ["runs"]
-    limit = task.case_timeout_seconds
-    told = [driver.Case("", names[0], limit, as_main=True)]
-    if cases:
-        told = [driver.Case(case.source, name, case.timeout_seconds or limit) for case, name in zip(cases, names, strict=True)]
-    command, given, asked = driver.command(task.code or "", told, packages_later=True)
-    most = driver.MAX_OUTPUT_BYTES
-    try:
-        result = await run_only(
-            state, command, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most, cases=asked
+def unusable_command(command: Sequence[str]) -> Outcome | None:
+    """The outcome of a command that no system can start, whoever wrote its words; None for any other."""
+    sizes = [len(encode(word)) + 1 for word in command]
+    if max(sizes) > LONGEST_ARGUMENT_BYTES or sum(sizes) > MOST_ARGUMENTS_BYTES:
+        return grader_failed(
+            f"the command has {sum(sizes)} bytes; a system takes {MOST_ARGUMENTS_BYTES} in all and {LONGEST_ARGUMENT_BYTES} "
+            "a word: give what is long as stdin or as a file"
         )
-    except SandboxCommandTimeoutError as error:
-        assert error.exec_result is not None
-        found, _ = _records(error.exec_result, names)
-        message = f"ran longer than {timeout_seconds:g} s"
-        return _outcome(Verdict.TIMED_OUT, message, _filled(found, names), error.exec_result, "in_process", attempts)
-    except SandboxError as error:
-        return _of_error(error, _filled([], names), "in_process", attempts)
-    found, whole = _records(result, names)
-    done = _filled(found, names)
-    verdict, message = _verdict(done, whole, result)
-    return _outcome(verdict, message, done, result, "in_process", attempts)
+    if any("\0" in word for word in command):
+        return Outcome(verdict=Verdict.FAILED, message="a word of the command has a NUL in it, so that it cannot be started")
+    return None
 
 
-def _records(result: ProcessResult, names: list[str]) -> tuple[list[CaseOutcome], bool]:
-    """The outcomes of the cases that have a record, and whether the last line came after all of them."""
-    found, whole = driver.records(result.stdout_bytes)
-    return [_case(name, record) for name, record in zip(names, found, strict=False)], whole
+def case_of(name: str, reason: str, message: str = "", **rest: object) -> CaseOutcome:
+    """The outcome of a case by its reason."""
+    status = STATUSES.get(reason, CaseStatus.FAILED)
+    return CaseOutcome(name=name, passed=reason == "passed", reason=reason, message=message, status=status, **rest)  # type: ignore[arg-type]
 
 
-def _case(name: str, record: dict[str, Any]) -> CaseOutcome:
-    return CaseOutcome(
-        name=name,
-        passed=record.get("passed") is True,
-        reason=str(record.get("reason", "")),
-        message=str(record.get("message", "")),
-        traceback=str(record.get("traceback", "")),
-        duration_seconds=float(record.get("duration_seconds", 0.0)),
-        stdout=str(record.get("stdout", "")),
-        stderr=str(record.get("stderr", "")),
-    )
+def not_run(names: Sequence[str]) -> tuple[CaseOutcome, ...]:
+    """Outcomes of cases that did not begin."""
+    return tuple(case_of(name, "not_run", "not run") for name in names)
 
 
-def _filled(found: list[CaseOutcome], names: list[str]) -> tuple[CaseOutcome, ...]:
-    missing = [CaseOutcome(name=name, passed=False, reason="not_run", message="not run") for name in names[len(found) :]]
-    return (*found, *missing)
-
-
-def _verdict(cases: tuple[CaseOutcome, ...], whole: bool, result: ProcessResult) -> tuple[Verdict, str]:
+def verdict_of(cases: Sequence[CaseOutcome], result: ProcessResult) -> tuple[Verdict, str]:
+    """The verdict, and one line on why."""
     if result.oom_killed:
         return Verdict.OUT_OF_MEMORY, "killed at the memory limit"
     first = next((case for case in cases if not case.passed), None)
-    if first is not None:
-        verdict = {"timed_out": Verdict.TIMED_OUT, "out_of_memory": Verdict.OUT_OF_MEMORY}.get(first.reason, Verdict.FAILED)
-        return verdict, f"{first.name}: {first.message}"
-    if not whole:
-        return Verdict.FAILED, f"the last record is missing (returncode {result.returncode})"
-    return Verdict.PASSED, ""
+    if first is None:
+        return Verdict.PASSED, ""
+    verdict = {CaseStatus.TIMED_OUT: Verdict.TIMED_OUT, CaseStatus.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY}
+    return verdict.get(first.status, Verdict.FAILED), f"{first.name}: {first.message}"
 
 
-def _of_error(error: SandboxError, cases: tuple[CaseOutcome, ...], mode: str, attempts: int) -> Outcome:
+def too_late(
+    done: tuple[CaseOutcome, ...], names: Sequence[str], result: ProcessResult, seconds: float, mode: str, attempts: int
+) -> Outcome:
+    """Of an item that ran longer than it may: the case that was under way is the one that timed out."""
+    message = f"ran longer than {seconds:g} s"
+    left = names[len(done) :]
+    cases = (*done, *(case_of(name, "timed_out", message) for name in left[:1]), *not_run(left[1:]))
+    return outcome(Verdict.TIMED_OUT, message, cases, result, mode, attempts)
+
+
+def of_error(error: SandboxError, cases: tuple[CaseOutcome, ...], mode: str, attempts: int) -> Outcome:
     """A failure that the code may have brought about is its verdict; any other is raised, to be tried again."""
     if error.is_infrastructure or not error.started:
         raise error
     result = getattr(error, "exec_result", None)
     timed_out = isinstance(error, SandboxCommandTimeoutError)
     verdict = Verdict.TIMED_OUT if timed_out else Verdict.FAILED
-    return _outcome(verdict, str(error), cases, result, mode, attempts)
+    return outcome(verdict, str(error), cases, result, mode, attempts)
 
 
-def _outcome(
+def grader_failed(message: str, result: ProcessResult | None = None, attempts: int = 1) -> Outcome:
+    """The outcome where what decides cannot run, whatever the code is: that is no verdict on it."""
+    error = SandboxExecutionError(message, exec_result=result, reason="grader_failed", is_infrastructure=True, retryable=False)
+    return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, result=result, attempts=attempts)
+
+
+def outcome(
     verdict: Verdict, message: str, cases: tuple[CaseOutcome, ...], result: ProcessResult | None, mode: str, attempts: int
 ) -> Outcome:
+    """An outcome with what its command tells."""
     return Outcome(
         verdict=verdict,
         message=message,

@@ -13,8 +13,10 @@ from aviato.exceptions import AviatoValidationError
 from aviato.grading.inside import program
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, together
-from aviato.rl.grading import grade_in_process
+from aviato.rl.grading import grader_failed
+from aviato.rl.in_process import grade_in_process
 from aviato.rl.task import TestCase
+from aviato.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +33,7 @@ async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout
     """The tests run in the one sandbox and the code in the other; arguments and values cross as data."""
     await together([lambda: grader, lambda: solution])
     check_linkable(await grader._state.handle().wait_running())
-    code = (task.code or "").encode(errors="surrogatepass")
+    code = encode(task.code or "")
     for path, content in task.files.items():
         await grader.write_file(path, content)
         await solution.write_file(path, content)
@@ -45,8 +47,10 @@ async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout
         if broken.done():
             raise broken.result()
     for case in outcome.cases:
-        if case.message.startswith("NotSeparable: "):
-            raise _refused(case.name, case.message.partition(": ")[2])
+        # Said by the grader's own process, in which no code of the solution is.
+        if case.reason == "not_separable":
+            why = f"{case.name} cannot be graded with grading='separate': {case.message.partition(': ')[2]}"
+            return grader_failed(why, outcome.result, attempts)
     return replace(outcome, grading_mode="separate")
 
 
@@ -131,7 +135,7 @@ def _check_uses(label: str, tree: ast.Module, names: Iterable[str]) -> None:
 
 def _stand_ins(names: list[str]) -> str:
     """Source that defines names whose calls run in the solution's sandbox."""
-    source = program("crossing", "standin")
+    source = program("packing", "crossing", "standin")
     lines = [f"_aviato = {{'__name__': 'aviato_solution'}}\nexec(compile({source!r}, 'aviato_solution', 'exec'), _aviato)"]
     lines += [f"{name} = _aviato['Remote']({CODE_PATH!r}, {name!r})" for name in names]
     return "\n".join([*lines, "del _aviato"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -9,9 +10,11 @@ from typing import Any, TypeAlias
 
 from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
+from aviato.grading.inside.packing import pack
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl import judges
 from aviato.rl.judges import Checker, Judge, check_judge
+from aviato.rl.test_source import TestSource, look
 
 LARGEST_EXPECTED_BYTES = 64 << 20
 """Of what one program is expected to print."""
@@ -111,6 +114,8 @@ class CallCase:
     name: str | None = None
     timeout_seconds: float | None = None
     memory_limit_bytes: int | None = None
+    packed: tuple[Any, Any] = field(init=False, repr=False, compare=False, default=(None, None))
+    """`args` and `kwargs` as they cross."""
 
     def __post_init__(self) -> None:
         parts = self.function.split(".") if isinstance(self.function, str) else []
@@ -122,6 +127,7 @@ class CallCase:
         check_judge(self.judge)
         if isinstance(self.judge, Checker):
             raise _wrong("judge", "a checker compares what programs print; for a call give a callable (case, actual)")
+        object.__setattr__(self, "packed", (_packed("args", list(self.args)), _packed("kwargs", dict(self.kwargs))))
         _check_common(self)
 
     @classmethod
@@ -154,7 +160,8 @@ class Task:
         expected_output: what the code as a program has to print: with `stdin` a short way to write one `ProgramCase`.
         files: path → content, written before; Python files among them can be imported.
         language: of the code, by the names of `aviato.languages.RECIPES`; all but Python take program cases alone.
-        prelude: Python source, such as imports, that runs before the code, in its names; for test and call cases.
+        prelude: Python source, such as imports, that runs before the code, in its names; for calls, and for test cases in one
+            process with it.
         timeout_seconds: of the whole item, counted from its start inside; None is that of `evaluate`.
         case_timeout_seconds: of each case.
         stop_at_first_failure: leave out the cases after one that ended badly: where only all of them together count.
@@ -177,6 +184,8 @@ class Task:
     stop_at_first_failure: bool = False
     grading: str = "in_process"
     code_names: Sequence[str] = ()
+    looks: tuple[TestSource, ...] = field(init=False, repr=False, compare=False, default=())
+    """What each test case can check."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tests, (str, TestCase, ProgramCase, CallCase)):
@@ -188,13 +197,14 @@ class Task:
         object.__setattr__(self, "tests", cases)
         self._check_kind()
         self._check_language()
+        object.__setattr__(self, "code_names", checks.texts("code_names", self.code_names))
+        self._check_tests()
         for name in ("timeout_seconds", "case_timeout_seconds"):
             if (value := getattr(self, name)) is not None:
                 checks.seconds(name, value)
-        object.__setattr__(self, "code_names", checks.texts("code_names", self.code_names))
         if self.grading not in MODES:
             raise _wrong("grading", f"grading must be 'in_process' or 'separate', got {self.grading!r}")
-        if self.grading == "separate" and self.kind != "program" and self.kind != "call":
+        if self.grading == "separate" and self.kind != "call" and not (self.tests and self.kind == "program"):
             self._check_separable()
 
     @property
@@ -243,18 +253,37 @@ class Task:
         object.__setattr__(self, "language", language)
         if language != "python" and self.kind in ("test", "call"):
             raise _wrong("language", f"code in {language} takes program cases; test and call cases are for Python")
-        if self.prelude and (self.kind not in ("test", "call")):
-            raise _wrong("prelude", "prelude is for test and call cases; a program has its imports in its code")
+        if self.prelude and (self.kind not in ("test", "call") or self.grading == "separate"):
+            raise _wrong("prelude", "prelude is for calls, and for test cases with grading='in_process'")
         file = "solution.py" if self.kind in ("test", "call") else RECIPES[language].file
         if self.command is None and file in self.files:
             raise _wrong("files", f"{file!r} is the file of the code itself")
 
+    def _check_tests(self) -> None:
+        """Refuse tests that can check nothing: the code would pass, whatever it is."""
+        looks = []
+        for case, name in zip(self.cases, self.case_names, strict=True):
+            if isinstance(case, TestCase):
+                found = looked_at(case.source, self.code_names)
+                if found.kind == "nothing":
+                    raise _wrong("tests", f"{name} can check nothing: {found.why_nothing}")
+                looks.append(found)
+        object.__setattr__(self, "looks", tuple(looks))
+
     def _check_separable(self) -> None:
         from aviato.rl.separation import code_names
 
+        if self.kind == "program" and self.expected_output is not None:
+            return
         if self.command is not None:
             raise _wrong("grading", "grading='separate' is for code with tests; a command decides by its returncode")
         code_names(self)
+
+
+@functools.lru_cache(maxsize=4096)
+def looked_at(source: str, code_names: tuple[str, ...]) -> TestSource:
+    """What a test source can check; a training step has the same source many times."""
+    return look(source, code_names=code_names)
 
 
 def command_words(command: Any) -> tuple[str, ...]:
@@ -272,6 +301,16 @@ def command_words(command: Any) -> tuple[str, ...]:
     if not found:
         raise _wrong("command", "command must have a program")
     return found
+
+
+def _packed(name: str, value: Any) -> Any:
+    def refuse(item: Any) -> Any:
+        raise _wrong(name, f"{name} holds a {type(item).__name__}; only data crosses: numbers, text, bytes, lists, sets, dicts")
+
+    try:
+        return pack(value, refuse)
+    except ValueError as error:
+        raise error if isinstance(error, AviatoValidationError) else _wrong(name, f"{name}: {error}") from None
 
 
 def _check_common(case: Case) -> None:

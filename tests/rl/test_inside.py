@@ -50,6 +50,7 @@ def follow(command: driver.Command, first: int = 0) -> Told:
             stdout=kept[1],
             stderr=kept[2],
             pass_fds=fds,
+            cwd=stack.enter_context(tempfile.TemporaryDirectory()),
         )
         stack.callback(child.wait)
         stack.callback(child.kill)
@@ -212,7 +213,7 @@ except ModuleNotFoundError as error:
 import importlib.metadata, subprocess, late_package
 assert late_package.VALUE == "found" and importlib.metadata.version("late_package") == "1.5"
 assert sys.prefix == {prefix!r}
-asked = "import late_package, sys; sys.exit(not sys.flags.isolated)"
+asked = "import late_package, sys; sys.exit(sys.flags.isolated)"
 subprocess.run([sys.executable, *subprocess._args_from_interpreter_flags(), "-c", asked], check=True)
 """
 BY_METADATA = "import importlib.metadata\nassert importlib.metadata.version('late_package') == '1.5'\nimport late_package\n"

@@ -1,4 +1,4 @@
-"""Runs in a sandbox: code against its test cases, one after the other. The verdicts are made outside, from its records.
+"""Runs in a sandbox: code against its cases, one after the other. The verdicts are made outside, from its records.
 
 Sent to the sandbox's Python (3.8 or newer, standard library only); nothing of aviato is imported there. Process 1 of the
 sandbox starts it, tells it with which case to begin, reads what each prints and says when the next may begin
@@ -8,8 +8,9 @@ ends this process before has not passed.
 A case that fails spoils nothing for those after it: the code is run anew for them, in this process if all that is left of the
 case in it are modules, and else in another one.
 
-Imports are few and late, since Python's start is most of the time that a case takes, and installed packages are found later
-(`late.py`, which comes before this text). For the same reason what comes in is a Python literal.
+The code is the module `solution`, of a file of that name in the current directory, and tests run in its names. Imports are few
+and late, since Python's start is most of the time that a case takes, and installed packages are found later (`late.py`, which
+comes before this text). For the same reason what comes in is a Python literal.
 
 What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
 """
@@ -24,23 +25,50 @@ TYPE_CHECKING = False  # as type checkers take it, without the import of typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from aviato.grading.inside.calls import as_json, found, given
     from aviato.grading.inside.late import leave_packages_for_later
 
 RECORD, GO, REPORT = 3, 4, 5
 NO_HANG = 1
+FILE = "solution.py"
+OWN_FRAMES = 3
+"""Between the first frame of this process and that of the code."""
+CHECKED = "__aviato_checked__"
+REASONS: dict[Any, str] = {
+    "SkipTest": "skipped",
+    "Skipped": "skipped",
+    "skipped": "skipped",
+    "Failed": "assertion",
+    "NotSeparable": "not_separable",
+    "not_run": "not_checked",
+    "xfailed": "not_checked",
+}
+"""Of exceptions of the frameworks, by their names, and of what becomes of tests that are collected."""
 
 
 def main(literal: bytes) -> None:
     """Run what is told by a literal."""
     leave_packages_for_later()
-    payload = eval(literal.decode("ascii"))  # of our own making, before anything foreign runs
+    payload = eval(literal.decode("ascii"), {"nan": float("nan"), "inf": float("inf")})  # of our own making
     first = int(os.read(GO, 16))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
     for fd in (RECORD, GO, REPORT) if payload["reports"] else (RECORD, GO):
         os.set_inheritable(fd, False)
+    if payload["file"]:
+        be_in_a_directory(payload["code"])
     run(payload, first)
+
+
+def be_in_a_directory(code: bytes) -> None:
+    """Import what a program in the current directory would; tests and spawned processes import the code itself."""
+    sys.path[:0] = [os.getcwd(), *[part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]]
+    try:
+        with open(FILE, "wb") as file:
+            file.write(code)
+    except OSError:
+        pass  # A disk that is full, a directory that is read only: all but those works.
 
 
 def run(payload: dict[str, Any], first: int) -> None:
@@ -49,9 +77,11 @@ def run(payload: dict[str, Any], first: int) -> None:
     getpid, own = os.getpid, os.getpid()
     flush = (sys.stdout.flush, sys.stderr.flush)
     compile_, exec_, base = compile, exec, BaseException
-    token, code = payload["token"].encode(), payload["code"]
-    cases = [(case["source"], case["name"], case.get("as_main")) for case in payload["cases"][first:]]
-    sys.argv = ["solution.py"]
+    if payload["calls"]:
+        find, take, tell = found, given, as_json
+    token, code, prelude = payload["token"].encode(), payload["code"], payload["prelude"]
+    cases = payload["cases"][first:]
+    sys.argv = [FILE]
 
     waiting, state, depth = b"", surroundings(), sys.getrecursionlimit()
 
@@ -65,17 +95,40 @@ def run(payload: dict[str, Any], first: int) -> None:
         while data:
             data = data[write(RECORD, data) :]
 
+    def report(text: str) -> None:
+        data = text.encode("ascii") + b"\n"
+        while data:
+            data = data[write(REPORT, data) :]
+
     record(b"begin\0%.6f" % time.monotonic())
     namespace: dict[str, Any] | None = None
-    for source, name, as_main in cases:
+    objects: dict[str, Any] = {}
+    for case in cases:
         body = b"passed"
+        checks = Checks()
+        tests: dict[str, Any] = {"__name__": "aviato_collect"}
         try:
             if namespace is None:
-                namespace = {"__name__": "__main__" if as_main else "solution", "__builtins__": __builtins__}
+                sys.setrecursionlimit(depth + OWN_FRAMES)
+                namespace, objects = new_module(payload["file"]), {}
                 if payload["reports"]:
-                    namespace["__aviato_report__"] = lambda made: write(REPORT, (ascii(made) + "\n").encode("ascii"))
-                exec_(compile_(code, "solution.py", "exec"), namespace)
-            exec_(compile_(source, name, "exec"), namespace)
+                    namespace["__aviato_report__"] = lambda made: report(ascii(made))
+                if prelude:
+                    exec_(compile_(prelude, "prelude.py", "exec", 0, True), namespace)
+                exec_(compile_(code, FILE, "exec", 0, True), namespace)
+            if "call" in case:
+                value = find(namespace, objects, case["call"])(*take(case["args"]), **take(case["kwargs"]))
+                report(tell(value))
+            else:
+                before = dict(namespace) if case["collect"] else {}
+                if case["counts"]:
+                    namespace[CHECKED] = checks
+                exec_(compile_(case["source"], case["name"], "exec", 0, True), namespace)
+                if case["collect"]:
+                    exec_(compile_(payload["collect"], "aviato_collect", "exec", 0, True), tests)
+                    tests["collect"](case["collect"], namespace, before, case["left_out"])
+                if case["counts"] and not checks.reached:
+                    body = failure(b"failed", "not_checked", "no assertion was reached")
         except AssertionError as error:
             body = failure(b"failed", "assertion", first_line(error, "assertion failed"), story(error))
         except SystemExit as error:
@@ -83,9 +136,11 @@ def run(payload: dict[str, Any], first: int) -> None:
         except MemoryError as error:
             body = failure(b"last", "out_of_memory", "MemoryError", story(error))
         except Exception as error:
-            body = failure(b"failed", "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
+            reason = REASONS.get(getattr(error, "status", None) if kind_of(error) == "NothingPassed" else kind_of(error))
+            body = failure(b"failed", reason or "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
         except base as error:
-            body = failure(b"last", "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
+            reason = REASONS.get(kind_of(error))
+            body = failure(b"last", reason or "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
         for one in flush:
             try:
                 one()
@@ -113,6 +168,32 @@ def run(payload: dict[str, Any], first: int) -> None:
         except base:
             leave(1)
     leave(0)
+
+
+class Checks:
+    """What a test source calls where it checks something."""
+
+    def __init__(self) -> None:
+        self.reached = 0
+
+    def __call__(self, value: Any = None) -> Any:
+        self.reached += 1
+        return value
+
+
+def new_module(imported: bool) -> dict[str, Any]:
+    """The names of a new module `solution`; whether it is the one that imports of that name give."""
+    import _frozen_importlib_external as importer
+
+    name, path = FILE[: -len(".py")], os.path.join(os.getcwd(), FILE)
+    module = type(sys)(name)
+    module.__file__ = path
+    module.__loader__ = importer.SourceFileLoader(name, path)
+    module.__spec__ = importer.spec_from_file_location(name, path, loader=module.__loader__)
+    module.__package__ = ""
+    if imported:
+        sys.modules[name] = module
+    return vars(module)
 
 
 def failure(kind: bytes, *story: str) -> bytes:
@@ -159,8 +240,8 @@ def story(error: BaseException) -> str:
 
         # The interpreter's own way, which before Python 3.13 does without the module: that takes 5 ms to import.
         sys.stderr = text = io.StringIO()
-        trace = error.__traceback__
-        sys.__excepthook__(type(error), error, trace and trace.tb_next)  # without this program's own frame
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without this program's own frame
+        sys.__excepthook__(type(error), error.with_traceback(trace), trace)
         return shorten("".join(text.getvalue().replace("\0", "").splitlines(True)[-40:]), 8192)
     except BaseException:
         return ""

@@ -1,8 +1,4 @@
-"""How values cross between a grader and the solution: JSON that says what a list was before. Sent along with both ends.
-
-What comes out of `unpack` is built from constructors of this file's choosing, of exact built-in types: nothing that comes in
-compares equal to everything, counts its own uses, or runs anything when it is touched.
-"""
+"""Values as bytes between a grader and the solution. Follows `packing.py`; sent along with both ends."""
 
 from __future__ import annotations
 
@@ -13,68 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aviato.grading.inside.packing import pack, unpack
+
 to_json, from_json = json.dumps, json.loads  # taken before any foreign code can put others in their place
-DEEPEST = 100
-SMALL = 1 << 62
 
 
 def dumps(value: Any, refer: Callable[[Any], Any]) -> bytes:
     """The bytes of a value; what is no data is for `refer`, which gives its form or raises."""
-    return to_json(pack(value, refer, 0)).encode("ascii")
+    return to_json(pack(value, refer)).encode("ascii")
 
 
 def loads(text: bytes, resolve: Callable[[list[Any]], Any]) -> Any:
     """The value; forms that are no data are for `resolve`."""
-    return unpack(from_json(text.decode("ascii")), resolve, 0)
-
-
-def pack(value: Any, refer: Callable[[Any], Any], depth: int) -> Any:
-    if depth > 2 * DEEPEST:
-        raise ValueError("a value is nested more than %d deep" % (2 * DEEPEST))
-    kind = type(value)
-    if value is None or kind is bool or kind is str or kind is float:
-        return value
-    if isinstance(value, int) and kind is not bool:
-        number = int(value)
-        return number if -SMALL < number < SMALL else ["i", "%x" % number]
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, complex):
-        return ["c", value.real, value.imag]
-    if isinstance(value, (bytes, bytearray)):
-        return ["B" if isinstance(value, bytearray) else "b", bytes(value).hex()]
-    for tag, known in SEQUENCES:
-        if isinstance(value, known):
-            return [tag, *[pack(item, refer, depth + 1) for item in value]]
-    if isinstance(value, dict):
-        return ["d", *[[pack(key, refer, depth + 1), pack(item, refer, depth + 1)] for key, item in value.items()]]
-    return refer(value)
-
-
-def unpack(value: Any, resolve: Callable[[list[Any]], Any], depth: int) -> Any:
-    if depth > DEEPEST:
-        raise ValueError("a value is nested more than %d deep" % DEEPEST)
-    if not isinstance(value, list):
-        if isinstance(value, dict):
-            raise ValueError("an object where there is none")
-        return value
-    tag, *items = value
-    if tag == "i":
-        return int(items[0], 16)
-    if tag == "c":
-        return complex(float(items[0]), float(items[1]))
-    if tag == "b":
-        return bytes.fromhex(items[0])
-    if tag == "B":
-        return bytearray.fromhex(items[0])
-    if tag == "d":
-        return {unpack(key, resolve, depth + 1): unpack(item, resolve, depth + 1) for key, item in items}
-    for name, known in SEQUENCES:
-        if tag == name:
-            return known([unpack(item, resolve, depth + 1) for item in items])
-    return resolve(value)
-
-
-SEQUENCES = (("l", list), ("t", tuple), ("s", set), ("f", frozenset))
+    return unpack(from_json(text.decode("ascii")), resolve)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.crossing import dumps, from_json, loads, to_json
+    from aviato.grading.inside.packing import no_data
 
 ANSWER_BYTES = 4 << 20
 
@@ -194,20 +195,14 @@ def perform(request: Any, kept: list[Any], modules: dict[str, Any], directory: s
         except AttributeError:
             raise NameError("name %r is not defined in the solution" % name) from None
 
-    def refuse(value: Any) -> Any:
-        index = getattr(type(value), "__index__", None)
-        if index is not None:
-            return int(index(value))
-        raise TypeError("a value of type %s is no data and cannot be graded" % type(value).__name__)
-
     values = loads(request["values"].encode("ascii"), resolve)
     if request["op"] == "run":
-        return {"value": dumps(run_program(request["command"], directory, **values), refuse).decode("ascii")}
+        return {"value": dumps(run_program(request["command"], directory, **values), no_data).decode("ascii")}
     handle = request["handle"]
     function = named(request["module"], request["name"]) if handle is None else getattr(kept[handle], request["name"])
     result = function(*values["args"], **values["kwargs"])
     try:
-        return {"value": dumps(result, refuse).decode("ascii")}
+        return {"value": dumps(result, no_data).decode("ascii")}
     except TypeError:
         if not request["keep"]:
             raise

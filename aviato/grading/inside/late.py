@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 ELSEWHERE = ("java", "msvcrt", "nt", "org", "vms_lib", "winreg", "_overlapped", "_scproxy", "_winapi", "_winreg")
 """What the standard library itself asks for on other systems."""
 
+AS_ANY = ("no_site", "isolated", "ignore_environment", "no_user_site", "safe_path")
+
 
 class Late:
     """The last finder: what nobody else has may be among the packages."""
@@ -57,8 +59,9 @@ def leave_packages_for_later() -> None:
     for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     builtins.help = _sitebuiltins._Helper()
-    # Interpreters that this one starts get its flags, and have nobody to find their packages later.
+    # Interpreters that this one starts get its flags, and have nobody to find their packages later; and the user's packages
+    # are found where nothing is isolated.
     names = [name for name in dir(sys.flags) if name[0] != "_" and isinstance(getattr(sys.flags, name), int)]
     values = {name: getattr(sys.flags, name) for name in names}
-    sys.flags = type("flags", (tuple,), {**values, "no_site": 0})(sys.flags)
+    sys.flags = type("flags", (tuple,), {**values, **dict.fromkeys(AS_ANY, 0)})(sys.flags)
     sys.meta_path.append(Late())

@@ -30,7 +30,7 @@ SIZE_BYTES = 8
 CLOSED_SECONDS = 0.1
 """So long after nobody can record any more the process is given up, if it has not ended."""
 BEGIN, PASSED, FAILED, LAST = b"begin", b"passed", b"failed", b"last"
-REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_early"})
+REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_early", "skipped", "not_checked", "not_separable"})
 """That the program may give for a case that failed."""
 
 

@@ -402,5 +402,5 @@ def test_tests_that_can(session: aviato.Session) -> None:
     assert outcome.passed, outcome.cases
     assert [case.reason for case in other.cases] == ["exception"]
     given = Task(code=code, tests=["g = lambda n: n\nassert sum(g, 2) == 2"], code_names=["sum"], grading="separate")
-    with pytest.raises(aviato.AviatoValidationError, match="only data can"):
-        evaluate([given], session=session).result(50)
+    (outcome,) = evaluate([given], session=session).result(50)
+    assert outcome.is_infrastructure and "only data can" in outcome.message and outcome.reward() is None

@@ -1,0 +1,60 @@
+"""Runs in a sandbox: finds the function that a case calls, and says what it gave. Follows `packing.py`."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aviato.grading.inside.packing import no_data, pack, unpack
+
+
+def found(namespace: dict[str, Any], objects: dict[str, Any], name: str) -> Callable[..., Any]:
+    """The function of a name, of the class `Solution` if there is none of that name, or of the class of a dotted one.
+
+    Args:
+        namespace: of the code.
+        objects: those of its classes that were made; there is one of each for all cases of a process.
+        name: of the function.
+    """
+    owner, _, method = name.rpartition(".")
+    if not owner:
+        if name in namespace:
+            function: Callable[..., Any] = namespace[name]
+            return function
+        owner = "Solution"
+        if owner not in namespace:
+            raise NameError("the code defines neither %s() nor a class Solution" % name)
+    if owner not in objects:
+        objects[owner] = namespace[owner]()
+    method_found: Callable[..., Any] = getattr(objects[owner], method or name)
+    return method_found
+
+
+def given(form: Any) -> Any:
+    """Arguments of their form."""
+    return unpack(form, refused)
+
+
+def refused(form: Any) -> Any:
+    raise ValueError("an unknown form")
+
+
+def as_json(value: Any) -> str:
+    """JSON of the form of a value, without the module of that name: importing it takes as long as many a call."""
+    from _json import encode_basestring_ascii
+
+    return written(pack(value, no_data), encode_basestring_ascii)
+
+
+def written(form: Any, quote: Callable[[str], str]) -> str:
+    if isinstance(form, str):
+        return quote(form)
+    if isinstance(form, list):
+        return "[" + ",".join([written(item, quote) for item in form]) + "]"
+    if form is None or form is True or form is False:
+        return {None: "null", True: "true", False: "false"}[form]
+    if isinstance(form, float):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text := float.__repr__(form), text)
+    return int.__repr__(form)

@@ -1,0 +1,112 @@
+"""Checkers: programs that decide about what other programs printed, in a sandbox of their own."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from aviato.grading import programs
+from aviato.grading.programs import Program, Ran
+from aviato.languages import RECIPES
+from aviato.one_command import run_only
+from aviato.rl import judges
+from aviato.rl.judging import JudgeFailed
+from aviato.text import encode, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aviato.rl.grading import Fresh
+    from aviato.rl.judges import Checker
+    from aviato.rl.task import ProgramCase
+
+logger = logging.getLogger("aviato")
+
+COMPILE_SECONDS = 120.0
+SLACK_SECONDS = 60.0
+ACCEPTED, REFUSED = 0, (1, 2, 4, 7, 8)
+"""Returncodes of testlib's: wrong answer, presentation, dirt at the end, points, an end too early."""
+PARTIAL = range(16, 118)
+"""The same: a part of the points."""
+
+
+async def checked(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[tuple[bool, str]]:
+    """Whether each answer is right, and one line on why not.
+
+    Args:
+        fresh: gives the checker's sandbox.
+        checker: which one.
+        answers: cases, and what was printed for each.
+
+    Raises:
+        JudgeFailed: the checker does not work: it cannot be built, or fails on what is expected too.
+        SandboxError: there was no sandbox for it.
+    """
+    if not answers:
+        return []
+    ran = await _run(fresh, checker, answers)
+    found = [_answer(checker, one) for one in ran]
+    unsure = [number for number, one in enumerate(found) if one is None]
+    if unsure:
+        await _check_works(fresh, checker, [answers[number][0] for number in unsure])
+    return [(False, "the checker cannot read the answer") if one is None else one for one in found]
+
+
+async def _check_works(fresh: Fresh, checker: Checker, cases: list[ProgramCase]) -> None:
+    """Raise if the checker fails on what is expected too."""
+    expected = [(case, judges.as_bytes(case.expected_stdout)) for case in cases if case.expected_stdout is not None]
+    if not expected:
+        logger.warning("a checker failed, for cases that expect nothing; that counts as a wrong answer")
+        return
+    for one in await _run(fresh, checker, expected):
+        if _answer(checker, one) is None:
+            text = one.stderr or one.stdout
+            why = "it ran too long" if one.timed_out else shown(text.decode(errors="replace").strip()[-500:])
+            raise JudgeFailed(f"the checker does not work: for the expected answer too it gives no verdict: {why}")
+
+
+async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:
+    """How the checker ended for each."""
+    recipe = RECIPES[checker.language]
+    files = {recipe.file: encode(checker.source), **checker.files}
+    for number, (case, printed) in enumerate(answers):
+        files[f"{number}.in"] = judges.as_bytes(case.stdin)
+        files[f"{number}.expected"] = judges.as_bytes(case.expected_stdout or "")
+        files[f"{number}.out"] = printed
+    made = [programs.writer(files)]
+    if recipe.compile is not None:
+        made.append(Program(command=recipe.compile, timeout_seconds=COMPILE_SECONDS, required=True))
+    before = len(made)
+    order = ("in", "out", "expected") if checker.convention == "testlib" else ("in", "expected", "out")
+    made += [
+        Program(command=[*recipe.run, *(f"{number}.{name}" for name in order)], timeout_seconds=checker.timeout_seconds)
+        for number in range(len(answers))
+    ]
+    limit = COMPILE_SECONDS + len(answers) * checker.timeout_seconds + SLACK_SECONDS
+    argv, given, asked, most = programs.command(made)
+    async with fresh() as state:
+        result = await run_only(state, argv, stdin=given, timeout_seconds=limit, max_output_bytes=most, cases=asked)
+    ran = list(programs.records(result.stdout_bytes))
+    if len(ran) != len(made):
+        last = ran[-1].stderr if ran else result.stderr_bytes
+        raise JudgeFailed(f"the checker cannot be run: {shown(last.decode(errors='replace').strip()[-500:])}")
+    return ran[before:]
+
+
+def _answer(checker: Checker, ran: Ran) -> tuple[bool, str] | None:
+    """The verdict; None if it gave none."""
+    if not ran.started or ran.timed_out or ran.oom_killed or ran.signal is not None:
+        return None
+    said = shown((ran.stderr or ran.stdout).decode(errors="replace").strip(), 200)
+    if checker.convention == "testlib":
+        if ran.returncode == ACCEPTED:
+            return True, ""
+        return (False, f"the checker says: {said}") if ran.returncode in REFUSED or ran.returncode in PARTIAL else None
+    words = ran.stdout.split()
+    try:
+        points = float(words[-1]) if ran.returncode == 0 and words else None
+    except ValueError:
+        points = None
+    if points is None:
+        return None
+    return (True, "") if points >= 1 else (False, f"the checker gives {points:g} of 1")
