@@ -5,6 +5,7 @@ A run is never begun here, and wandb is never imported: a process that has a run
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -87,6 +88,7 @@ class _JoiningRows:
     def __init__(self, run: Any, at_finish: Callable[[Callable[[], None]], Any]) -> None:
         self.run = run
         self.finished = False
+        self._is_ending = False
         self._axis = _Axis(run)
         self._has_summary = not getattr(run.settings, "x_server_side_derived_summary", False)
         self._open: _Row | None = None
@@ -96,6 +98,8 @@ class _JoiningRows:
         # A signal handler that ends the run may interrupt the thread that logs.
         self._lock = threading.RLock()
         run._teardown_hooks.append(at_finish(self._finish))
+        # A run that nobody finishes calls no hooks: wandb ends it in a handler of its own, which is older and so comes later.
+        atexit.register(self._at_exit)
 
     def log(self, metrics: Snapshot, step: int | None) -> bool:
         with self._lock:
@@ -110,6 +114,8 @@ class _JoiningRows:
             elif before.step == step:
                 self._open = before.joined(metrics)
             self._waiting = waiting
+            if self._is_ending:
+                self._flush()
             return True
 
     def _newest_step(self, before: _Row | None) -> int:
@@ -138,12 +144,19 @@ class _JoiningRows:
 
     def _finish(self) -> None:
         """Give the run what waits. From here on nobody's row can be dropped for it."""
+        self._end()
+        self.finished = True
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """The same, while sessions that are still there may log what is left."""
+        self._end()
+
+    def _end(self) -> None:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self.finished:
-                return
-            self.finished = True
+            self._is_ending = True
             try:
                 self._flush()
             except Exception:

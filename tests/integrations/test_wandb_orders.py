@@ -279,6 +279,30 @@ def test_two_runs_at_a_time(begin: Callable[..., Any]) -> None:
     assert ours_of(offline_run.rows(second.dir)) == [(step, 1) for step in range(10, 13)]
 
 
+class UnknownRun:
+    """No run of a wandb that is known: it has neither a step nor hooks."""
+
+    step = "unknown"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def define_metric(self, name: str, **axis: Any) -> None: ...
+
+    def log(self, values: dict[str, Any], **how: Any) -> None:
+        self.calls.append((values, how))
+
+
+def test_a_run_of_another_kind_gets_each_row_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ours = UnknownRun(), Ours()
+    monkeypatch.setattr(wandb, "run", run)
+    for step in (5, 3, None, 3):
+        ours.log(step)
+    assert [(values["aviato/step"], values["aviato/executions"], how) for values, how in run.calls] == [
+        (step, 1, {}) for step in (5, 3, 3, 3)
+    ]
+
+
 def none(run: Any, number: int) -> None:
     run.log({"loss": number})
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations import offline_run
+from tests.integrations import offline_run, wandb_service
 
 pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
 
@@ -108,6 +108,79 @@ def test_what_is_left_is_logged_at_exit(script: Callable[..., list[str]]) -> Non
     assert ours(files_dir) == [(2, 1), (2, 2)]
 
 
+def test_what_waits_goes_out_at_exit(script: Callable[..., list[str]]) -> None:
+    """The run is not finished by the program, and the trainer's steps come after ours."""
+    (files_dir,) = script("""
+        import aviato, wandb
+        session = aviato.Session()
+        run = wandb.init(project="exit")
+        print(run.dir)
+        sandbox = session.sandbox()
+        for step in range(4):
+            sandbox.exec(["true"]).result()
+            session.log_metrics(step=step)
+        for step in range(2):
+            run.log({"loss": step}, step=step)
+        sandbox.exec(["true"]).result()
+    """)
+    assert ours(files_dir) == [(0, 1), (1, 1), (2, 1), (3, 2)]
+    assert [(row["_step"], row["loss"]) for row in offline_run.rows(files_dir) if "loss" in row] == [(0, 0), (1, 1)]
+
+
+ORDERS = """
+    import aviato, wandb
+    session = aviato.Session()
+    run = wandb.init(project="aviato-tests", entity="tests", id="abc", resume={resume!r}, settings=wandb.Settings({settings}))
+    print(run.dir)
+    sandbox = session.sandbox()
+
+    def ours(step):
+        sandbox.exec(["true"]).result()
+        assert session.log_metrics(step)
+
+    ours(None)
+    for step in range({first} + 1, {first} + 4):
+        ours(step)
+    for step in range({first}, {first} + 3):
+        run.log({{"loss": step}}, step=step)
+        ours(step + 100)
+        run.log({{"reward": step}}, step=step)
+    run.log({{"grad_norm": 1}}, commit=False)
+    ours(1000)
+    run.log({{"loss": 1}})
+    run.log({{"loss": 2}})
+    session.close().result()
+    run.finish()
+"""
+
+
+def test_a_resumed_run(script: Callable[..., list[str]]) -> None:
+    """It stands at 100. Rows of ours that are far ahead, or behind it, move nothing."""
+    with wandb_service.serve(wandb_service.Service(last_step=99)) as address:
+        source = ORDERS.format(resume="must", settings="", first=100)
+        files_dir, *_ = script(source, WANDB_BASE_URL=address, WANDB_API_KEY=wandb_service.KEY, WANDB_MODE="online")
+    expected = [*range(100, 104), 200, 201, 202, 1000]
+    assert ours(files_dir) == [(step, 1) for step in expected]
+    theirs = [
+        (row["_step"], row.get("loss"), row.get("reward"), row.get("grad_norm"))
+        for row in offline_run.rows(files_dir)
+        if {"loss", "reward", "grad_norm"} & row.keys()
+    ]
+    assert theirs == [*((step, step, step, None) for step in (100, 101)), (102, 1, 102, 1), (103, 2, None, None)]
+
+
+def test_a_shared_run(script: Callable[..., list[str]]) -> None:
+    """Its service numbers the rows and takes a row of each call; only what a trainer keeps open may be parted."""
+    with wandb_service.serve(wandb_service.Service()) as address:
+        source = ORDERS.format(resume=None, settings="mode='shared', x_primary=True", first=0)
+        files_dir, *_ = script(source, WANDB_BASE_URL=address, WANDB_API_KEY=wandb_service.KEY, WANDB_MODE="online")
+    rows = offline_run.rows(files_dir)
+    assert ours(files_dir) == [(step, 1) for step in (0, 1, 2, 3, 100, 101, 102, 1000)]
+    assert [row["loss"] for row in rows if "loss" in row] == [0, 1, 2, 1, 2]
+    assert [row["reward"] for row in rows if "reward" in row] == [0, 1, 2]
+    assert [row["grad_norm"] for row in rows if "grad_norm" in row] == [1]
+
+
 def test_a_forked_child_counts_its_own_and_leaves_the_run_alone(script: Callable[..., list[str]]) -> None:
     files_dir, *rest = script("""
         import os
@@ -133,6 +206,30 @@ def test_a_forked_child_counts_its_own_and_leaves_the_run_alone(script: Callable
     rows = offline_run.rows(files_dir)
     assert [row["loss"] for row in rows] == [1, 2]
     assert ours(files_dir) == [(0, 1)]
+
+
+def test_what_waits_is_not_the_childs(script: Callable[..., list[str]]) -> None:
+    """It ends as any program does, with the rows that wait in its memory, too."""
+    files_dir, *rest = script("""
+        import os, sys
+        import aviato, wandb
+        run = wandb.init(project="fork")
+        print(run.dir, flush=True)
+        with aviato.Session() as session:
+            sandbox = session.sandbox()
+            for step in range(3):
+                sandbox.exec(["true"]).result()
+                session.log_metrics(step=step)
+            child = os.fork()
+            if child == 0:
+                sys.exit(0)
+            print(os.waitpid(child, 0)[1])
+            run.log({"loss": 1}, step=0)
+        run.finish()
+    """)
+    assert rest == ["0"]
+    assert ours(files_dir) == [(0, 1), (1, 1), (2, 1)]
+    assert [row["loss"] for row in offline_run.rows(files_dir) if "loss" in row] == [1]
 
 
 def test_a_spawned_child_sees_no_run(script: Callable[..., list[str]]) -> None:
