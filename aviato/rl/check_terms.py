@@ -12,6 +12,12 @@ CHECKING = re.compile(r"(?i)assert|check|verify|validate|expect|ensure|test|rais
 ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort", "SystemExit", "pytest.exit", "builtins.exit"})
 SWALLOWERS = frozenset({"suppress", "contextlib.suppress"})
 RAISERS = re.compile(r"(?i)(raises|warns|assert_?(raises|warns|logs|no_?logs)\w*)$")
+OF_THE_INTERPRETER = frozenset(
+    (
+        *("sys.version_info", "sys.version", "sys.platform", "sys.byteorder", "sys.maxsize", "sys.implementation", "os.name"),
+        *("platform.system", "platform.machine", "platform.python_version", "platform.python_implementation"),
+    )
+)
 SURROUNDINGS = frozenset({"sys", "os", "platform", "time", "warnings", "logging", "gc", "random", "signal", "faulthandler"})
 """Modules of Python's own that say nothing of the code, and whose functions check nothing."""
 OWN_TESTS = frozenset({"unittest.main", "pytest.main", "main"})
@@ -128,9 +134,13 @@ def is_main_guard(node: ast.expr) -> bool:
 
 
 def says_nothing_of_code(node: ast.expr) -> bool:
-    """Whether an expression is made of Python's surroundings alone, such as `sys.version_info >= (3, 8)`."""
-    roots = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return bool(roots) and roots <= SURROUNDINGS
+    """Whether an expression is about the interpreter alone, such as `sys.version_info >= (3, 8)`.
+
+    What else `sys` and `os` have, such as files and environment, may be what the code did.
+    """
+    roots = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    known = [part for part in ast.walk(node) if isinstance(part, ast.Attribute) and dotted(part) in OF_THE_INTERPRETER]
+    return bool(roots) and len(roots) == len(known)
 
 
 def raised(node: ast.Raise) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RECORD, GO, REPORT = 3, 4, 5
 NO_HANG = 1
 FILE = "solution.py"
-OWN_FRAMES = 3
+OWN_FRAMES = 4
 """Between the first frame of this process and that of the code."""
 CHECKED = "__aviato_checked__"
 REASONS: dict[Any, str] = {
