@@ -6,16 +6,20 @@ verl itself is never imported here. Its other way in, `reward.sandbox_fusion.url
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.rl import datasets
+from aviato.rl.datasets.rows import Problem, items
 from aviato.rl.evaluation import evaluate
 from aviato.rl.extraction import extract_code
-from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import Task
+from aviato.rl.outcome import Verdict
+from aviato.rl.task import Task, TestCase
 
 _VERLS_OWN = ("reward_router_address", "reward_model_tokenizer", "reward_model_name")
-_PROGRAM = "main.py"
+_SHOWN_CHARACTERS = 100
 
 
 async def compute_score(
@@ -27,6 +31,7 @@ async def compute_score(
     timeout_seconds: float = 10.0,
     retry_budget_seconds: float = 60.0,
     continuous: bool = False,
+    grading: str = "in_process",
     on_infrastructure: Literal["raise", "score"] = "raise",
     infrastructure_score: float = 0.0,
     **options: Any,
@@ -34,15 +39,18 @@ async def compute_score(
     """The score of one response. Every sample has the same keys: `score`, `pass_rate`, `timed_out`, `no_code`, `infra_error`.
 
     Args:
-        data_source: not used.
+        data_source: a data set by its name here or on the hub, such as `openai/openai_humaneval`; where it is none that is
+            known, or its fields are not there, the fields of the ground truth tell.
         solution_str: the response; its code is taken out as `extract_code` does.
-        ground_truth: a test's source; a list of them; or `{"inputs": [...], "outputs": [...]}` for programs that read stdin,
-            or with `"fn_name"` for functions, or `{"assert_case": [...]}`. Text that is JSON is read as such.
+        ground_truth: a row of a data set of `aviato.rl.datasets`, as a dict or as JSON; or what PRIME and verl have, such as
+            `{"inputs": [...], "outputs": [...]}` for programs that read stdin, with `"fn_name"` for functions, or
+            `{"assert_case": [...]}`; or Python source that asserts; or a list of such sources. Anything else is refused.
         extra_info: not used.
-        timeout_seconds: of each test case.
+        timeout_seconds: of each test case whose data set has no limit of its own.
         retry_budget_seconds: for how long infrastructure failures are tried again; less than verl's own limit (300 s), after
             which its rate-limited manager gives a 0.
         continuous: the score is the share of the cases that passed; otherwise 1.0 if all did.
+        grading: of tests that assert, as in `Task`.
         on_infrastructure: verl has no "no score". `"raise"` raises what is left after the retries; `"score"` gives
             `infrastructure_score` with `infra_error` 1, for the run to filter on.
         infrastructure_score: see above.
@@ -50,28 +58,57 @@ async def compute_score(
 
     Raises:
         AviatoError: the infrastructure failed, with `on_infrastructure="raise"`.
-        AviatoValidationError: a ground truth without a test, or an argument that cannot be meant.
+        AviatoValidationError: a ground truth without a test, or of a form that is not known; or an argument that cannot be
+            meant.
     """
     if on_infrastructure not in ("raise", "score"):
         raise AviatoValidationError(f"on_infrastructure must be 'raise' or 'score', got {on_infrastructure!r}")
     for name in _VERLS_OWN:
         options.pop(name, None)
-    truth = _parsed(ground_truth)
+    problem = problem_of(data_source, ground_truth)
     code = extract_code(solution_str)
-    tasks, expected = _tasks(code or "", truth, timeout_seconds)
+    task = problem.with_code(code)
     if code is None:
         return _scores(0.0, 0.0, no_code=1.0)
-    limit = timeout_seconds * (1 if expected else max(1, len(tasks[0].tests))) + 5.0
-    outcomes = await evaluate(tasks, timeout_seconds=limit, retry_budget_seconds=retry_budget_seconds, **options)
-    broken = next((outcome for outcome in outcomes if outcome.is_infrastructure), None)
-    if broken is not None:
+    task = _limited(task, timeout_seconds, grading, continuous)
+    limit = timeout_seconds * len(task.cases) + 5.0
+    [outcome] = await evaluate([task], timeout_seconds=limit, retry_budget_seconds=retry_budget_seconds, **options)
+    if outcome.is_infrastructure:
         if on_infrastructure == "raise":
-            raise broken.error or AviatoError(broken.message, is_infrastructure=True)
+            raise outcome.error or AviatoError(outcome.message, is_infrastructure=True)
         return _scores(infrastructure_score, 0.0, infra_error=1.0)
-    passed = _passed(outcomes, expected)
-    rate = sum(passed) / len(passed)
-    late = any(outcome.verdict is Verdict.TIMED_OUT for outcome in outcomes)
-    return _scores(rate if continuous else float(all(passed)), rate, timed_out=float(late))
+    rate = float(outcome.passed) if outcome.pass_rate is None else outcome.pass_rate
+    late = outcome.verdict is Verdict.TIMED_OUT
+    return _scores(rate if continuous else float(outcome.passed), rate, timed_out=float(late))
+
+
+def problem_of(data_source: str, ground_truth: Any) -> Problem:
+    """What a ground truth asks for.
+
+    Args:
+        data_source: names a data set, or not.
+        ground_truth: see `compute_score`.
+
+    Raises:
+        AviatoValidationError: it has no test, or its form is not known.
+    """
+    truth = _parsed(ground_truth)
+    if isinstance(truth, Mapping):
+        name = _name(data_source, truth)
+        problem = datasets.problem_of(name, truth)
+        # In verl's own form nothing but the caller says how long a case may take.
+        own = replace(problem.task, case_timeout_seconds=None, timeout_seconds=None)
+        return replace(problem, task=own) if name == "prime" else problem
+    sources = [truth] if isinstance(truth, str) else items(truth)
+    if sources is None or not all(isinstance(source, str) for source in sources):
+        raise _unknown(ground_truth, f"it is {type(ground_truth).__name__}")
+    tests = [source for source in sources if source.strip()]
+    if not tests:
+        raise AviatoValidationError("ground_truth has no test")
+    try:
+        return Problem(Task(tests=[TestCase(source=source) for source in tests]))
+    except AviatoValidationError as error:
+        raise _unknown(ground_truth, str(error)) from None
 
 
 def _scores(
@@ -80,52 +117,42 @@ def _scores(
     return {"score": score, "pass_rate": pass_rate, "timed_out": timed_out, "no_code": no_code, "infra_error": infra_error}
 
 
+def _name(data_source: str, truth: Mapping[str, Any]) -> str:
+    named = datasets.named(data_source)
+    if named is not None and not datasets.fields_missing(named, truth):
+        return named
+    found = datasets.recognise(truth)
+    if found is None:
+        raise _unknown(truth, f"its fields are {', '.join(sorted(map(str, truth))) or 'none'}")
+    return found
+
+
 def _parsed(truth: Any) -> Any:
-    if isinstance(truth, str):
-        try:
-            found = json.loads(truth)
-        except ValueError:
-            return [truth]
-        return found if isinstance(found, (dict, list)) else [truth]
-    return truth
+    if not isinstance(truth, (str, bytes)):
+        return truth
+    text = truth.decode(errors="replace") if isinstance(truth, bytes) else truth
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found if isinstance(found, (dict, list)) else text
 
 
-def _tasks(code: str, truth: Any, timeout_seconds: float) -> tuple[list[Task], list[str]]:
-    """What to run, and for programs what each of them must print."""
-    if isinstance(truth, dict) and truth.get("assert_case"):
-        truth = truth["assert_case"]
-    if isinstance(truth, dict):
-        inputs, outputs = list(truth.get("inputs") or []), list(truth.get("outputs") or [])
-        if not inputs or len(inputs) != len(outputs):
-            raise AviatoValidationError(f"ground_truth has {len(inputs)} inputs and {len(outputs)} outputs")
-        if not truth.get("fn_name"):
-            files = {_PROGRAM: code.encode(errors="replace")}
-            command = ["python3", _PROGRAM]
-            return [
-                Task(command=command, stdin=str(given), files=files, timeout_seconds=timeout_seconds) for given in inputs
-            ], [str(output) for output in outputs]
-        pairs = zip(inputs, outputs, strict=True)
-        truth = [_call(str(truth["fn_name"]), str(given), str(output)) for given, output in pairs]
-    tests = [str(test) for test in truth or () if str(test).strip()]
-    if not tests:
-        raise AviatoValidationError("ground_truth has no test")
-    return [Task(code=code or None, tests=tests, case_timeout_seconds=timeout_seconds)], []
-
-
-def _call(name: str, given: str, output: str) -> str:
-    """A test as verl's wrapper of functions has it: an argument a line of the input, as JSON, and the printed result."""
-    return (
-        f"import json as _json\n_f = globals().get({name!r}) or getattr(Solution(), {name!r})\n"
-        f"_r = _f(*[_json.loads(line) for line in {given!r}.split('\\n')] if {given!r}.strip() else [])\n"
-        "_r = _json.dumps(_r) if _r is None or isinstance(_r, (dict, list, tuple, bool)) else str(_r)\n"
-        f"assert _r.rstrip('\\n') == {output!r}.rstrip('\\n'), _r"
+def _limited(task: Task, timeout_seconds: float, grading: str, continuous: bool) -> Task:
+    """The task with what the caller asks for and its data set leaves open."""
+    return replace(
+        task,
+        case_timeout_seconds=task.case_timeout_seconds or timeout_seconds,
+        grading=grading if task.kind == "test" else task.grading,
+        stop_at_first_failure=task.stop_at_first_failure and not continuous,
     )
 
 
-def _passed(outcomes: list[Outcome], expected: list[str]) -> list[bool]:
-    if not expected:
-        return [case.passed for case in outcomes[0].cases] or [outcomes[0].passed]
-    return [
-        outcome.passed and outcome.result is not None and outcome.result.stdout.rstrip("\n") == output.rstrip("\n")
-        for outcome, output in zip(outcomes, expected, strict=True)
-    ]
+def _unknown(truth: Any, why: str) -> AviatoValidationError:
+    shown = repr(truth)
+    shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 1] + "…"
+    message = (
+        f"ground_truth is of no form that is known ({why}): {shown}. It may be a row of {', '.join(datasets.NAMES)}, Python "
+        "source that asserts, or a list of such sources"
+    )
+    return AviatoValidationError(message, field_violations={"ground_truth": message})

@@ -106,7 +106,7 @@ def test_columns_by_name_expected_output_and_a_task_of_ones_own(session: aviato.
         call(named, [RIGHT], tests=[TESTS], prompt_set=[1])
     printed = code_reward(session=session)
     prints = ["<answer>print('hello ')</answer>", "<answer>print('bye')</answer>", "<answer>print('hello'); exit(0)</answer>"]
-    assert call(printed, prints, expected_output=["hello", "hello", "hello"]) == [1.0, 0.0, 0.0]
+    assert call(printed, prints, expected_output=["hello", "hello", "hello"]) == [1.0, 0.0, 1.0]
     runs = code_reward(session=session)
     assert call(runs, ["<answer>1</answer>", "<answer>1/0</answer>"]) == [1.0, 0.0]
     own = code_reward(make_task=by_row, extract=first_fence, on_outcomes=remember, session=session)

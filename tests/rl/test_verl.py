@@ -62,7 +62,7 @@ async def test_programs_and_functions(served: None) -> None:
 
 
 async def test_too_slow(served: None) -> None:
-    found = await compute_score("", "```python\nwhile True: pass\n```", "assert True", timeout_seconds=0.5)
+    found = await compute_score("", "```python\nwhile True: pass\n```", "assert double(1) == 2", timeout_seconds=0.5)
     assert found["score"] == 0.0 and found["timed_out"] == 1.0
 
 
@@ -76,8 +76,15 @@ async def test_nothing_to_test_with(served: None, truth: Any) -> None:
 async def test_the_machine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", "unix:///nowhere/aviato.sock")
     raised, found = await asyncio.gather(
-        compute_score("", RIGHT, "assert True", retry_budget_seconds=0),
-        compute_score("", RIGHT, "True", retry_budget_seconds=0, on_infrastructure="score", infrastructure_score=-1.0),
+        compute_score("", RIGHT, "assert double(1) == 2", retry_budget_seconds=0),
+        compute_score(
+            "",
+            RIGHT,
+            {"inputs": ["1"], "outputs": ["1"]},
+            retry_budget_seconds=0,
+            on_infrastructure="score",
+            infrastructure_score=-1.0,
+        ),
         return_exceptions=True,
     )
     assert isinstance(raised, AviatoError) and raised.is_infrastructure

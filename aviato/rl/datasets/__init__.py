@@ -36,7 +36,7 @@ from aviato.rl.datasets.kod_code import kodcode
 from aviato.rl.datasets.live_code_bench import livecodebench
 from aviato.rl.datasets.open_r1_codeforces import codeforces
 from aviato.rl.datasets.openai_humaneval import humaneval
-from aviato.rl.datasets.rows import Problem, Row
+from aviato.rl.datasets.rows import Problem, Row, data, mapping
 from aviato.rl.datasets.synthetic_1 import synthetic1
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ __all__ = [
     "prime",
     "problem_of",
     "recognise",
+    "row_of",
     "synthetic1",
     "taco",
     "task_of",
@@ -167,6 +168,15 @@ def fields_missing(name: str, row: Row) -> list[str]:
         AviatoValidationError: a name that is not known.
     """
     return [" or ".join(group) for group in _schema(name).fields if not any(field in row for field in group)]
+
+
+def row_of(name: str, value: object) -> Row:
+    """A row that stands whole in one field.
+
+    Raises:
+        AviatoValidationError: it is no dict, nor JSON of one.
+    """
+    return mapping(name, "row", data(name, "row", value))
 
 
 def problem_of(name: str, row: Row) -> Problem:

@@ -30,7 +30,9 @@ def file_problem(schema: str, task: Task, output_file: str) -> Problem:
     if task.language != "python":
         message = f"its programs write {output_file!r}, which is judged for Python alone, and the language is {task.language!r}"
         raise refused(schema, "language", message)
-    script = f'python3 {_FILE} > /dev/null < /dev/null; ended=$?; cat -- {shlex.quote(output_file)} || true; exit "$ended"'
+    name = shlex.quote(output_file)
+    # What an earlier case has written is no answer to this one.
+    script = f'rm -f -- {name}; python3 {_FILE} > /dev/null < /dev/null; ended=$?; cat -- {name} || true; exit "$ended"'
     return Problem(replace(task, language="bash"), partial(_compose, script), language="python")
 
 

@@ -75,6 +75,9 @@ def code_reward(
     tests_column: str | None = None,
     expected_output_column: str | None = None,
     make_task: Callable[[str | None, Mapping[str, Any]], Task | None] | None = None,
+    dataset: str | None = None,
+    row_column: str | None = None,
+    grading: str = "in_process",
     extract: Callable[[Any], str | None] = extract_code,
     passed: float = 1.0,
     failed: float = 0.0,
@@ -91,7 +94,8 @@ def code_reward(
 
     It takes completions as strings or as message lists, and the dataset's columns by keyword. A row with tests is judged by
     them; one without, by what the code prints, if there is an expected output; if the dataset has neither column, code passes
-    that runs to its end. A row that has nothing to test with is skipped.
+    that runs to its end. A row that has nothing to test with is skipped. Of a data set's row all cases count together, and
+    those after one that failed are not run.
 
     An infrastructure failure is tried again within its budget. What then has no verdict never becomes a number: TRL from 1.6
     on gets None and leaves the completion out; for an older one, and where the trainer has other reward functions, beside
@@ -103,6 +107,11 @@ def code_reward(
         tests_column: of test sources, a list or one text; None is `tests`, if the dataset has it.
         expected_output_column: of what the code must print; None is `expected_output`, if the dataset has it.
         make_task: in place of the columns: takes the code, or None, and the row, and returns the task, or None to skip it.
+        dataset: a name of `aviato.rl.datasets.NAMES`, in place of these: the columns are a row of that data set, as the hub has
+            it. A row of it that cannot be judged is skipped, with a warning.
+        row_column: the column in which that row stands whole, as a dict or as JSON; for rows that have a `prompt` of their own,
+            which a trainer does not hand over.
+        grading: of test cases, as in `Task`.
         extract: the code of a completion, or None if it offers none.
         passed: the reward of code that passes.
         failed: of code that does not; running out of time or memory included.
@@ -125,7 +134,14 @@ def code_reward(
     config = RewardConfig(
         name=name,
         asynchronous=bool(asynchronous),
-        columns=Columns(tests=tests_column, expected_output=expected_output_column, make_task=make_task),
+        columns=Columns(
+            tests=tests_column,
+            expected_output=expected_output_column,
+            make_task=make_task,
+            dataset=dataset,
+            row=row_column,
+            grading=grading,
+        ),
         scale=Scale(passed=passed, failed=failed, skipped=skipped, on_infrastructure=on_infrastructure),
         extract=extract,
         on_outcomes=on_outcomes,
@@ -135,8 +151,6 @@ def code_reward(
         session=session,
         options=options,
     )
-    if make_task is not None and (tests_column or expected_output_column):
-        raise AviatoValidationError("make_task takes the place of tests_column and expected_output_column")
     check_limits(timeout_seconds, retry_budget_seconds, max_concurrency)
     sandbox_config.config(options)
     return _make(config)
@@ -165,7 +179,7 @@ def _make(config: RewardConfig) -> RewardFunction:
 
 
 def _begin(config: RewardConfig, completions: Sequence[Any], given: Mapping[str, Any]) -> tuple[list[Asked], Evaluation]:
-    asked = ask(config.columns, [config.extract(completion) for completion in completions], given)
+    asked = ask(config.columns, completions, config.extract, given)
     evaluation = evaluate(
         [each.task for each in asked],
         session=config.session or shared_session(),

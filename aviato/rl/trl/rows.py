@@ -8,11 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
+from aviato.rl import datasets
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import MODES, Task, TestCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aviato.rl.datasets import Problem
+
+    Extract = Callable[[Any], str | None]
 
 logger = logging.getLogger("aviato")
 
@@ -30,67 +35,135 @@ class Columns:
         tests: None is `tests`, if the dataset has it.
         expected_output: None is `expected_output`, if the dataset has it.
         make_task: in place of both.
+        dataset: a name of `aviato.rl.datasets.NAMES`, in place of all these: the columns are a row of it.
+        row: the column in which that row stands whole, as a dict or as JSON.
+        grading: of test cases, as in `Task`.
     """
 
     tests: str | None = None
     expected_output: str | None = None
     make_task: Callable[[str | None, Mapping[str, Any]], Task | None] | None = None
+    dataset: str | None = None
+    row: str | None = None
+    grading: str = "in_process"
+
+    def __post_init__(self) -> None:
+        if self.grading not in MODES:
+            raise AviatoValidationError(f"grading must be 'in_process' or 'separate', got {self.grading!r}")
+        if self.make_task is not None and (self.tests or self.expected_output):
+            raise AviatoValidationError("make_task takes the place of tests_column and expected_output_column")
+        if self.dataset is not None:
+            datasets.fields_missing(self.dataset, {})
+            if self.make_task is not None or self.tests or self.expected_output:
+                raise AviatoValidationError("dataset takes the place of make_task, tests_column and expected_output_column")
+        elif self.row is not None:
+            raise AviatoValidationError("row_column is for dataset=: it names the column of the data set's row")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One completion's task, and what its outcome still has to satisfy.
+    """One completion's task.
 
     Attributes:
         task: without code it is skipped.
-        expected_output: what the code must print.
         skipped_because: a reason other than that there was no code.
     """
 
     task: Task
-    expected_output: str | None = None
     skipped_because: str = ""
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The outcome, with what only the row knows."""
         if outcome.verdict is Verdict.SKIPPED and self.skipped_because:
             return replace(outcome, message=self.skipped_because)
-        if outcome.passed and self.expected_output is not None:
-            printed = outcome.cases[0].stdout
-            if _lines(printed) != _lines(self.expected_output):
-                wrong = f"printed {_short(printed)}, expected {_short(self.expected_output)}"
-                return replace(outcome, verdict=Verdict.FAILED, message=wrong)
         return outcome
 
 
-def ask(columns: Columns, codes: Sequence[str | None], given: Mapping[str, Any]) -> list[Asked]:
+def ask(columns: Columns, completions: Sequence[Any], extract: Extract, given: Mapping[str, Any]) -> list[Asked]:
     """One task for each completion.
 
     Args:
         columns: where to look.
-        codes: what each completion offers.
+        completions: what the model gave.
+        extract: the code of a completion, or None if it offers none.
         given: everything that the trainer handed over by keyword.
 
     Raises:
-        AviatoValidationError: a column that was named is not in the dataset.
+        AviatoValidationError: a column that was named, or that the data set needs, is not there.
         TypeError: `make_task` returned no task.
     """
     values = {
         name: value
         for name, value in given.items()
-        if name not in NOT_COLUMNS and isinstance(value, (list, tuple)) and len(value) == len(codes)
+        if name not in NOT_COLUMNS and isinstance(value, (list, tuple)) and len(value) == len(completions)
     }
+    rows = [{name: value[index] for name, value in values.items()} for index in range(len(completions))]
+    if columns.dataset is not None:
+        return _of_dataset(columns, columns.dataset, completions, extract, _data_rows(columns, rows, values))
     tests = _column(columns.tests, TESTS, values)
     expected = _column(columns.expected_output, EXPECTED_OUTPUT, values)
     asked = []
-    for index, code in enumerate(codes):
+    for completion, row in zip(completions, rows, strict=True):
+        code = extract(completion)
         if columns.make_task is not None:
-            asked.append(_made(columns.make_task, code, {name: value[index] for name, value in values.items()}))
+            asked.append(_made(columns.make_task, code, row))
         elif tests is None and expected is None:
             asked.append(Asked(Task(code=code)))
         else:
-            asked.append(_of_row(code, tests and values[tests][index], expected and values[expected][index], tests, expected))
+            asked.append(_of_row(code, row, tests, expected, columns.grading))
     return asked
+
+
+def _data_rows(columns: Columns, rows: list[dict[str, Any]], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The data set's row of each completion."""
+    if columns.row is None:
+        return list(rows)
+    name = _column(columns.row, columns.row, values)
+    assert name is not None
+    return [datasets.row_of(columns.dataset or "", row[name]) for row in rows]
+
+
+def _of_dataset(
+    columns: Columns, name: str, completions: Sequence[Any], extract: Extract, rows: Sequence[Mapping[str, Any]]
+) -> list[Asked]:
+    """A row that cannot be judged is skipped, and that is told; columns that no row of the data set has are a mistake."""
+    asked: list[Asked] = []
+    last: tuple[Mapping[str, Any], Problem | AviatoValidationError] | None = None
+    for completion, row in zip(completions, rows, strict=True):
+        if missing := datasets.fields_missing(name, row):
+            found = ", ".join(sorted(row)) or "none"
+            raise AviatoValidationError(f"a row of {name} needs {' and '.join(missing)}; the columns are: {found}")
+        if last is None or not _same(row, last[0]):
+            last = row, _problem(name, row)
+        asked.append(_answered(columns, last[1], completion, extract))
+    return asked
+
+
+def _problem(name: str, row: Mapping[str, Any]) -> Problem | AviatoValidationError:
+    try:
+        return datasets.problem_of(name, row)
+    except AviatoValidationError as error:
+        return error
+
+
+def _answered(columns: Columns, problem: Problem | AviatoValidationError, completion: Any, extract: Extract) -> Asked:
+    try:
+        if isinstance(problem, AviatoValidationError):
+            raise problem
+        task = problem.with_code(extract(completion))
+        grading = columns.grading if task.kind == "test" else task.grading
+        # The reward is that of all cases together.
+        return Asked(replace(task, grading=grading, stop_at_first_failure=True))
+    except AviatoValidationError as error:
+        return _skipped(str(error))
+
+
+def _same(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows are equal; the completions of one prompt come one after the other."""
+    try:
+        return bool(row == other)
+    except ValueError:  # arrays, which have no one answer
+        return False
 
 
 def _column(named: str | None, usual: str, values: Mapping[str, Any]) -> str | None:
@@ -111,15 +184,24 @@ def _made(make_task: Callable[..., Task | None], code: str | None, row: Mapping[
     return Asked(task)
 
 
-def _of_row(code: str | None, tests: Any, expected: Any, tests_column: str | None, expected_column: str | None) -> Asked:
-    found = cases(tests)
-    wanted = None if expected is None else str(expected)
-    if found:
-        return Asked(Task(code=code, tests=found))
-    if wanted is not None:
-        return Asked(Task(code=code), expected_output=wanted)
+def _of_row(
+    code: str | None, row: Mapping[str, Any], tests_column: str | None, expected_column: str | None, grading: str
+) -> Asked:
+    found = cases(row[tests_column] if tests_column else None)
+    expected = row[expected_column] if expected_column else None
+    try:
+        if found:
+            return Asked(Task(code=code, tests=found, grading=grading))
+        if expected is not None:
+            return Asked(Task(code=code, expected_output=str(expected)))
+    except AviatoValidationError as error:
+        return _skipped(str(error))
     names = " and ".join(repr(name) for name in (tests_column, expected_column) if name)
     reason = f"the row has nothing to test with in {names}" if found is not None else f"{tests_column!r} holds no tests"
+    return _skipped(reason)
+
+
+def _skipped(reason: str) -> Asked:
     warn_once(f"{reason}; such rows are skipped, their completions get the reward of skipped ones")
     return Asked(Task(), skipped_because=reason)
 
@@ -151,12 +233,3 @@ def warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
         logger.warning(message)
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
-
-
-def _short(text: str) -> str:
-    stripped = text.strip()
-    return repr(stripped if len(stripped) <= 200 else stripped[:199] + "…")
