@@ -18,6 +18,7 @@ from aviato.one_command import run_only
 from aviato.rl.grading import NOT_STARTED, grader_failed
 from aviato.rl.outcome import Verdict
 from aviato.rl.task import TestCase
+from aviato.text import shown
 
 if TYPE_CHECKING:
     from aviato.rl.grading import Fresh
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LOADING = ("ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError")
 TRIAL_SECONDS = 60.0
 MOST_KNOWN = 4096
+MESSAGE_CHARACTERS = 500
 
 
 _works: set[tuple[str, str, str]] = set()
@@ -71,7 +73,7 @@ class Blame:
         async with self._fresh() as state:
             result = await run_only(state, [name, "--version"], timeout_seconds=TRIAL_SECONDS)
         if result.returncode in NOT_STARTED and not result.stdout_bytes:
-            return f"the sandbox's image cannot run {name!r}: {result.stderr.strip()[:500]}"
+            return f"the sandbox's image cannot run {name!r}: {shown(result.stderr.strip())}"
         return None
 
     async def _of_language(self, language: str) -> str | None:
@@ -88,7 +90,7 @@ class Blame:
         if len(ran) == len(asked["programs"]) and ran[-1].stdout.strip() == TRIAL.encode():
             self._know("language", language)
             return None
-        why = (ran[-1].stderr if ran else result.stderr_bytes).decode(errors="replace").strip()[-500:]
+        why = shown((ran[-1].stderr if ran else result.stderr_bytes).decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
         return f"{language} does not work in the sandbox's image; not even {recipe.trial!r}: {why}"
 
     async def _of_tests(self, task: Task) -> str | None:
@@ -105,7 +107,7 @@ class Blame:
                 return None
         found, _ = driver.records(result.stdout_bytes)
         if not found:
-            return f"no test can be run in the sandbox: {result.stderr.strip()[:500] or f'returncode {result.returncode}'}"
+            return f"no test can be run in the sandbox: {shown(result.stderr.strip()) or f'returncode {result.returncode}'}"
         if found[0]["passed"] or not str(found[0]["message"]).startswith(LOADING):
             self._know("tests", key)
             return None

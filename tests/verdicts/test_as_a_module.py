@@ -166,8 +166,8 @@ MODULE = {
         "import sys", "assert not (sys.flags.isolated or sys.flags.no_site or sys.flags.optimize or sys.flags.no_user_site)"
     ),
     "a Python of its own": Row(
-        "import subprocess, sys\n"
-        "def f(): return subprocess.run([sys.executable, '-c', 'import site, sys; print(sys.flags.isolated)'], capture_output=True, text=True).stdout",
+        "import subprocess, sys\nask = 'import site, sys; print(sys.flags.isolated)'\n"
+        "def f(): return subprocess.run([sys.executable, '-c', ask], capture_output=True, text=True).stdout",
         "assert f() == '0\\n'",
     ),
     "exit and quit are there": Row("import builtins", "assert callable(exit) and callable(quit) and builtins.help"),
