@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aviato")
 
+_works: set[bytes] = set()
+"""Checkers that have taken an answer: what they refuse they mean to refuse."""
+
 COMPILE_SECONDS = 120.0
 SLACK_SECONDS = 60.0
+MOST_KNOWN = 65_536
 ACCEPTED, REFUSED = 0, (1, 2, 4, 7, 8)
 """Returncodes of testlib's: wrong answer, presentation, dirt at the end, points, an end too early."""
 PARTIAL = range(16, 118)
@@ -44,25 +49,37 @@ async def checked(fresh: Fresh, checker: Checker, answers: Sequence[tuple[Progra
     """
     if not answers:
         return []
-    ran = await _run(fresh, checker, answers)
-    found = [_answer(checker, one) for one in ran]
+    found = [_answer(checker, one) for one in await _run(fresh, checker, answers)]
     unsure = [number for number, one in enumerate(found) if one is None]
+    known = hashlib.sha256(repr((checker, checker.source, checker.files)).encode(errors="surrogatepass")).digest()
+    if any(one is not None and one[0] for one in found):
+        _know(known)
+    refused = [number for number, one in enumerate(found) if one is not None and not one[0]]
+    if known not in _works and refused:
+        unsure.append(refused[0])
     if unsure:
         await _check_works(fresh, checker, [answers[number][0] for number in unsure])
+        _know(known)
     return [(False, "the checker cannot read the answer") if one is None else one for one in found]
 
 
+def _know(checker: bytes) -> None:
+    if len(_works) >= MOST_KNOWN:
+        _works.clear()
+    _works.add(checker)
+
+
 async def _check_works(fresh: Fresh, checker: Checker, cases: list[ProgramCase]) -> None:
-    """Raise if the checker fails on what is expected too."""
+    """Raise if the checker does not take what is expected either."""
     expected = [(case, judges.as_bytes(case.expected_stdout)) for case in cases if case.expected_stdout is not None]
     if not expected:
-        logger.warning("a checker failed, for cases that expect nothing; that counts as a wrong answer")
+        logger.warning("a checker refused or failed, for cases that expect nothing; that counts as a wrong answer")
         return
     for one in await _run(fresh, checker, expected):
-        if _answer(checker, one) is None:
+        if (_answer(checker, one) or (False,))[0] is not True:
             text = one.stderr or one.stdout
             why = "it ran too long" if one.timed_out else shown(text.decode(errors="replace").strip()[-500:])
-            raise JudgeFailed(f"the checker does not work: for the expected answer too it gives no verdict: {why}")
+            raise JudgeFailed(f"the checker does not work: it does not take the expected answer either: {why}")
 
 
 async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:

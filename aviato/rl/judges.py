@@ -27,35 +27,35 @@ ATOL = 1e-9
 def exact(case: Any, actual: Any) -> bool | str:
     """Every byte; of values also every type: a tuple is no list, and 1 neither 1.0 nor True."""
     expected = expected_of(case)
-    if isinstance(actual, bytes):
-        return actual == as_bytes(expected) or differs(actual, expected)
-    return _identical(actual, expected) or differs(actual, expected)
+    if is_printed(case):
+        return actual == as_bytes(expected) or differs(case, actual)
+    return _identical(actual, expected) or differs(case, actual)
 
 
 def text(case: Any, actual: Any) -> bool | str:
     """What a program printed, line by line: blanks at the end of a line, empty lines at the end and CRLF do not count."""
     expected = expected_of(case)
-    return as_lines(as_bytes(actual)) == as_lines(as_bytes(expected)) or differs(actual, expected)
+    return as_lines(as_bytes(actual)) == as_lines(as_bytes(expected)) or differs(case, actual)
 
 
 def tokens(case: Any, actual: Any) -> bool | str:
     """What a program printed, word by word: no blank space counts."""
     expected = expected_of(case)
-    return as_bytes(actual).split() == as_bytes(expected).split() or differs(actual, expected)
+    return as_bytes(actual).split() == as_bytes(expected).split() or differs(case, actual)
 
 
 def unordered(case: Any, actual: Any) -> bool | str:
     """The lines of a program, or the items of a list, in any order; lines as `text` and items as `value` has them."""
     expected = expected_of(case)
-    if isinstance(actual, bytes):
-        return sorted(as_lines(actual)) == sorted(as_lines(as_bytes(expected))) or differs(actual, expected)
+    if is_printed(case):
+        return sorted(as_lines(actual)) == sorted(as_lines(as_bytes(expected))) or differs(case, actual)
     if not (_is_sequence(actual) and _is_sequence(expected)) or len(actual) != len(expected):
-        return differs(actual, expected)
+        return differs(case, actual)
     left = list(expected)
     for item in actual:
         found = next((index for index, one in enumerate(left) if equal_values(item, one)), None)
         if found is None:
-            return differs(actual, expected)
+            return differs(case, actual)
         del left[found]
     return True
 
@@ -70,11 +70,11 @@ class Floats:
     def __call__(self, case: Any, actual: Any) -> bool | str:
         """As every judge."""
         expected = expected_of(case)
-        if not isinstance(actual, bytes):
-            return equal_values(actual, expected, self.rtol, self.atol) or differs(actual, expected)
+        if not is_printed(case):
+            return equal_values(actual, expected, self.rtol, self.atol) or differs(case, actual)
         found, wanted = actual.split(), as_bytes(expected).split()
         same = len(found) == len(wanted) and all(map(self._close, found, wanted))
-        return same or differs(actual, expected)
+        return same or differs(case, actual)
 
     def _close(self, found: bytes, wanted: bytes) -> bool:
         if found == wanted:
@@ -96,12 +96,12 @@ class Value:
         """As every judge."""
         expected = expected_of(case)
         found = actual
-        if isinstance(actual, bytes):
+        if is_printed(case):
             try:
                 found, expected = json.loads(actual), json.loads(as_bytes(expected))
             except (ValueError, RecursionError):
-                return f"no JSON: {differs(actual, expected)}"
-        return equal_values(found, expected, self.rtol, self.atol) or differs(actual, expected_of(case))
+                return f"no JSON: {differs(case, actual)}"
+        return equal_values(found, expected, self.rtol, self.atol) or differs(case, actual)
 
 
 BY_VALUE = Value(RTOL, ATOL)
@@ -176,9 +176,14 @@ def check_judge(judge: Any) -> None:
         raise TypeError(f"judge must be a judge of aviato.rl, or a callable (case, actual), not {type(judge).__name__}")
 
 
+def is_printed(case: Any) -> bool:
+    """Whether a case is about what a program printed, and not about what a call returned."""
+    return hasattr(case, "expected_stdout")
+
+
 def expected_of(case: Any) -> Any:
     """What a case expects, of a program or of a call."""
-    return case.expected_stdout if hasattr(case, "expected_stdout") else case.expected
+    return case.expected_stdout if is_printed(case) else case.expected
 
 
 def as_bytes(data: Any) -> bytes:
@@ -194,9 +199,10 @@ def as_lines(data: bytes) -> list[bytes]:
     return lines
 
 
-def differs(actual: Any, expected: Any) -> str:
+def differs(case: Any, actual: Any) -> str:
     """A line that says how."""
-    if isinstance(actual, bytes):
+    expected = expected_of(case)
+    if is_printed(case):
         return f"printed {_short(actual)}, expected {_short(as_bytes(expected))}"
     return f"returned {_shown(actual)}, expected {_shown(expected)}"
 

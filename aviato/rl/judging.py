@@ -45,15 +45,15 @@ def judged_now(case: ProgramCase | CallCase, actual: Any) -> tuple[bool, str]:
     try:
         answer = case.judge(case, actual)  # type: ignore[operator]
     except Exception as error:
-        return False, _unreadable(case, actual, error)
+        return False, _unreadable(case, error)
     if answer is None:
         raise JudgeFailed("the judge of a case returned None; it has to return True, False, or the reason as a text")
     if isinstance(answer, str):
         return False, shown(answer)
-    return bool(answer), "" if answer else judges.differs(actual, judges.expected_of(case))
+    return bool(answer), "" if answer else judges.differs(case, actual)
 
 
-def _unreadable(case: ProgramCase | CallCase, actual: Any, error: Exception) -> str:
+def _unreadable(case: ProgramCase | CallCase, error: Exception) -> str:
     """What a judge raises that takes what is expected is a matter of the answer."""
     expected = judges.expected_of(case)
     raised = f"{type(error).__name__}: {error}"
@@ -61,7 +61,7 @@ def _unreadable(case: ProgramCase | CallCase, actual: Any, error: Exception) -> 
         logger.warning("a judge raised %s, for a case that expects nothing; that counts as a wrong answer", shown(raised))
         return f"the judge could not read the answer: {shown(raised)}"
     try:
-        case.judge(case, judges.as_bytes(expected) if isinstance(actual, bytes) else expected)  # type: ignore[operator]
+        case.judge(case, judges.as_bytes(expected) if judges.is_printed(case) else expected)  # type: ignore[operator]
     except Exception:
         raise JudgeFailed(f"the judge does not work: for the expected answer too it raised {shown(raised)}") from error
     return f"the judge could not read the answer: {shown(raised)}"

@@ -148,7 +148,7 @@ async def _outcomes(task: Task, plan: Plan, ran: list[Ran], fresh: Fresh) -> tup
         )
     cases, names = _cases(task), task.case_names
     found = {number: await _of_run(cases[number], names[number], ran[at]) for at, number in plan.cases.items() if at < len(ran)}
-    for judge in {case.judge for case in cases if isinstance(case.judge, Checker)}:
+    for judge in _checkers(cases):
         asked = {
             number: ran[at].stdout
             for at, number in plan.cases.items()
@@ -159,6 +159,15 @@ async def _outcomes(task: Task, plan: Plan, ran: list[Ran], fresh: Fresh) -> tup
             if not passed:
                 found[number] = _but(found[number], "wrong_answer", message)
     return tuple(found[number] for number in sorted(found))
+
+
+def _checkers(cases: list[ProgramCase]) -> list[Checker]:
+    """Each of theirs once."""
+    found: list[Checker] = []
+    for case in cases:
+        if isinstance(case.judge, Checker) and case.judge not in found:
+            found.append(case.judge)
+    return found
 
 
 async def _of_run(case: ProgramCase, name: str, ran: Ran) -> CaseOutcome:

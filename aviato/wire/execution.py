@@ -17,7 +17,7 @@ ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
 FRAMES_CONTENT_TYPE = "application/vnd.aviato.frames"
 
 
-LARGEST_CASE_OUTPUT_BYTES = 4 << 20
+LARGEST_CASE_OUTPUT_BYTES = 64 << 20
 LARGEST_PROGRAM_OUTPUT_BYTES = 160 << 20
 MOST_CASE_INPUT_BYTES = 256 << 20
 LONGEST_INPUT = (INPUT_BYTES + 2) // 3 * 4

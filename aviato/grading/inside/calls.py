@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _json import encode_basestring_ascii as quote  # before any foreign code can put another in its place
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,16 +45,14 @@ def refused(form: Any) -> Any:
 
 def as_json(value: Any) -> str:
     """JSON of the form of a value, without the module of that name: importing it takes as long as many a call."""
-    from _json import encode_basestring_ascii
-
-    return written(pack(value, no_data), encode_basestring_ascii)
+    return written(pack(value, no_data))
 
 
-def written(form: Any, quote: Callable[[str], str]) -> str:
+def written(form: Any) -> str:
     if isinstance(form, str):
         return quote(form)
     if isinstance(form, list):
-        return "[" + ",".join([written(item, quote) for item in form]) + "]"
+        return "[" + ",".join([written(item) for item in form]) + "]"
     if form is None or form is True or form is False:
         return {None: "null", True: "true", False: "false"}[form]
     if isinstance(form, float):
