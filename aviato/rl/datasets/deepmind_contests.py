@@ -67,7 +67,7 @@ def same_words(case: Any, actual: Any) -> bool | str:
     """Word by word, whatever their case; words that are numbers may differ by less than 0.00001."""
     found, wanted = printed_text(actual).lower().split(), printed_text(expected_of(case)).lower().split()
     same = len(found) == len(wanted) and all(map(_same_word, found, wanted))
-    return same or differs(actual, expected_of(case))
+    return same or differs(case, actual)
 
 
 def _same_word(found: str, wanted: str) -> bool:

@@ -57,7 +57,7 @@ def problem(row: Row, language: str | None = None) -> Problem:
 
 def same_answers(case: Any, actual: Any) -> bool | str:
     """Word by word; yes and no may be in any case."""
-    return _words(actual) == _words(expected_of(case)) or differs(actual, expected_of(case))
+    return _words(actual) == _words(expected_of(case)) or differs(case, actual)
 
 
 def _words(printed: Any) -> list[bytes]:

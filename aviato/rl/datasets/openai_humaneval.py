@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from aviato.exceptions import AviatoValidationError
 from aviato.rl.datasets.rows import Problem, Row, put, refused, text
 from aviato.rl.datasets.sources import completed, defines
 from aviato.rl.task import Task, TestCase
@@ -44,7 +43,7 @@ def problem(row: Row) -> Problem:
     prompt, test = text(_SCHEMA, row, "prompt"), text(_SCHEMA, row, "test")
     entry = text(_SCHEMA, row, "entry_point").strip()
     if not entry.isidentifier():
-        raise AviatoValidationError(f"'entry_point' of a row of humaneval must be a name, got {entry!r}")
+        raise refused(_SCHEMA, "entry_point", f"its field 'entry_point' must be a name, got {entry!r}")
     if not defines(test, "check"):
         raise refused(_SCHEMA, "test", "its field 'test' defines no function 'check'")
     names = [name for name in _DEFINED.findall(prompt) if re.search(rf"\b{name}\b", test)]

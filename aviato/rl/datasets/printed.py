@@ -16,21 +16,19 @@ def printed_text(data: Any) -> str:
 
 def stripped(case: Any, actual: Any) -> bool | str:
     """Equal but for blank space at both ends: TACO's rule."""
-    return printed_text(actual).strip() == printed_text(expected_of(case)).strip() or differs(actual, expected_of(case))
+    return printed_text(actual).strip() == printed_text(expected_of(case)).strip() or differs(case, actual)
 
 
 def stripped_lines(case: Any, actual: Any) -> bool | str:
     """Line by line, without blank space at both ends of the whole and of each line: SYNTHETIC-1's rule."""
-    return _stripped_lines(printed_text(actual)) == _stripped_lines(printed_text(expected_of(case))) or differs(
-        actual, expected_of(case)
-    )
+    return _stripped_lines(printed_text(actual)) == _stripped_lines(printed_text(expected_of(case))) or differs(case, actual)
 
 
 def decimal_lines(case: Any, actual: Any) -> bool | str:
     """As `stripped_lines`, where lines of numbers are compared number by number, exactly: LiveCodeBench's rule."""
     found, wanted = _stripped_lines(printed_text(actual)), _stripped_lines(printed_text(expected_of(case)))
     same = len(found) == len(wanted) and all(map(_same_decimals, found, wanted))
-    return same or differs(actual, expected_of(case))
+    return same or differs(case, actual)
 
 
 def close_lines(case: Any, actual: Any) -> bool | str:
@@ -38,7 +36,7 @@ def close_lines(case: Any, actual: Any) -> bool | str:
 
     Close is `numpy.allclose`'s default. Where all lines are integers, they have to be equal.
     """
-    return _close_lines(actual, case, rounded=False) or differs(actual, expected_of(case))
+    return _close_lines(actual, case, rounded=False) or differs(case, actual)
 
 
 def loose_lines(case: Any, actual: Any) -> bool | str:
@@ -47,7 +45,7 @@ def loose_lines(case: Any, actual: Any) -> bool | str:
     APPS itself takes lines, and the words of a line, as sets: two lines `YES` and `NO` then pass for any list of them. That is
     left out.
     """
-    return _close_lines(actual, case, rounded=True) or differs(actual, expected_of(case))
+    return _close_lines(actual, case, rounded=True) or differs(case, actual)
 
 
 def _close_lines(actual: Any, case: Any, *, rounded: bool) -> bool:

@@ -9,7 +9,7 @@ from aviato.rl.judges import differs, expected_of
 
 def same_but_tuple(case: Any, actual: Any) -> bool | str:
     """Equal, where a tuple returned is taken as a list: LiveCodeBench's rule."""
-    return _same(_as_list(actual), case.expected) or differs(actual, case.expected)
+    return _same(_as_list(actual), case.expected) or differs(case, actual)
 
 
 def same_or_wrapped(case: Any, actual: Any) -> bool | str:
@@ -20,7 +20,7 @@ def same_or_wrapped(case: Any, actual: Any) -> bool | str:
     found, expected = _as_list(actual), case.expected
     wrapped = isinstance(expected, list) and bool(expected)
     same = _same(found, expected) or (wrapped and (_same(found, expected[0]) or _same(_inner_lists(found), expected[0])))
-    return same or differs(actual, expected)
+    return same or differs(case, actual)
 
 
 def same_printed(case: Any, actual: Any) -> bool | str:
@@ -28,9 +28,9 @@ def same_printed(case: Any, actual: Any) -> bool | str:
     expected = expected_of(case)
     wanted = [expected, *expected] if isinstance(expected, list) and len(expected) == 1 else [expected]
     try:
-        return str(actual).strip() in [str(one).strip() for one in wanted] or differs(actual, expected)
+        return str(actual).strip() in [str(one).strip() for one in wanted] or differs(case, actual)
     except (ValueError, RecursionError):  # an integer of that many digits, a value that deep
-        return differs(actual, expected)
+        return differs(case, actual)
 
 
 def _as_list(actual: Any) -> Any:

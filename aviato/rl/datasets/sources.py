@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aviato.rl.task import Task
 
 _STEP = "    "
+_FORMATTED = re.compile("[rR]?[fF]")
 
 
 def program_with(prelude: str) -> Callable[[Task, str], Task]:
@@ -57,7 +58,7 @@ def completed(prompt: str, stub: str, code: str, name: str) -> str:
 def defines(code: str, name: str) -> bool:
     """Whether code defines a name at its top level."""
     word = re.escape(name)
-    return re.search(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{word}\b|^{word}[ \t]*(?::[^=\n]*)?=", code, re.M) is not None
+    return re.search(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{word}\b|^{word}[ \t]*(?::[^=\n]*)?=(?!=)", code, re.M) is not None
 
 
 def as_body(code: str) -> str:
@@ -99,4 +100,4 @@ def _lines_ahead(code: str) -> int:
 def _stays(statement: list[tokenize.TokenInfo], seen: bool) -> bool:
     if [token.string for token in statement[:2]] == ["from", "__future__"]:
         return True
-    return not seen and all(token.type == tokenize.STRING for token in statement)
+    return not seen and all(token.type == tokenize.STRING and not _FORMATTED.match(token.string) for token in statement)
