@@ -10,6 +10,15 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a program could be given this text: no surrogate stands alone in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(text: str, limit: int = MESSAGE_CHARACTERS) -> str:
     """Text as one printable line: what is no printable character is its escape, as `repr` has it.
 

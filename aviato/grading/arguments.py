@@ -14,7 +14,10 @@ from typing import Any
 from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
 from aviato.file_arguments import file_content, file_path
+from aviato.grading.separable import check_separable
+from aviato.grading.sizes import check_sizes
 from aviato.process import output_limit
+from aviato.text import is_unicode, shown
 
 LINK = b"aviato_solution"
 MODES = ("separate", "in_process")
@@ -49,6 +52,7 @@ class GradeRequest:
         files: the grader's, path → content.
         command: of the grader.
         result_paths: what is copied from the policy's sandbox.
+        patterns: those of them that leave it to the policy which files there are.
         mode: `separate` or `in_process`.
         timeout_seconds: of the command; None is no limit.
         env: of the command.
@@ -61,6 +65,7 @@ class GradeRequest:
     files: dict[str, bytes]
     command: list[str]
     result_paths: list[str]
+    patterns: list[str]
     mode: str
     timeout_seconds: float | None
     env: dict[str, str]
@@ -119,11 +124,15 @@ def grade_request(
             f"python -m unittest; got {arguments[0]!r}. Any other command can grade in mode 'separate'"
         )
         raise _wrong("command", message)
+    check_sizes(arguments if mode == "separate" and kind in (None, "script") else (), checks.environment(env or {}))
+    if mode == "separate":
+        check_separable(own, results)
     limit = default_timeout_seconds if timeout_seconds is None else checks.seconds("timeout_seconds", timeout_seconds)
     return GradeRequest(
         files=own,
         command=list(arguments),
         result_paths=results,
+        patterns=[],
         mode=mode,
         timeout_seconds=None if math.isinf(limit) else limit,
         env=checks.environment(env or {}),
@@ -165,6 +174,8 @@ def _steers(name: str) -> bool:
 
 
 def _plain(path: str) -> str:
+    if not is_unicode(path):
+        raise _wrong("path", f"path {shown(path)} holds text that is not Unicode")
     plain = posixpath.normpath(path)
     if plain in (".", "/") or plain.startswith("../") or plain == "..":
         raise _wrong("path", f"{path!r} is not the path of a file in the sandbox")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxFileError
 from aviato.grading.arguments import is_code, same_sandbox
+from aviato.grading.blame import check_crossing, check_grader, doubtful
 from aviato.grading.inside import program
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, new_sandboxes
+from aviato.grading.sizes import check_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,12 +59,14 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
 
     Raises:
         SandboxFileError: a result is missing, too large, or no regular file.
+        SandboxExecutionError: the grader cannot run, as it is found where no code of the policy is: `grader_failed`.
         AviatoError: the infrastructure failed.
     """
     info = await handle.wait_running()
     await handle.client.cancel_all(handle.sandbox_id)
     results = await _results(handle, request.result_paths)
-    known = same_sandbox(create) if create is not None else {"image": info.image, "tags": info.tags}
+    known: dict[str, Any] = same_sandbox(create) if create is not None else {"image": info.image, "tags": info.tags}
+    check_sizes(request.command if request.kind is None else (), {**known.get("environment_variables", {}), **request.env})
     is_linked = request.mode == "separate" and (
         request.uses_link or any(is_code(path, content) for path, (content, _) in results.items())
     )
@@ -79,8 +83,12 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
             broken = await stack.enter_async_context(linked(grader, solution, directory))
         await _write(grader, _grader_files(request, results, directory, is_linked))
         judgement = await judge(grader, request, list(results))
+        if is_linked and not judgement.graded.passed:
+            await check_crossing(grader, handle.sandbox_id, judgement)
         if broken is not None and broken.done():
             raise broken.result()
+    if doubtful(request, judgement):
+        await check_grader(handle, known, request, list(results), judgement)
     return judgement.graded
 
 
@@ -126,7 +134,7 @@ def _grader_files(
         elif not is_code(path, content):
             found[path] = (content, 0o644)
     if is_linked:
-        found[LINK_MODULE] = (program("crossing", "standin").encode(), 0o644)
+        found[LINK_MODULE] = (program("packing", "crossing", "standin").encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.crossing import dumps, from_json, loads, to_json
 
 SOCKET_PATH = "/.aviato-grading/solution.sock"
+INSEPARABLE_PATH = "/.aviato-grading/inseparable"
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
 SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
@@ -27,6 +28,15 @@ SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
 
 class NotSeparable(BaseException):
     """The test asks for what cannot cross between two processes: a matter of the test, whatever the solution is."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        try:
+            # What a test prints of it could also have come from the solution; this file could not.
+            with open(INSEPARABLE_PATH, "w", encoding="utf-8", errors="replace") as file:
+                file.write(why)
+        except OSError:
+            pass
 
 
 class SolutionError(Exception):

@@ -1,0 +1,382 @@
+"""What a test does with a solution that shares no process with it: calls can cross as data, nothing else can."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_EXPECTING = ("raises", "assertRaises", "assertRaisesRegex", "warns", "assertWarns", "assertWarnsRegex")
+_ASKING = frozenset(
+    (
+        *("isinstance", "issubclass", "len", "str", "repr", "format", "bool", "int", "float", "iter", "next", "list", "tuple"),
+        *("set", "dict", "sorted", "sum", "min", "max", "vars", "dir", "type", "id", "hash", "hasattr", "getattr", "setattr"),
+        *("delattr", "reload", "enumerate", "reversed", "zip", "any", "all"),
+    )
+)
+"""Functions that ask a value itself what it is, or change it."""
+_OPAQUE = frozenset(
+    ("decimal", "fractions", "datetime", "numpy", "np", "pandas", "pd", "torch", "io", "pathlib", "uuid", "array")
+)
+"""Modules whose values are no data that crosses."""
+_MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
+
+
+def modules_of(paths: Collection[str]) -> set[str]:
+    """All names that results may be imported by, as modules: `pkg/inner.py` is `inner` and `pkg.inner`."""
+    found = set()
+    for path in paths:
+        if path.endswith(".py"):
+            parts = path[: -len(".py")].strip("/").split("/")
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found |= {".".join(parts[at:]) for at in range(len(parts))}
+    return found
+
+
+def file_obstacle(source: bytes, modules: Collection[str]) -> str | None:
+    """What keeps a grader's file from being graded apart from modules of the solution; None if nothing is seen.
+
+    Args:
+        source: of the file; what is no Python has no obstacle.
+        modules: of the solution, by all names that they may be imported by.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: set[str] = set()
+    aliases: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (replaced := _replaced(node, modules)):
+            return f"line {node.lineno}: it replaces {replaced}, and a copy of the module is all that is there"
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname or alias.name for alias in node.names if alias.name in modules}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in modules:
+                    aliases.add(alias.asname or alias.name)
+                elif node.module in modules:
+                    if alias.name == "*":
+                        why = "so nobody can tell its names from the solution's"
+                        return f"line {node.lineno}: it imports * from {node.module}, {why}"
+                    names.add(alias.asname or alias.name)
+    return obstacle(tree, names, aliases)
+
+
+def _replaced(call: ast.Call, modules: Collection[str]) -> str | None:
+    """What of the solution a call of `mock.patch` or `monkeypatch.setattr` names by text."""
+    first = call.args[0] if call.args else None
+    if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
+        return None
+    if _dotted(call.func).rsplit(".", 1)[-1] not in ("patch", "setattr", "delattr"):
+        return None
+    return first.value if any(first.value.startswith(f"{name}.") for name in modules) else None
+
+
+def obstacle(tree: ast.Module, names: Collection[str], modules: Collection[str] = ()) -> str | None:
+    """What a test does that could only be answered by the solution itself, or cannot be given to it.
+
+    Args:
+        tree: of the test.
+        names: that stand for functions and classes of the solution.
+        modules: that stand for its modules, with dots where they are used so.
+    """
+    if not names and not modules:
+        return None
+    look = _Look(tree, frozenset(names), frozenset(modules))
+    for node in ast.walk(tree):
+        why = look.why(node)
+        if why is not None:
+            return f"line {getattr(node, 'lineno', 1)}: {why}"
+    return None
+
+
+class _Look:
+    def __init__(self, tree: ast.Module, names: frozenset[str], modules: frozenset[str]) -> None:
+        self._names = names
+        self._modules = modules
+        self._parents: dict[ast.AST, ast.AST] = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self._own = {
+            node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        } - names
+        self._opaque = set(_opaque_names(tree))
+        self._bound: dict[ast.AST, dict[str, list[ast.AST | None]]] = {}
+        for scope in ast.walk(tree):
+            if isinstance(scope, (*_SCOPES, ast.Module, ast.ClassDef)):
+                self._bound[scope] = _bindings(scope)
+        self._tree = tree
+
+    def why(self, node: ast.AST) -> str | None:
+        """What is wrong with one use of the solution; None if the node is none, or a good one."""
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            label = _dotted(node)
+            if label in self._modules and not self._shadowed(node, label.split(".")[0]):
+                return self._of_module(node, label)
+            if self._is_name(node):
+                return self._of_reference(node, label, callable_=True)
+            if self._is_object(node):
+                return self._of_reference(node, label, callable_=False)
+            return None
+        if isinstance(node, ast.Call) and self._is_name(node.func):
+            return self._of_call(node, _dotted(node.func))
+        return None
+
+    # -- what a node is
+
+    def _is_name(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._names and not self._shadowed(node, node.id)
+        if not isinstance(node, ast.Attribute):
+            return False
+        owner = _dotted(node.value)
+        if owner in self._modules and f"{owner}.{node.attr}" not in self._modules:
+            return not self._shadowed(node, owner.split(".")[0])
+        return self._is_object(node.value)
+
+    def _is_object(self, node: ast.AST) -> bool:
+        """Whether it is a variable that holds an object of a class of the solution, and nothing else."""
+        if isinstance(node, ast.Name):
+            scope = self._scope_of(node, node.id)
+            values = [] if scope is None else self._bound[scope].get(node.id, [])
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            values = self._attributes(node)
+        else:
+            return False
+        return bool(values) and all(isinstance(value, ast.Call) and self._is_class(value.func) for value in values)
+
+    def _is_class(self, node: ast.AST) -> bool:
+        label = _dotted(node)
+        known = isinstance(node, ast.Name) and node.id in self._names
+        known = known or (isinstance(node, ast.Attribute) and _dotted(node.value) in self._modules)
+        return known and label.rsplit(".", 1)[-1][:1].isupper()
+
+    def _attributes(self, node: ast.Attribute) -> list[ast.AST | None]:
+        owner: ast.AST | None = node
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self._parents.get(owner)
+        if owner is None:
+            return []
+        return [
+            each.value
+            for each in ast.walk(owner)
+            if isinstance(each, ast.Assign)
+            and any(isinstance(target, ast.Attribute) and _dotted(target) == _dotted(node) for target in each.targets)
+        ]
+
+    def _scope_of(self, node: ast.AST, name: str) -> ast.AST | None:
+        """Where a name is bound that a node uses."""
+        at: ast.AST | None = self._parents.get(node)
+        while at is not None:
+            if at in self._bound and name in self._bound[at] and not (isinstance(at, ast.ClassDef)):
+                return at
+            at = self._parents.get(at)
+        return None
+
+    def _shadowed(self, node: ast.AST, name: str) -> bool:
+        """Whether a function has a variable of its own of this name."""
+        return self._scope_of(node, name) not in (None, self._tree)
+
+    # -- what is done with it
+
+    def _of_module(self, node: ast.Name | ast.Attribute, label: str) -> str | None:
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Attribute):
+            if isinstance(parent.ctx, ast.Load):
+                return None
+            return f"it sets {label}.{parent.attr}, and a copy of the module is all that is there"
+        if isinstance(node.ctx, ast.Load):
+            return f"it uses the module {label} itself; only functions and classes of it can be called"
+        return None
+
+    def _of_reference(self, node: ast.Name | ast.Attribute, label: str, callable_: bool) -> str | None:
+        parent = self._parents.get(node)
+        outer = self._parents.get(parent) if isinstance(parent, ast.Tuple) else None
+        if isinstance(parent, ast.Attribute):
+            if not callable_:
+                return None if isinstance(parent.ctx, ast.Load) else f"it sets {label}.{parent.attr}"
+            return f"it uses {label}.{parent.attr}; of the solution only calls can be graded"
+        if not isinstance(node.ctx, ast.Load):
+            return None
+        if isinstance(parent, ast.Call) and node is parent.func:
+            return None if callable_ else f"it calls {label}, which is an object; its methods can be called"
+        if isinstance(parent, ast.Call) or isinstance(outer, ast.Call):
+            call = parent if isinstance(parent, ast.Call) else outer
+            assert isinstance(call, ast.Call)
+            return self._of_argument(node, call, label)
+        if isinstance(parent, ast.ClassDef):
+            return f"it derives a class from {label}"
+        if isinstance(parent, ast.ExceptHandler) or isinstance(outer, ast.ExceptHandler):
+            return f"it catches {label}; of the solution's exceptions only the built-in type crosses"
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and node in parent.decorator_list:
+            return f"it gives a function to {label}, and only data can cross"
+        if isinstance(parent, _ASKED) and node not in (getattr(parent, "slice", None), getattr(parent, "orelse", None)):
+            return f"it uses the value of {label}, and only what a call gives can be had"
+        return None
+
+    def _of_argument(self, node: ast.AST, call: ast.Call, label: str) -> str | None:
+        name = _dotted(call.func).rsplit(".", 1)[-1]
+        if name in _EXPECTING:
+            first = call.args[0] if call.args else None
+            parts = first.elts if isinstance(first, ast.Tuple) else [first]
+            return f"it expects {label}; of the solution's exceptions only the built-in type crosses" if node in parts else None
+        if (
+            name in _ASKING
+            or name.startswith("assert")
+            or _dotted(call.func).split(".")[0] in ("inspect", "mock", "monkeypatch")
+        ):
+            return f"it asks {name}() of {label}, and only what a call gives can be had"
+        return None
+
+    def _of_call(self, call: ast.Call, label: str) -> str | None:
+        parent = self._parents.get(call)
+        if isinstance(parent, ast.Await):
+            return f"it awaits {label}(), and only data crosses, which a coroutine is not"
+        if isinstance(parent, ast.withitem):
+            return f"it enters {label}(), and only data crosses"
+        for value in _given(call):
+            if isinstance(value, (ast.Lambda, ast.GeneratorExp)):
+                return f"it gives {label}() a function or a generator, and only data can cross"
+            name = _dotted(value.func if isinstance(value, ast.Call) else value)
+            if name in self._own and (isinstance(value, ast.Name) or self._is_own_class(name)):
+                return f"it gives {label}() {name} of its own, and only data can cross"
+            if isinstance(value, ast.Call) and name.split(".")[0] in self._opaque:
+                return f"it gives {label}() a value of {name}, and only data can cross"
+        is_method = isinstance(call.func, ast.Attribute) and self._is_object(call.func.value)
+        return None if is_method else self._of_mutation(call, label)
+
+    def _is_own_class(self, name: str) -> bool:
+        return any(isinstance(node, ast.ClassDef) and node.name == name for node in self._parents)
+
+    def _of_mutation(self, call: ast.Call, label: str) -> str | None:
+        """Whether what it does to an argument is looked at afterwards."""
+        is_statement = isinstance(self._parents.get(call), ast.Expr)
+        end = getattr(self._statement(call), "end_lineno", call.lineno)
+        for value in _given(call):
+            if not isinstance(value, ast.Name):
+                continue
+            scope = self._scope_of(value, value.id)
+            bound = [] if scope is None else self._bound[scope].get(value.id, [])
+            may_change = any(_is_mutable(each) for each in bound) or (is_statement and None in bound)
+            if scope is None or not may_change:
+                continue
+            later = [
+                node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == value.id and node.lineno > end
+            ]
+            later = later[: next((at for at, node in enumerate(later) if isinstance(node.ctx, ast.Store)), None)]
+            if any(is_statement or self._is_compared(node) for node in later):
+                return f"it looks at {value.id} after {label}() had it, and only a copy of it crosses"
+        return None
+
+    def _statement(self, node: ast.AST) -> ast.AST:
+        while not isinstance(node, ast.stmt):
+            node = self._parents[node]
+        return node
+
+    def _is_compared(self, node: ast.AST) -> bool:
+        """Whether a variable, or a part of it, is what is compared."""
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Subscript) and node is parent.value:
+            return self._is_compared(parent)
+        if isinstance(parent, ast.Call) and node in parent.args:
+            name = _dotted(parent.func).rsplit(".", 1)[-1]
+            return name.startswith("assert") or (name == "len" and self._is_compared(parent))
+        return isinstance(parent, ast.Compare)
+
+
+_ASKED = (
+    *(ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Subscript, ast.Starred, ast.FormattedValue, ast.withitem),
+    *(ast.For, ast.AsyncFor, ast.comprehension, ast.If, ast.IfExp, ast.While, ast.Assert, ast.Raise, ast.Await),
+)
+
+
+def _dotted(node: ast.AST | None) -> str:
+    """`a.b.c` as text; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return ""
+
+
+def _given(call: ast.Call) -> Iterator[ast.expr]:
+    """All values that a call is given, those within displays too."""
+    left = [*call.args, *[keyword.value for keyword in call.keywords]]
+    while left:
+        value = left.pop()
+        if isinstance(value, ast.Starred):
+            left.append(value.value)
+        elif isinstance(value, (ast.List, ast.Tuple, ast.Set)):
+            left += value.elts
+        elif isinstance(value, ast.Dict):
+            left += value.values
+        else:
+            yield value
+
+
+def _bindings(scope: ast.AST) -> dict[str, list[ast.AST | None]]:
+    """Variable of a scope → what it is bound to, where that is a plain assignment; else None."""
+    found: dict[str, list[ast.AST | None]] = {}
+    arguments = getattr(scope, "args", None)
+    if isinstance(arguments, ast.arguments):
+        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+            if each is not None:
+                found.setdefault(each.arg, []).append(None)
+    left: list[ast.AST] = list(ast.iter_child_nodes(scope))
+    while left:
+        node = left.pop(0)
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+        elif isinstance(node, (ast.For, ast.comprehension)) and _dotted(getattr(node.iter, "func", None)) == "range":
+            if isinstance(node.target, ast.Name):
+                found.setdefault(node.target.id, []).append(node.iter)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in found:
+            found[node.id] = [None]
+        if not isinstance(node, (*_SCOPES, ast.ClassDef)):
+            # In the order of the source: what is bound by a statement is known before its own names are met.
+            left[:0] = list(ast.iter_child_nodes(node))
+    return found
+
+
+def _is_mutable(value: ast.AST | None) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_mutable(value.left) or _is_mutable(value.right)
+    if isinstance(value, ast.Call):
+        return _dotted(value.func).rsplit(".", 1)[-1] in _MAKERS
+    return isinstance(value, _MUTABLE)
+
+
+def _opaque_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] in _OPAQUE)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OPAQUE:
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def check_separable(files: Mapping[str, bytes], results: Collection[str]) -> None:
+    """Refuse a grader that mode `separate` cannot judge, before it runs.
+
+    Args:
+        files: of the grader.
+        results: paths of the solution's files.
+
+    Raises:
+        AviatoValidationError: one of the files does with the solution what cannot cross.
+    """
+    modules = modules_of(results)
+    for path, source in files.items():
+        if path.endswith(".py") and (why := file_obstacle(source, modules)) is not None:
+            message = (
+                f"{path} cannot be graded in mode 'separate': {why}. Grade it with mode='in_process', or let the test run a "
+                "program beside the results, by aviato_solution.run()"
+            )
+            raise AviatoValidationError(message, field_violations={"files": message})
