@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.server.supervisor.command import Command
+    from aviato.server.supervisor.leftover import Drain
     from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.spawn import Spawned
-    from aviato.server.supervisor.streams import Drain
     from aviato.server.supervisor.usage import Used
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import usage
 from aviato.server.supervisor.errors import invalid
+from aviato.server.supervisor.leftover import Drain
 from aviato.server.supervisor.spawn import Ends
-from aviato.server.supervisor.streams import Drain, Input, Output
+from aviato.server.supervisor.streams import Input, Output
 from aviato.server.supervisor.terminal import Keyboard, Screen
 from aviato.wire.frames import FrameType
 from aviato.wire.memory import PLACE

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from aviato.server.supervisor.connection import Connection
     from aviato.server.supervisor.keeper import Keepers
+    from aviato.server.supervisor.leftover import Drain
     from aviato.server.supervisor.loop import Loop
-    from aviato.server.supervisor.streams import Drain
     from aviato.server.supervisor.successive import SuccessiveCommand
     from aviato.server.supervisor.takeover import State
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor.command import LINGER_SECONDS
 from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.leftover import Drain, unread_bytes
 from aviato.server.supervisor.loop import READ
 from aviato.server.supervisor.spawn import Ends
-from aviato.server.supervisor.streams import PIPE_BYTES, Drain, Input, unread_bytes
+from aviato.server.supervisor.streams import PIPE_BYTES, Input
 from aviato.server.supervisor.successive import SuccessiveCommand, ignore
 
 if TYPE_CHECKING:

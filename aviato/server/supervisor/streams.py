@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
-import termios
 from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.server.supervisor.errors import Refused, invalid
+from aviato.server.supervisor.leftover import unread_bytes
 from aviato.server.supervisor.loop import READ, WRITE
 from aviato.server.supervisor.window import PIECE_BYTES, LentWindow, Window
 from aviato.wire.frames import WIDE_WINDOW_BYTES
@@ -24,13 +23,6 @@ PIPE_BYTES = 1 << 20
 INPUT_BYTES = 256 << 10
 LOOK_SECONDS = 0.001
 LONGEST_LOOK_SECONDS = 0.2
-
-
-def unread_bytes(fd: int) -> int:
-    """How many bytes were written to a pipe, or a terminal, and not read yet; at least. By either end."""
-    waiting = array.array("i", [0])
-    fcntl.ioctl(fd, termios.FIONREAD, waiting)
-    return waiting[0]
 
 
 class Output:
@@ -229,29 +221,6 @@ class Output:
         fd = self.release()
         if fd is not None:
             os.close(fd)
-
-
-class Drain:
-    """The pipe of a child that outlived its command: read and thrown away, so that it neither blocks nor dies of SIGPIPE."""
-
-    def __init__(self, loop: Loop, fd: int, drains: set[Drain]) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._drains = drains
-        drains.add(self)
-        loop.watch(fd, READ, self._ready)
-
-    def _ready(self, events: int) -> None:
-        try:
-            if os.read(self._fd, PIECE_BYTES):
-                return
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self._loop.forget(self._fd)
-        os.close(self._fd)
-        self._drains.discard(self)
 
 
 class Input:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
+    from aviato.server.supervisor.leftover import Drain
     from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.spawn import Failure
-    from aviato.server.supervisor.streams import Drain
 
 GATHERED_BYTES = 64 << 10
 """So much of verdicts waits for more of them before it is sent."""

@@ -13,8 +13,8 @@ import os
 import select
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.supervisor.leftover import Drain, unread_bytes
 from aviato.server.supervisor.loop import READ
-from aviato.server.supervisor.streams import Drain, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
