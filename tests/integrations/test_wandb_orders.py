@@ -279,6 +279,26 @@ def test_two_runs_at_a_time(begin: Callable[..., Any]) -> None:
     assert ours_of(offline_run.rows(second.dir)) == [(step, 1) for step in range(10, 13)]
 
 
+def test_a_row_that_another_thread_sends_out_at_that_moment(begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell whether ours went with it, so it is neither written over nor written again."""
+    run, ours = begin(), Ours()
+    log = run.log
+
+    def raced(values: dict[str, Any], **how: Any) -> None:
+        log(values, **how)
+        log({"loss": 1})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "log", raced)
+        ours.log(0, 1)
+    ours.log(0, 2)
+    run.log({"grad_norm": 1}, commit=False)
+    run.finish()
+    rows = offline_run.rows(run.dir)
+    assert ours_of(rows) == [(0, 1), (0, 2)]
+    assert [("loss" in row, "grad_norm" in row) for row in rows] == [(True, False), (False, True), (False, False)]
+
+
 class UnknownRun:
     """No run of a wandb that is known: it has neither a step nor hooks."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integrations import offline_run, wandb_service
 
-pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,6 +127,31 @@ def test_what_waits_goes_out_at_exit(script: Callable[..., list[str]]) -> None:
     assert [(row["_step"], row["loss"]) for row in offline_run.rows(files_dir) if "loss" in row] == [(0, 0), (1, 1)]
 
 
+def test_what_a_thread_counts_until_the_end_goes_out_at_exit(script: Callable[..., list[str]]) -> None:
+    """It outlives the main thread, so sessions log what is left after the rows that wait have gone out."""
+    (files_dir,) = script("""
+        import threading
+        import aviato, wandb
+        print(wandb.init(project="exit").dir)
+        session, other = aviato.Session(), aviato.Session()
+        sandboxes = [session.sandbox(), other.sandbox()]
+        for step in range(3):
+            aviato.results([sandbox.exec(["true"]) for sandbox in sandboxes])
+            session.log_metrics(step=step)
+            other.log_metrics(step=step + 10)
+
+        def work():
+            threading.main_thread().join()
+            aviato.results([sandbox.exec(["true"]) for sandbox in sandboxes])
+
+        threading.Thread(target=work).start()
+    """)
+    counts: dict[int, int] = {}
+    for step, count in ours(files_dir):
+        counts[step] = counts.get(step, 0) + count
+    assert counts == {0: 1, 1: 1, 2: 2, 10: 1, 11: 1, 12: 2}
+
+
 ORDERS = """
     import aviato, wandb
     session = aviato.Session()
@@ -208,8 +233,9 @@ def test_a_forked_child_counts_its_own_and_leaves_the_run_alone(script: Callable
     assert ours(files_dir) == [(0, 1)]
 
 
+@pytest.mark.skipif(wandb.__version__.startswith("0.24"), reason="wandb 0.24 itself hangs at the exit of a forked child")
 def test_what_waits_is_not_the_childs(script: Callable[..., list[str]]) -> None:
-    """It ends as any program does, with the rows that wait in its memory, too."""
+    """It ends as any program does, with the rows that wait in its memory, too; wandb fails if it is asked there."""
     files_dir, *rest = script("""
         import os, sys
         import aviato, wandb
@@ -222,12 +248,14 @@ def test_what_waits_is_not_the_childs(script: Callable[..., list[str]]) -> None:
                 session.log_metrics(step=step)
             child = os.fork()
             if child == 0:
+                os.dup2(1, 2)
                 sys.exit(0)
             print(os.waitpid(child, 0)[1])
             run.log({"loss": 1}, step=0)
         run.finish()
     """)
-    assert rest == ["0"]
+    assert "0" in rest
+    assert not [line for line in rest if "rows of metrics" in line]
     assert ours(files_dir) == [(0, 1), (1, 1), (2, 1)]
     assert [row["loss"] for row in offline_run.rows(files_dir) if "loss" in row] == [1]
 
