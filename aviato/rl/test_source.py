@@ -105,14 +105,13 @@ class _Look:
         return node.name.startswith("test") and not self.names.missing_arguments(node, 0)
 
     def _ran(self) -> list[Function | ast.ClassDef]:
-        """The tests that the source runs itself."""
-        dynamic = bool(self.module.loads & DYNAMIC)
-        return [node for node in self.tests if self._runs(node, dynamic)]
+        """The tests that the source runs itself in every run; what it may run is run again, as pytest would."""
+        return [node for node in self.tests if self._runs(node)]
 
-    def _runs(self, node: Function | ast.ClassDef, dynamic: bool) -> bool:
-        if isinstance(node, ast.ClassDef) and self.names.is_unittest(node):
-            return self.names.runs_itself
-        return node.name in self.module.loads or (dynamic and not self.names.is_own(node.name, None))
+    def _runs(self, node: Function | ast.ClassDef) -> bool:
+        if isinstance(node, ast.ClassDef):
+            return self.names.is_unittest(node) and self.names.runs_itself
+        return node.name in self.module.calls
 
     @property
     def collected(self) -> list[Function | ast.ClassDef]:
@@ -147,7 +146,9 @@ class _Look:
         ]
 
     def _certainly(self, calls: list[str]) -> list[tuple[Function, bool]]:
-        return [(one, True) for name in calls if (one := self.names.function(name)) is not None]
+        found = [one for name in calls if (one := self.names.function(name)) is not None]
+        # A decorator of somebody else's may put anything in its place.
+        return [(one, all(self.names.is_inert(each) for each in one.decorator_list)) for one in found]
 
     def _referred(self, loads: set[str]) -> list[Function]:
         found = [one for name, group in self.names.functions.items() if name in loads or loads & DYNAMIC for one in group]

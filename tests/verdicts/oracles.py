@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import aviato.grading.inside
 from aviato.rl.test_source import look
@@ -21,20 +23,38 @@ def f(x):
     return 7
 """
 COLLECT = Path(aviato.grading.inside.__file__).with_name("collect.py")
+ENVIRONMENT = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+"""Without the plugins of this project's tests, whose import takes longer than all the rest."""
 DRIVEN = Path(__file__).with_name("driven.py")
 
 
 def plain(how: str, code: str, source: str, folder: Path) -> str:
-    """`passed` or `failed`, by the return code of `python`, `python -m pytest` or `python -m unittest`; `not_run` by pytest's."""
+    """`passed` or `failed`, by the return code of `python` or `python -m unittest`."""
     path = folder / "test_solution.py"
     path.write_bytes((code + "\n" + source).encode(errors="surrogatepass"))
     command = {
         "python": [sys.executable, "-S", path.name],
-        "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", path.name],
         "unittest": [sys.executable, "-m", "unittest", path.stem],
     }[how]
-    found = subprocess.run(command, cwd=folder, capture_output=True, timeout=50)
-    return {0: "passed", 5: "not_run"}.get(found.returncode, "failed")
+    found = subprocess.run(command, cwd=folder, capture_output=True, timeout=50, env=ENVIRONMENT)
+    return "failed" if found.returncode else "passed"
+
+
+def by_pytest(codes: tuple[str, ...], sources: dict[str, str], folder: Path) -> dict[str, list[str]]:
+    """What one run of pytest says of each source with each code: `passed`, `failed`, or `not_run` where it found no test."""
+    for number, source in enumerate(sources.values()):
+        for which, code in enumerate(codes):
+            (folder / f"test_{number}_{which}.py").write_text(code + "\n" + source)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
+    command += ["--continue-on-collection-errors", "--junitxml", "report.xml"]
+    subprocess.run(command, cwd=folder, capture_output=True, timeout=50, env=ENVIRONMENT)
+    found: dict[str, str] = {}
+    for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
+        module = next(part for part in f"{case.get('classname')}.{case.get('name')}".split(".") if part.startswith("test_"))
+        bad = case.find("failure") is not None or case.find("error") is not None
+        found[module] = "failed" if bad else found.get(module, "passed")
+    names = [[f"test_{number}_{which}" for which in range(len(codes))] for number in range(len(sources))]
+    return {name: [found.get(one, "not_run") for one in row] for name, row in zip(sources, names, strict=True)}
 
 
 def here(code: str, source: str, folder: Path, python: str = sys.executable) -> str:
@@ -45,7 +65,13 @@ def here(code: str, source: str, folder: Path, python: str = sys.executable) -> 
     job = {"code": code, "source": told.instrumented, "kind": told.kind}
     job |= {"counts_checks": told.counts_checks, "already_run": told.already_run}
     found = subprocess.run(
-        [python, str(DRIVEN), str(COLLECT)], cwd=folder, input=json.dumps(job), capture_output=True, text=True, timeout=50
+        [python, str(DRIVEN), str(COLLECT)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=50,
     )
     assert found.returncode == 0, found.stderr
     return found.stdout.rstrip("\n").split("\n")[-1]

@@ -1,4 +1,4 @@
-"""Nothing that was not checked passes: what a test source can check, beside what plain Python, pytest and unittest say of it."""
+"""Nothing that was not checked passes: what a test source can check, beside what plain Python says of it."""
 
 from __future__ import annotations
 
