@@ -119,7 +119,7 @@ class Completion(CommonMark):
         closing = _CLOSED_THEN_MARK.match(at.line, pos)
         if closing is None or not MARK.match(at.line, closing.end()) or at.line.find(closing[1], closing.end()) >= 0:
             return False
-        self._ends_code_of_the_prompt(self._offset(pos))
+        self._ends_code_of_the_prompt(self._offset(pos), closing[1][0])
         at.skip(closing.end() - at.pos)
         return True
 
@@ -127,7 +127,7 @@ class Completion(CommonMark):
         opening = opening_at(at.line, pos)
         if opening is None or (width > 3 and (continued or label(opening[1]) != self.language)):
             return False
-        if opening[1].strip() or not self._ends_code_of_the_prompt(self._offset(pos)):
+        if opening[1].strip() or not self._ends_code_of_the_prompt(self._offset(pos), opening[0][0]):
             self.begin_fence(opening[1], opening[0], width)
         return True
 
@@ -144,7 +144,7 @@ class Completion(CommonMark):
         if opening is None or at.line.count("```", pos, opening.start()) % 2:
             return False
         info = opening[2]
-        if not info and self._ends_code_of_the_prompt(self._offset(opening.start())):
+        if not info and self._ends_code_of_the_prompt(self._offset(opening.start()), "`"):
             return True
         if self._pairs_up(self.number) and not is_known(info):
             return False
@@ -170,10 +170,15 @@ class Completion(CommonMark):
         at.skip(end + len(mark[0]) - at.pos)
         return True
 
-    def _ends_code_of_the_prompt(self, offset: int) -> bool:
+    def _ends_code_of_the_prompt(self, offset: int, character: str) -> bool:
         """Whether a bare fence closes what the prompt opened: nothing does after it, and all before it is code."""
         base, count, _ = max(self._opened.values(), default=(self.begin, 0, False))
-        if base == self._text_from or len(self.fences) != count or self.containers or not self._pairs_up(self.number):
+        if (
+            base == self._text_from
+            or len(self.fences) != count
+            or self.containers
+            or self._bare_lines(self.number, character) % 2
+        ):
             return False
         code = self.between(base, offset)
         if not code.strip() or not has_code(code, self.language):
@@ -343,10 +348,10 @@ class Completion(CommonMark):
     def _pairs_up(self, number: int) -> bool:
         return self._bare_lines(number) % 2 == 0
 
-    def _bare_lines(self, number: int) -> int:
+    def _bare_lines(self, number: int, character: str = "`") -> int:
         """How many lines from that one on are nothing but a fence, up to the next opening with a label."""
         fence = self.fence
-        key = (fence.character if fence else "`", bool(self.containers) or (fence is not None and fence.indent > 3))
+        key = (fence.character if fence else character, bool(self.containers) or (fence is not None and fence.indent > 3))
         if key not in self._bare_ahead:
             self._bare_ahead[key] = _count_bare_lines(self.lines, *key)
         return self._bare_ahead[key][number]
