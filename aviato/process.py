@@ -21,6 +21,7 @@ from aviato.exceptions import (
     SandboxNotRunningError,
 )
 from aviato.results import ProcessResult, ResourceUsage
+from aviato.text import encode
 from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.ids import new_exec_id
 
@@ -274,7 +275,7 @@ def exec_request(
         request["working_dir"] = defaults.absolute("cwd", cwd)
     if env:
         request["environment_variables"] = defaults.environment(env)
-    given = stdin.encode() if isinstance(stdin, str) else stdin
+    given = encode(stdin) if isinstance(stdin, str) else stdin
     if given is not False:
         request["stdin"] = True
     if isinstance(given, bytes) and len(given) <= INPUT_BYTES:

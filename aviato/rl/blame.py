@@ -60,7 +60,7 @@ class Blame:
             compiled = any(case.reason == "not_compiled" for case in found.cases)
             return await self._of_language(task.language) if compiled else None
         began = any(case.reason != "not_run" for case in found.cases)
-        if began and not any(case.message.startswith(LOADING) for case in found.cases):
+        if began and not any(word in case.message for case in found.cases for word in LOADING):
             return None
         return await self._of_tests(task)
 

@@ -8,7 +8,7 @@ from aviato.exceptions import SandboxCommandTimeoutError, SandboxError, SandboxE
 from aviato.one_command import run_only
 from aviato.results import CaseStatus
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.text import encode
+from aviato.text import encode, is_unicode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,15 +68,17 @@ def unusable_command(command: Sequence[str]) -> Outcome | None:
             f"the command has {sum(sizes)} bytes; a system takes {MOST_ARGUMENTS_BYTES} in all and {LONGEST_ARGUMENT_BYTES} "
             "a word: give what is long as stdin or as a file"
         )
-    if any("\0" in word for word in command):
-        return Outcome(verdict=Verdict.FAILED, message="a word of the command has a NUL in it, so that it cannot be started")
+    if "" in command[:1] or any("\0" in word or not is_unicode(word) for word in command):
+        why = "its program has no name" if "" in command[:1] else "a word of it holds a NUL or a lone surrogate"
+        return Outcome(verdict=Verdict.FAILED, message=f"no system can start the command: {why}")
     return None
 
 
 def case_of(name: str, reason: str, message: str = "", **rest: object) -> CaseOutcome:
     """The outcome of a case by its reason."""
     status = STATUSES.get(reason, CaseStatus.FAILED)
-    return CaseOutcome(name=name, passed=reason == "passed", reason=reason, message=message, status=status, **rest)  # type: ignore[arg-type]
+    passed, message = reason == "passed", shown(message)
+    return CaseOutcome(name=name, passed=passed, reason=reason, message=message, status=status, **rest)  # type: ignore[arg-type]
 
 
 def not_run(names: Sequence[str]) -> tuple[CaseOutcome, ...]:
@@ -117,6 +119,7 @@ def of_error(error: SandboxError, cases: tuple[CaseOutcome, ...], mode: str, att
 
 def grader_failed(message: str, result: ProcessResult | None = None, attempts: int = 1) -> Outcome:
     """The outcome where what decides cannot run, whatever the code is: that is no verdict on it."""
+    message = shown(message)
     error = SandboxExecutionError(message, exec_result=result, reason="grader_failed", is_infrastructure=True, retryable=False)
     return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, result=result, attempts=attempts)
 
@@ -127,7 +130,7 @@ def outcome(
     """An outcome with what its command tells."""
     return Outcome(
         verdict=verdict,
-        message=message,
+        message=shown(message),
         cases=cases,
         result=result,
         duration_seconds=None if result is None else result.duration_seconds,
