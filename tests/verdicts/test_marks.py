@@ -177,9 +177,11 @@ PROGRAMS = st.builds(
 
 
 class Count(ast.NodeTransformer):
-    """Counts assertions that are made, and conditions that lead to a raise: what an oracle calls checks."""
+    """Counts the assertions that hold and depend on something: what an oracle calls checks."""
 
     def visit_Assert(self, node: ast.Assert) -> Any:
+        if isinstance(node.test, ast.Constant):
+            return node
         counted = ast.parse("made(1)").body[0]
         return [node, ast.copy_location(ast.fix_missing_locations(counted), node)]
 
@@ -228,15 +230,11 @@ ASSERTIONS = st.recursive(
 ASSERTING = st.builds(
     lambda function, body: "\n".join([function, *body]),
     st.builds(
-        lambda body: f"def check(x):\n{_indent(_joined(body)).replace('check(', 'n(')}",
+        lambda body: f"def check(x):\n{_indent(_joined(body)).replace('check(', 'str(')}",
         st.lists(ASSERTIONS, min_size=1, max_size=2),
     ),
     st.lists(ASSERTIONS, min_size=1, max_size=3),
 )
-
-
-def is_constant(node: ast.Assert) -> bool:
-    return isinstance(node.test, ast.Constant)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -244,15 +242,14 @@ def is_constant(node: ast.Assert) -> bool:
 def test_a_program_that_ends_well_has_checked_what_it_is_said_to_check(source: str) -> None:
     """By an oracle that counts the assertions that a run makes."""
     told = look(source)
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert) and is_constant(node):
-            node.test = ast.parse("None is None").body[0].value  # type: ignore[attr-defined]
-    counted = Count().visit(tree)
-    for node in ast.walk(counted):
-        if isinstance(node, ast.stmt):
-            ast.fix_missing_locations(node)
-    ended, _, made, _ = run(counted)
-    if ended != "ends" or told.kind == "nothing":
+    ended, _, made, _ = run(ast.fix_missing_locations(Count().visit(ast.parse(source))))
+    if ended != "ends":
         return
-    assert made > 0 or (told.counts_checks and run(told.instrumented)[3] == 0)
+    swallows = "Exception" in source or "AssertionError" in source
+    marks = run(told.instrumented)[3]
+    if told.kind == "nothing":
+        assert swallows or made == 0
+    elif told.counts_checks:
+        assert (marks > 0) == (made > 0) or (swallows and made > 0)
+    else:
+        assert made > 0
