@@ -41,7 +41,8 @@ async def compute_score(
     Args:
         data_source: a data set by its name here or on the hub, such as `openai/openai_humaneval`; where it is none that is
             known, or its fields are not there, the fields of the ground truth tell.
-        solution_str: the response; its code is taken out as `extract_code` does.
+        solution_str: the response; its code, in the language that the ground truth asks for, is taken out as `extract_code`
+            does.
         ground_truth: a row of a data set of `aviato.rl.datasets`, as a dict or as JSON; or what PRIME and verl have, such as
             `{"inputs": [...], "outputs": [...]}` for programs that read stdin, with `"fn_name"` for functions, or
             `{"assert_case": [...]}`; or Python source that asserts; or a list of such sources. Anything else is refused.
@@ -66,7 +67,7 @@ async def compute_score(
     for name in _VERLS_OWN:
         options.pop(name, None)
     problem = problem_of(data_source, ground_truth)
-    code = extract_code(solution_str)
+    code = extract_code(solution_str, language=problem.code_language)
     task = problem.with_code(code)
     if code is None:
         return _scores(0.0, 0.0, no_code=1.0)

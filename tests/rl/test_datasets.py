@@ -43,6 +43,7 @@ def test_each_row_is_told_by_its_fields_and_by_its_names() -> None:
         "bigcode/bigcodebench": "bigcodebench",
         "open-r1/codeforces": "codeforces",
         "PRIME-RL/Eurus-2-RL-Data": "prime",
+        "princeton-nlp/SWE-bench_Lite": "swe",
         "openai/gsm8k": None,
         "": None,
     }

@@ -63,6 +63,24 @@ def test_a_row_whole_in_a_column(session: aviato.Session) -> None:
         call(code_reward(dataset="humaneval", row_column="rows", session=session), rows.HUMANEVAL, ["right"])
 
 
+CPP = """#include <iostream>
+int main() { long n, x, s = 0; std::cin >> n; while (n-- && std::cin >> x) s += x; std::cout << s; }
+"""
+
+
+def test_code_is_taken_out_in_the_row_s_language(session: aviato.Session) -> None:
+    reward = code_reward(dataset="codeforces", session=session)
+    completion = f"In C++:\n```cpp\n{CPP}```\nand in Python:\n```python\n{rows.SUMS['wrong']}```\n"
+    row = {**rows.CODEFORCES.row, "language": "cpp"}
+    assert reward(completions=[completion], **{name: [value] for name, value in row.items()}) == [1.0]
+
+
+@pytest.mark.anyio
+async def test_verl_takes_code_out_in_that_language_too() -> None:
+    found = await compute_score("open-r1/codeforces", f"```c++\n{CPP}```", {**rows.CODEFORCES.row, "language": "cpp"})
+    assert found["score"] == 1.0
+
+
 def test_a_row_that_cannot_be_judged_is_skipped_and_told(session: aviato.Session, caplog: pytest.LogCaptureFixture) -> None:
     outcomes: list[Outcome] = []
     reward = code_reward(dataset="codeforces", session=session, skipped=-0.5, on_outcomes=outcomes.extend)

@@ -26,6 +26,7 @@ from aviato.rl.datasets import (
     live_code_bench,
     open_r1_codeforces,
     openai_humaneval,
+    swe_family,
     synthetic_1,
 )
 from aviato.rl.datasets.apps_family import apps, prime, taco
@@ -37,6 +38,7 @@ from aviato.rl.datasets.live_code_bench import livecodebench
 from aviato.rl.datasets.open_r1_codeforces import codeforces
 from aviato.rl.datasets.openai_humaneval import humaneval
 from aviato.rl.datasets.rows import Problem, Row, data, mapping
+from aviato.rl.datasets.swe_family import swe
 from aviato.rl.datasets.synthetic_1 import synthetic1
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ __all__ = [
     "problem_of",
     "recognise",
     "row_of",
+    "swe",
     "synthetic1",
     "taco",
     "task_of",
@@ -131,6 +134,21 @@ _SCHEMAS = {
         (("test",),),
         (("question_id", "test"), ("question", "test"), ("test", "test_info")),
         ("kodcode-v1", "kodcode-light-rl-10k", "kodcode-v1-sft-r1"),
+    ),
+    "swe": _Schema(
+        swe_family.problem,
+        (("FAIL_TO_PASS", "expected_output_json"),),
+        (("FAIL_TO_PASS", "PASS_TO_PASS"), ("expected_output_json",)),
+        (
+            "swe-bench",
+            "swe-bench_lite",
+            "swe-bench_verified",
+            "swe-gym",
+            "swe-gym-lite",
+            "swe-smith",
+            "r2e-gym-subset",
+            "r2e-gym-lite",
+        ),
     ),
     "prime": _Schema(
         apps_family.prime_problem,

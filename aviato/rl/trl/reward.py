@@ -112,7 +112,8 @@ def code_reward(
         row_column: the column in which that row stands whole, as a dict or as JSON; for rows that have a `prompt` of their own,
             which a trainer does not hand over.
         grading: of test cases, as in `Task`.
-        extract: the code of a completion, or None if it offers none.
+        extract: the code of a completion, or None if it offers none. `extract_code` goes by the language of a data
+            set's row.
         passed: the reward of code that passes.
         failed: of code that does not; running out of time or memory included.
         skipped: of a completion without code, and of a row without tests.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
 from aviato.rl import datasets
+from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.task import MODES, Task, TestCase
 
@@ -150,7 +151,9 @@ def _answered(columns: Columns, problem: Problem | AviatoValidationError, comple
     try:
         if isinstance(problem, AviatoValidationError):
             raise problem
-        task = problem.with_code(extract(completion))
+        language = problem.code_language
+        other = language != "python" and extract is extract_code
+        task = problem.with_code(extract_code(completion, language=language) if other else extract(completion))
         grading = columns.grading if task.kind == "test" else task.grading
         # The reward is that of all cases together.
         return Asked(replace(task, grading=grading, stop_at_first_failure=True))

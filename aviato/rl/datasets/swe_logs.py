@@ -1,0 +1,163 @@
+"""What became of each test, by the log of a test run, and what that means for a repository's issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aviato.rl.datasets.printed import printed_text
+
+ParseLog: TypeAlias = Callable[[str], Mapping[str, str]]
+"""Takes the log and gives, by test, `PASSED`, `FAILED`, `ERROR`, `SKIPPED`, `XFAIL` or another word of the framework's."""
+
+START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
+APPLYING = ">>>>> Applying Patch"
+"""Before it nothing of the answer has run."""
+APPLY_FAILED = ">>>>> Patch Apply Failed"
+EXIT_CODE = ">>>>> Test Exit Code"
+_STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
+_GOOD = ("PASSED", "XFAIL")
+_BAD = ("FAILED", "ERROR")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m|[\x01-\x08\x0b-\x1f]")
+_COUNT = re.compile(r"\[\d+\]$")
+_NAMED = 3
+
+
+def pytest_log(log: str) -> dict[str, str]:
+    """The short summary that pytest prints with `-rA`, and the lines that it prints with `-v`, whatever their colours."""
+    found: dict[str, str] = {}
+    for line in log.split("\n"):
+        words = _ESCAPES.sub("", line).split()
+        if len(words) < 2:
+            continue
+        if words[0] in _STATUSES and not (words[0] == "SKIPPED" and _COUNT.match(words[1])):
+            found[_without_message(line, words)] = words[0]
+        elif words[1] in _STATUSES and "::" in words[0]:
+            found.setdefault(words[0], words[1])
+    return found
+
+
+def unittest_log(log: str) -> dict[str, str]:
+    """What unittest and Django's runner print with `-v`: `test_x (module.Class) ... ok`."""
+    found: dict[str, str] = {}
+    last = None
+    for line in map(str.strip, log.split("\n")):
+        name, told, end = line.rpartition(" ... ")
+        last = line.split(" ... ")[0] if " ... " in line else last
+        status = {"ok": "PASSED", "FAIL": "FAILED", "ERROR": "ERROR"}.get(end if end.lower() != "ok" else "ok")
+        if told and end.startswith("skipped"):
+            found[name] = "SKIPPED"
+        elif told and status:
+            found[name] = status
+        elif line.startswith("ok") and last is not None:
+            found[last] = "PASSED"
+    return found
+
+
+PARSERS: dict[str, ParseLog] = {
+    **dict.fromkeys(("pytest", "pytest_options", "pytest_v2", "matplotlib", "seaborn"), pytest_log),
+    **dict.fromkeys(("astroid", "flask", "marshmallow", "pvlib", "pyvista", "sqlfluff", "xarray"), pytest_log),
+    **dict.fromkeys(("pydicom", "requests", "pylint", "astropy", "scikit", "sphinx"), pytest_log),
+    "django": unittest_log,
+}
+"""By SWE-bench's names of them, without `parse_log_`."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A judge: the tests that failed pass, and those that passed still do. SWE-bench's rule.
+
+    Attributes:
+        fail_to_pass: tests that have to pass.
+        pass_to_pass: tests that have to pass, or to be skipped.
+        parse_log: reads the log.
+    """
+
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    parse_log: ParseLog
+
+    def __call__(self, case: Any, actual: Any) -> bool | str:
+        """As every judge."""
+        log = _begun(actual)
+        if APPLY_FAILED in log:
+            return "the patch does not apply"
+        if START not in log or END not in log:
+            return "the tests did not come to their end"
+        found = self.parse_log(log.split(START, 1)[1].split(END, 1)[0])
+        ended = re.search(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)", log)
+        if ended is not None and ended[1] != "0" and found and not any(status in _BAD for status in found.values()):
+            return f"the tests ended with {ended[1]}, and their log names none that failed"
+        failed = [name for name in self.fail_to_pass if _status(name, found) not in _GOOD]
+        broken = [name for name in self.pass_to_pass if _status(name, found) not in (*_GOOD, "SKIPPED")]
+        return not (failed or broken) or _told(failed, broken)
+
+
+@dataclass(frozen=True)
+class SameStatuses:
+    """A judge: every test has the status that is expected of it, and there is no other. R2E's rule.
+
+    Attributes:
+        expected: tests and their statuses.
+    """
+
+    expected: tuple[tuple[str, str], ...]
+
+    def __call__(self, case: Any, actual: Any) -> bool | str:
+        """As every judge."""
+        log = _begun(actual)
+        if APPLY_FAILED in log:
+            return "the patch does not apply"
+        found, wanted = r2e_log(log), dict(self.expected)
+        others = [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]
+        return not others or f"{len(others)} tests are not as expected: {_names(others)}"
+
+
+def r2e_log(log: str) -> dict[str, str]:
+    """The short summary of pytest, by the names without their file that R2E has."""
+    _, told, summary = _ESCAPES.sub("", log).partition("short test summary info")
+    found = {}
+    for line in summary.strip().split("\n") if told else ():
+        status = next((word for word in ("PASSED", "FAILED", "ERROR") if word in line), None)
+        if status is not None:
+            found[".".join(line.split("::")[1:]).split(" - ")[0]] = status
+    return found
+
+
+def _begun(actual: Any) -> str:
+    """The log of a run in which the answer was at least tried.
+
+    Raises:
+        RuntimeError: there was no repository, whatever the answer is. It is raised for an empty log too, by which an evaluation
+            tells that this is no verdict on the answer.
+    """
+    log = printed_text(actual)
+    if APPLYING not in log:
+        raise RuntimeError(f"the repository is not in the sandbox, or its setup failed: {log.strip()[-300:] or 'no output'}")
+    return log
+
+
+def _without_message(line: str, words: list[str]) -> str:
+    """The name in a line of the summary, which may have blanks in its parameters."""
+    rest = _ESCAPES.sub("", line).strip()[len(words[0]) :].strip()
+    return rest.split(" - ", 1)[0] if "[" in words[1] else words[1]
+
+
+def _status(name: str, found: Mapping[str, str]) -> str | None:
+    """The status of a test; names that data sets cut off inside their parameters mean all that begin so, if those agree."""
+    if name in found or name.count("[") <= name.count("]"):
+        return found.get(name)
+    begun = [status for other, status in found.items() if other.startswith(name)]
+    return begun[0] if begun and len({status in _GOOD for status in begun}) == 1 else None
+
+
+def _told(failed: list[str], broken: list[str]) -> str:
+    parts = [f"{len(failed)} tests that should pass do not: {_names(failed)}"] if failed else []
+    parts += [f"{len(broken)} tests that passed do not: {_names(broken)}"] if broken else []
+    return "; ".join(parts)
+
+
+def _names(tests: list[str]) -> str:
+    return ", ".join(tests[:_NAMED]) + (" …" if len(tests) > _NAMED else "")

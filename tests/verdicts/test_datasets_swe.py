@@ -1,0 +1,257 @@
+"""Issues of repositories, in a small repository of git: diffs that resolve them, and diffs that do not.
+
+SWE-bench's own grading was run on the logs of these runs: its verdict is that of `HARNESS`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.exceptions import AviatoValidationError
+from aviato.rl import Outcome, Task, Verdict, evaluate
+from aviato.rl.datasets import problem_of, swe, task_of
+from aviato.rl.datasets.swe_logs import pytest_log, r2e_log, unittest_log
+from tests.attacks.grading.test_hacks import ENV, tools
+
+SETUP = "mkdir repo && tar -xf repo.tar -C repo"
+PYTEST = "python3 -m pytest -rA -p no:cacheprovider"
+FILES = {
+    "double.py": "def double(n):\n    return n * n\n\n\ndef half(n):\n    return n / 2\n",
+    "old.py": "NAME = 'old'\n",
+    "test_double.py": "from double import double, half\n\n\ndef test_half():\n    assert half(4) == 2\n",
+}
+TESTED = (
+    FILES["test_double.py"]
+    + "\n\ndef test_double():\n    assert double(3) == 6\n\n\ndef test_two():\n    assert double(2) == 4\n"
+)
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.hooksPath=/dev/null", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def diff(folder: Path, files: dict[str, str | None]) -> str:
+    """What changes the repository to have these files, and puts it back."""
+    for name, content in files.items():
+        (folder / name).unlink(missing_ok=True)
+        if content is not None:
+            (folder / name).write_text(content)
+    git(folder, "add", "-A")
+    found = git(folder, "diff", "--cached", "-M")
+    git(folder, "reset", "-q", "--hard")
+    return found
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repo")
+    git(folder, "init", "-q", "-b", "main")
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archive(repository: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(repository, arcname=".")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def session(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[aviato.Session]:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with aviato.Session() as made:
+        yield made
+
+
+def row_of(repository: Path) -> dict[str, Any]:
+    return {
+        "repo": "example/double",
+        "instance_id": "example__double-1",
+        "base_commit": git(repository, "rev-parse", "HEAD").strip(),
+        "patch": diff(repository, {"double.py": FILES["double.py"].replace("n * n", "2 * n")}),
+        "test_patch": diff(repository, {"test_double.py": TESTED}),
+        "problem_statement": "double(3) is 9",
+        "hints_text": "",
+        "created_at": "2024-01-01T00:00:00Z",
+        "version": "1.0",
+        "FAIL_TO_PASS": json.dumps(["test_double.py::test_double"]),
+        "PASS_TO_PASS": json.dumps(["test_double.py::test_half", "test_double.py::test_two"]),
+        "environment_setup_commit": "",
+    }
+
+
+RIGHT = FILES["double.py"].replace("n * n", "2 * n")
+EASY = "def test_half(): pass\ndef test_double(): pass\ndef test_two(): pass\n"
+ANSWERS: dict[str, dict[str, str | None]] = {
+    "right": {"double.py": RIGHT},
+    "right, with a file renamed and one deleted": {
+        "double.py": "from other import double, half\n",
+        "other.py": RIGHT,
+        "old.py": None,
+    },
+    "right, and it edits the tests": {"double.py": RIGHT, "test_double.py": EASY},
+    "wrong": {"double.py": FILES["double.py"].replace("n * n", "n + 2")},
+    "breaks what passed": {"double.py": RIGHT.replace("n / 2", "n")},
+    "early exit": {"double.py": "import os\nos._exit(0)\n"},
+    "edits the tests": {"test_double.py": EASY},
+    "skips the tests": {"conftest.py": "import pytest\ndef pytest_collection_modifyitems(items):\n"
+    "    for item in items: item.add_marker(pytest.mark.skip())\n"},
+    "prints what passes": {"double.py": "print('PASSED test_double.py::test_double')\n" + FILES["double.py"]},
+}  # fmt: skip
+HARNESS = {name: name.startswith("right") for name in ANSWERS}
+
+
+def asked(row: dict[str, Any], code: str | None, archive: bytes, **options: Any) -> Task:
+    given = {"directory": "repo", "setup_command": SETUP, "test_command": f"{PYTEST} test_double.py", **options}
+    task = swe(row, code, **given)
+    return replace(task, files={**task.files, "repo.tar": archive, "tools.zip": tools()})
+
+
+def run(tasks: dict[str, Task], session: aviato.Session) -> dict[str, Outcome]:
+    outcomes = evaluate(list(tasks.values()), session=session, environment_variables=ENV).result(200)
+    return dict(zip(tasks, outcomes, strict=True))
+
+
+def test_diffs(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    row = row_of(repository)
+    tasks = {name: asked(row, diff(repository, files), archive) for name, files in ANSWERS.items()}
+    tasks["does not apply"] = asked(row, row["patch"].replace("return n * n", "return 5"), archive)
+    tasks["no diff"] = asked(row, "I would double it.", archive)
+    tasks["none"] = asked(row, None, archive)
+    found = run(tasks, session)
+    passed = {name: outcome.passed for name, outcome in found.items()}
+    assert passed == {**HARNESS, "does not apply": False, "no diff": False, "none": False}, {
+        name: outcome.message for name, outcome in found.items()
+    }
+    assert found["does not apply"].message == "tests: the patch does not apply"
+    assert "1 tests that should pass do not: test_double.py::test_double" in found["wrong"].message
+    assert "1 tests that passed do not: test_double.py::test_half" in found["breaks what passed"].message
+    assert found["none"].verdict is Verdict.SKIPPED
+
+
+def test_a_row_s_own_script(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    """What SWE-bench has since its rows carry their script: the patch of the tests is in it."""
+    row = row_of(repository)
+    script = "\n".join(
+        [
+            "#!/bin/bash",
+            "set -uxo pipefail",
+            f"git checkout {row['base_commit']} test_double.py",
+            f"git apply -v - <<'EOF_114329324912'\n{row['test_patch']}\nEOF_114329324912",
+            ": '>>>>> Start Test Output'",
+            f"{PYTEST} test_double.py",
+            ": '>>>>> End Test Output'",
+            f"git checkout {row['base_commit']} test_double.py",
+        ]
+    )
+    row |= {"eval_script": script, "log_parser": "parse_log_pytest", "image": "example", "test_patch": ""}
+    answers = ("right", "wrong", "early exit", "edits the tests", "prints what passes")
+    tasks = {name: asked(row, diff(repository, ANSWERS[name]), archive, test_command=None) for name in answers}
+    found = run(tasks, session)
+    assert {name: outcome.passed for name, outcome in found.items()} == {name: HARNESS[name] for name in answers}
+
+
+def test_rows_of_swe_smith_and_r2e(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    smith = {
+        "instance_id": "main",  # its name is that of a branch
+        "repo": "swesmith/example__double.12345678",
+        "image_name": "example",
+        "patch": "",
+        "problem_statement": "half(3) is 2",
+        "FAIL_TO_PASS": ["test_double.py::test_half"],
+        "PASS_TO_PASS": ["test_double.py::test_half", "test_other.py::test_elsewhere"],
+    }
+    r2e = {
+        "repo_name": "double",
+        "docker_image": "example",
+        "commit_hash": "0",
+        "expected_output_json": json.dumps({"test_half": "PASSED", "\x1b[1mtest_double\x1b[0m": "FAILED"}),
+    }
+    good = diff(repository, {"old.py": "NAME = 'new'\n"})
+    bad = diff(repository, {"double.py": FILES["double.py"].replace("n / 2", "n")})
+    shown = (
+        "printf '=== short test summary info ===\\n%s test_double.py::test_half\\nFAILED test_double.py::test_double - x\\n'"
+    )
+    told = f"if grep -q 'n / 2' double.py; then {shown} PASSED; else {shown} FAILED; fi"
+    tasks = {
+        "smith, good": asked(smith, good, archive, test_command=None),
+        "smith, bad": asked(smith, bad, archive, test_command=None),
+        "r2e, good": asked(r2e, good, archive, test_command=told),
+        "r2e, bad": asked(r2e, bad, archive, test_command=told),
+    }
+    found = {name: outcome.passed for name, outcome in run(tasks, session).items()}
+    assert found == {name: name.endswith("good") for name in tasks}
+
+
+def test_where_there_is_no_repository_nobody_has_failed(repository: Path, session: aviato.Session) -> None:
+    row = row_of(repository)
+    tasks = {
+        "no repository": swe(row, row["patch"]),
+        "no setup": swe(row, row["patch"], directory="repo", setup_command="exit 3"),
+    }
+    for name, outcome in run(tasks, session).items():
+        assert outcome.verdict is Verdict.INFRASTRUCTURE and "repository is not in the sandbox" in outcome.message, name
+
+
+def test_what_a_row_becomes(repository: Path) -> None:
+    row = row_of(repository)
+    task = task_of("swe", row, "diff")
+    assert (task.language, task.timeout_seconds, problem_of("swe", row).code_language) == ("bash", 1800.0, "diff")
+    assert task.files["model.patch"] == b"diff\n" and task.files["tests.patch"] == row["test_patch"].encode()
+    assert "python -m pytest -rA -p no:cacheprovider test_double.py\n" in (task.code or "")
+    assert "cd -- /testbed" in (task.code or "")
+    odd = swe({**row, "base_commit": "0'; exit 1", "FAIL_TO_PASS": ["a b.py::test"], "test_patch": ""}, "diff").code or ""
+    assert """git checkout -q '0'"'"'; exit 1' -- 'a b.py'""" in odd
+    for fields, why in (
+        ({"FAIL_TO_PASS": "[]"}, "no tests in 'FAIL_TO_PASS'"),
+        ({"FAIL_TO_PASS": "what"}, "'FAIL_TO_PASS' is no JSON"),
+        ({"FAIL_TO_PASS": ["test_x (tests.Case)"]}, "its tests are not pytest's"),
+        ({"eval_script": "true", "log_parser": "parse_log_karma"}, "log_parser is 'karma'"),
+        ({"expected_output_json": "{}"}, "no tests in 'expected_output_json'"),
+    ):
+        with pytest.raises(AviatoValidationError, match="cannot be judged") as caught:
+            swe({**row, **fields})
+        assert why in str(caught.value)
+
+
+def test_logs() -> None:
+    log = (
+        "tests/test_a.py::test_old PASSED                [ 50%]\n\x1b[32mPASSED\x1b[0m tests/test_a.py::test_b[x y]\n"
+        "FAILED tests/test_a.py::test_c - assert 1 == 2\nSKIPPED [2] tests/test_a.py:3: no\n"
+        "XFAIL tests/test_a.py::test_d - why\n"
+        "ERROR tests/test_a.py\nPASSED\nall PASSED here\n"
+    )
+    assert pytest_log(log) == {
+        "tests/test_a.py::test_old": "PASSED",
+        "tests/test_a.py::test_b[x y]": "PASSED",
+        "tests/test_a.py::test_c": "FAILED",
+        "tests/test_a.py::test_d": "XFAIL",
+        "tests/test_a.py": "ERROR",
+    }
+    django = (
+        "test_a (m.T) ... ok\ntest_b (m.T) ... FAIL\ntest_c (m.T) ... skipped 'no'\n"
+        "test_d (m.T) ... Testing against Django\nok\n"
+        "test_e (m.T) ... ERROR\n"
+    )
+    wanted = {"a": "PASSED", "b": "FAILED", "c": "SKIPPED", "d": "PASSED", "e": "ERROR"}
+    assert unittest_log(django) == {f"test_{name} (m.T)": status for name, status in wanted.items()}
+    r2e = (
+        "noise PASSED a::b\n=== short test summary info ===\nPASSED t.py::T::test_a\nFAILED t.py::test_b - x\n== 1 failed ==\n"
+    )
+    assert r2e_log(r2e) == {"T.test_a": "PASSED", "test_b": "FAILED"}
