@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import ast
+    from collections.abc import Sequence
 
 _LINE_END = re.compile(b"\r\n|\r|\n")
 
@@ -65,3 +66,21 @@ def _lines(data: bytes) -> list[bytes]:
         lines.append(data[begin : found.end()])
         begin = found.end()
     return [*lines, data[begin:]]
+
+
+def start_of(body: Sequence[ast.stmt]) -> Mark | None:
+    """A mark that is made as soon as a body is entered."""
+    for node in body:
+        if isinstance(node, (ast.If, ast.While)):
+            return Mark(node.test, "around")
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            return Mark(node.iter, "around")
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return Mark(node.items[0].context_expr, "around")
+        if isinstance(node, ast.Match):
+            return Mark(node.subject, "around")
+        if isinstance(node, ast.Try):
+            return start_of(node.body)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return Mark(node, "before")
+    return None

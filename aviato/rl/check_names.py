@@ -36,6 +36,8 @@ _INERT = frozenset(
     }
 )
 
+_MADE = terms.LOSING | {"list", "dict", "set", "deque"}
+
 
 class Names:
     """Of one source.
@@ -76,7 +78,7 @@ class Names:
         names = {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node.value, ast.Lambda):
             self.lambdas.update(dict.fromkeys(names, node.value))
-        elif isinstance(node.value, terms.CONTAINERS) or terms.called(node.value) in ("list", "dict", "set", "deque"):
+        elif isinstance(node.value, terms.CONTAINERS) or terms.called(node.value).rpartition(".")[2] in _MADE:
             self.containers |= names
 
     def function(self, name: str) -> Function | None:

@@ -18,9 +18,27 @@ OF_THE_INTERPRETER = frozenset(
         *("platform.system", "platform.machine", "platform.python_version", "platform.python_implementation"),
     )
 )
-SURROUNDINGS = frozenset({"sys", "os", "platform", "time", "warnings", "logging", "gc", "random", "signal", "faulthandler"})
+SURROUNDINGS = frozenset(
+    {
+        *(
+            "atexit",
+            "faulthandler",
+            "gc",
+            "logging",
+            "multiprocessing",
+            "os",
+            "platform",
+            "random",
+            "signal",
+            "sys",
+            "threading",
+        ),
+        *("time", "warnings"),
+    }
+)
 """Modules of Python's own that say nothing of the code, and whose functions check nothing."""
-OWN_TESTS = frozenset({"unittest.main", "pytest.main", "main"})
+LOSING = frozenset({"Thread", "Process", "Timer", "start_new_thread", "register", "signal"})
+"""What calls a function where nobody hears what it raises."""
 SILENT = frozenset(
     name for name in dir(builtins) if not name.startswith("_") and name not in {"eval", "exec", "exit", "quit", "compile"}
 ) | {"pprint", "pprint.pprint", "doctest.testmod", "doctest.testfile", "doctest.run_docstring_examples", "np.random.seed",
@@ -87,7 +105,7 @@ def _truth_of_value(node: ast.expr) -> bool | None:
         return True if _is_condition(node.elt) else None
     if isinstance(node, ast.JoinedStr):
         return True if any(isinstance(part, ast.Constant) and part.value for part in node.values) else None
-    if isinstance(node, ast.Compare) and _is_name_of_module(node):
+    if isinstance(node, ast.Compare) and _has_names(node):
         return None
     return _truth_of_constants(node)
 
@@ -96,7 +114,7 @@ def _is_condition(node: ast.expr) -> bool:
     return isinstance(node, (ast.Compare, ast.BoolOp)) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
 
 
-def _is_name_of_module(node: ast.Compare) -> bool:
+def _has_names(node: ast.Compare) -> bool:
     return any(isinstance(part, ast.Name) for part in ast.walk(node))
 
 
@@ -143,6 +161,11 @@ def says_nothing_of_code(node: ast.expr) -> bool:
     return bool(roots) and len(roots) == len(known)
 
 
+def asks_a_runner(node: ast.expr) -> bool:
+    """Whether an expression asks a result of unittest whether all went well."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "wasSuccessful" for part in ast.walk(node))
+
+
 def raised(node: ast.Raise) -> str:
     """The name of what is raised; nothing for a bare `raise`."""
     if node.exc is None:
@@ -164,3 +187,15 @@ def is_kind_of(name: str, kind: str) -> bool:
     if isinstance(found, type) and isinstance(wanted, type):
         return issubclass(found, wanted)
     return name == kind or kind in ("Exception", "BaseException")
+
+
+def has_items(node: ast.expr) -> bool:
+    """Whether a loop over it runs at least once."""
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Constant)):
+        return truth(node) is True
+    if called(node) == "range" and isinstance(node, ast.Call) and len(node.args) == 1:
+        most = node.args[0]
+        return isinstance(most, ast.Constant) and isinstance(most.value, int) and most.value > 0
+    if called(node) in ("enumerate", "list", "sorted", "reversed") and isinstance(node, ast.Call) and node.args:
+        return has_items(node.args[0])
+    return False

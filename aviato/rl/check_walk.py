@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aviato.rl import check_terms as terms
-from aviato.rl.check_marks import Mark
+from aviato.rl.check_marks import Mark, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -66,6 +66,7 @@ class Found:
         never: calls that are left to whoever collects the tests.
         cut: the statement at which the module ends itself as a success, where it does.
         returned: a `return` may have come before.
+        defined: functions and classes, at the top of the body.
     """
 
     checks: list[Check] = field(default_factory=list)
@@ -76,7 +77,6 @@ class Found:
     cut: ast.stmt | None = None
     returned: bool = False
     defined: list[ast.stmt] = field(default_factory=list)
-    dead: list[ast.stmt] = field(default_factory=list)
 
 
 class Walk:
@@ -96,11 +96,7 @@ class Walk:
 
     def body(self, statements: Sequence[ast.stmt], place: Place) -> bool:
         """Walk statements; False if the run never comes to what follows them."""
-        for number, statement in enumerate(statements):
-            if not self.statement(statement, place):
-                self.found.dead += statements[number + 1 :]
-                return False
-        return True
+        return all(self.statement(statement, place) for statement in statements)
 
     def statement(self, node: ast.stmt, place: Place) -> bool:
         """Walk one; False if the run never comes to what follows it."""
@@ -123,7 +119,7 @@ class Walk:
             self._note(f"line {node.lineno} asserts what is true whatever the code does: write `assert f(2) == 4`")
             return True
         self._use(node.test)
-        if "wasSuccessful" in ast.unparse(node.test):
+        if terms.asks_a_runner(node.test):
             self.names.runs_itself = True
         elif terms.says_nothing_of_code(node.test):
             self._note(f"line {node.lineno} asserts something of Python's surroundings and nothing of the code")
@@ -263,21 +259,19 @@ class Walk:
 
     def _if(self, node: ast.If, place: Place) -> bool:
         if terms.is_main_guard(node.test):
-            self.found.dead += node.body
             self._note('what stands under `if __name__ == "__main__":` does not run: tests run as the module "solution"')
             return self.body(node.orelse, place)
         known = terms.truth(node.test)
         if known is not None:
             alive, dead = (node.body, node.orelse) if known else (node.orelse, node.body)
             if dead:
-                self.found.dead += dead
                 self._note(f"line {dead[0].lineno} is never reached: the condition in front of it is a constant")
             return self.body(alive, place)
         self._use(node.test)
         inner = self._decided(place, node.test)
         if terms.says_nothing_of_code(node.test):
             inner = replace(place, certain=False)
-        if "wasSuccessful" in ast.unparse(node.test):
+        if terms.asks_a_runner(node.test):
             self.names.runs_itself = True
             return True
         falls = [self.body(node.body, inner), self.body(node.orelse, inner)]
@@ -285,7 +279,6 @@ class Walk:
 
     def _while(self, node: ast.While, place: Place) -> bool:
         if terms.truth(node.test) is False:
-            self.found.dead += node.body
             self._note(f"line {node.body[0].lineno} is never reached: the condition in front of it is a constant")
             return self.body(node.orelse, place)
         self._use(node.test)
@@ -296,12 +289,11 @@ class Walk:
     def _for(self, node: ast.For | ast.AsyncFor, place: Place) -> bool:
         self._use(node.iter)
         if terms.truth(node.iter) is False:
-            self.found.dead += node.body
             self._note(f"the loop of line {node.lineno} has nothing to go over")
             return self.body(node.orelse, place)
         inner = self._decided(place, node.iter)
         skips = any(isinstance(part, (ast.Break, ast.Continue)) for part in ast.walk(node))
-        if place.certain and not skips and _has_items(node.iter):
+        if place.certain and not skips and terms.has_items(node.iter):
             inner = replace(inner, certain=True)
         self.body(node.body, inner)
         self.body(node.orelse, self._decided(place, node.iter))
@@ -336,7 +328,7 @@ class Walk:
     _asyncwith = _with
 
     def _try(self, node: ast.Try, place: Place) -> bool:
-        start = _start(node.body)
+        start = start_of(node.body)
         inner = replace(place, decision=start, decided_certainly=place.certain, certain=False, guarded=True)
         if start is None:
             inner = replace(place, certain=False, guarded=True)
@@ -415,41 +407,17 @@ class Walk:
         return isinstance(node, (ast.Raise, ast.Assert))
 
     def _use(self, node: ast.AST) -> None:
-        for part in ast.walk(node):
+        todo = [node]
+        while todo:
+            part = todo.pop()
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
                 self.found.loads.add(part.id)
             elif isinstance(part, ast.Attribute) and terms.dotted(part) == "sys.modules":
                 self.found.loads.add("globals")
+            if isinstance(part, ast.Call) and terms.called(part).rpartition(".")[2] in terms.LOSING:
+                self._note(f"what line {part.lineno} starts may fail, and nobody hears of it: check what it has done")
+            else:
+                todo.extend(ast.iter_child_nodes(part))
 
     def _note(self, text: str) -> None:
         self.found.notes.append(text)
-
-
-def _has_items(node: ast.expr) -> bool:
-    """Whether a loop over it runs at least once."""
-    if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Constant)):
-        return terms.truth(node) is True
-    if terms.called(node) == "range" and isinstance(node, ast.Call) and len(node.args) == 1:
-        most = node.args[0]
-        return isinstance(most, ast.Constant) and isinstance(most.value, int) and most.value > 0
-    if terms.called(node) in ("enumerate", "list", "sorted", "reversed") and isinstance(node, ast.Call) and node.args:
-        return _has_items(node.args[0])
-    return False
-
-
-def _start(body: Sequence[ast.stmt]) -> Mark | None:
-    """A mark that is made as soon as a body is entered."""
-    for node in body:
-        if isinstance(node, (ast.If, ast.While)):
-            return Mark(node.test, "around")
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            return Mark(node.iter, "around")
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            return Mark(node.items[0].context_expr, "around")
-        if isinstance(node, ast.Match):
-            return Mark(node.subject, "around")
-        if isinstance(node, ast.Try):
-            return _start(node.body)
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return Mark(node, "before")
-    return None

@@ -88,6 +88,9 @@ UNREACHED = {
     "def check():\n    assert f(2) == 4\ntry:\n    check()\nexcept Exception:\n    pass": "asserts nothing",
     "from contextlib import suppress\nwith suppress(Exception):\n    assert f(2) == 4": "swallows",
     "import contextlib\nwith contextlib.suppress(AssertionError): assert f(2) == 4": "swallows",
+    "import threading\ndef check():\n    assert f(2) == 4\nthreading.Thread(target=check).start()": "nobody hears of it",
+    "from threading import Thread\ndef check():\n    assert f(2) == 4\nt = Thread(target=check)\nt.start()": "nobody hears",
+    "import atexit\ndef check():\n    assert f(2) == 4\natexit.register(check)": "nobody hears of it",
     "import sys\nsys.exit()\nassert f(2) == 4": "ends the program",
     "raise SystemExit\nassert f(2) == 4": "ends the program",
     "import os\nos._exit(0)\nassert f(2) == 4": "ends the program",
@@ -175,6 +178,19 @@ EMPTY = [
 ]
 
 
+DATA_SETS = {
+    # The forms of tests that data sets have → kind, and whether they are marked.
+    "METADATA = {}\n\ndef check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6\n\ncheck(f)": False,
+    "from math import isclose\nassert isclose(f(2), 4)": False,
+    "import numpy as np\nnp.testing.assert_allclose(f(2), 4)": False,
+    "def is_floats(x):\n    if isinstance(x, float):\n        return True\n    return False\n\n"
+    "def assertion(out, exp, atol):\n    exact_match = out == exp\n    if atol == 0 and is_floats(exp):\n"
+    "        atol = 1e-6\n    if not exact_match and atol != 0:\n        assert abs(out - exp) < atol\n    else:\n"
+    "        assert exact_match, f'{out} {exp}'\n\ninputs = [[2], [3]]\nresults = [4, 6]\n"
+    "for i, (inp, exp) in enumerate(zip(inputs, results)):\n    assertion(f(*inp), exp, 0)\n": True,
+}
+
+
 def sources(*tables: object) -> list[str]:
     return [source for table in tables for source in table]  # type: ignore[attr-defined]
 
@@ -212,6 +228,20 @@ def test_what_checks_gives_the_verdict_of_plain_python(source: str, tmp_path: Pa
     right, wrong = (here(code, source, tmp_path) for code in (RIGHT, WRONG))
     assert right == "passed"
     assert wrong.startswith(("failed", "ended_early"))
+
+
+@pytest.mark.parametrize("source", DATA_SETS)
+def test_forms_of_data_sets(source: str, tmp_path: Path) -> None:
+    told = look(source)
+    assert (told.kind, told.counts_checks) == ("statements", DATA_SETS[source]), told
+    right, wrong = (here(code, source, tmp_path) for code in (RIGHT, WRONG))
+    assert (right, wrong.partition(":")[0]) == ("passed", "failed")
+
+
+def test_names_of_the_code_count_whatever_they_are_called() -> None:
+    assert look("print(2)").kind == "nothing"
+    assert look("print(2)", code_names=["print"]).kind == "statements"
+    assert look("def check(c):\n    assert c(2) == 4", code_names=["double"]).why_nothing.endswith("end it with check(double)")
 
 
 @pytest.mark.parametrize("source", EMPTY)
