@@ -282,7 +282,10 @@ class AsyncSandbox:
         files: Mapping[str, bytes],
         command: Sequence[str],
         *,
-        result_paths: Sequence[str],
+        result_paths: Sequence[str] = (),
+        result_changes: str | None = None,
+        base_commit: str | None = None,
+        base_files: Mapping[str, bytes] | None = None,
         mode: Literal["separate", "in_process"] = "separate",
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
@@ -303,6 +306,9 @@ class AsyncSandbox:
             max_output_bytes,
             allow_startup_files,
             self._exec_timeout_seconds,
+            result_changes,
+            base_commit,
+            base_files,
         )
         return await grade(self._handle, self._handle.create_fields, request)
 

@@ -167,6 +167,8 @@ class GradeResult:
         mode: `separate`: no process of the grader ran code of the policy. `in_process`: the tests share their process with it,
             and code that is out to deceive them can.
         message: one line on why it did not pass.
+        left_out: files that a pattern or a directory found, or that the policy changed, and that were not taken over, since a
+            grader's tools would load them by themselves.
     """
 
     passed: bool
@@ -174,6 +176,7 @@ class GradeResult:
     exec_result: ProcessResult = field(repr=False)
     mode: str
     message: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def statuses(self) -> dict[str, CaseStatus]:

@@ -136,7 +136,10 @@ class SandboxCommands:
         files: Mapping[str, bytes],
         command: Sequence[str],
         *,
-        result_paths: Sequence[str],
+        result_paths: Sequence[str] = (),
+        result_changes: str | None = None,
+        base_commit: str | None = None,
+        base_files: Mapping[str, bytes] | None = None,
         mode: Literal["separate", "in_process"] = "separate",
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
@@ -152,7 +155,14 @@ class SandboxCommands:
         Args:
             files: of the grader, path → content: this sandbox never sees them.
             command: of the grader, as a list of strings.
-            result_paths: regular files to copy, up to 256 MiB together. The paths mean the same in the new sandboxes.
+            result_paths: regular files to copy, up to 256 MiB and 10,000 together: paths, patterns (`src/**/*.py`, where `*`, `?`
+                and `**` match hidden names too), and directories (`src/`, all that is in them). The paths mean the same in the
+                new sandboxes. Links are not followed, and refused where they are named or found.
+            result_changes: a directory, as a rule a repository, of which all is copied that the policy changed, added or
+                deleted; what it was before is what a new sandbox of the image has there. `.git` is not part of it.
+            base_commit: of that repository: git checks it out in the new sandboxes, and what it ignores is no change. The image
+                has git, and the repository unless `base_files` does. None is the directory as the image has it.
+            base_files: path → content that you had put into this sandbox beside its image, before the policy came.
             mode: `"separate"`: the policy's code stays in a sandbox of its own. What the grader imports from `.py` files
                 are names whose calls run there; arguments and values cross as data (None, bool, numbers, str, bytes, list,
                 tuple, set, frozenset, dict). Results that are data lie in the grader's sandbox, and cannot be executed.
@@ -164,13 +174,18 @@ class SandboxCommands:
             env: variables of the command. Of this sandbox's own, `PATH`, `PYTHON*` and `LD_*` are not taken over.
             max_output_bytes: how much of each output stream is kept; at most 2 MiB where tests are told apart.
             allow_startup_files: take results that a grader's tools load by themselves: `conftest.py`, `sitecustomize.py`,
-                `*.pth`, `pytest.ini`, `pyproject.toml`, names of the standard library and the like. Refused otherwise.
+                `*.pth`, `pytest.ini`, `pyproject.toml`, names of the standard library and the like. Otherwise such a path is
+                refused, and what a pattern, a directory or `result_changes` finds of them stays as it was and is listed in
+                `left_out`.
 
         Raises:
-            TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
+            TypeError, AviatoValidationError: an argument that cannot be meant, or a grader that mode `separate` cannot judge,
+                with the reason; nothing was started.
 
         Raises (from the handle):
             SandboxFileError: a result is missing, too large, a link or a directory; a matter of the task.
+            AviatoValidationError: mode `separate` cannot judge what the patterns or changes turned out to be.
+            SandboxExecutionError: the grader cannot run, whatever the policy made: `reason` is `grader_failed`, infrastructure.
             AviatoError: the infrastructure failed, as `is_infrastructure` says: no verdict.
         """
         from aviato.grading.arguments import grade_request
@@ -187,6 +202,9 @@ class SandboxCommands:
             max_output_bytes,
             allow_startup_files,
             config.exec_timeout_seconds,
+            result_changes,
+            base_commit,
+            base_files,
         )
         work = self._state_in_use().do(lambda handle: grade(handle, config.create, request))
         return begin(work, f"grade {self._state.sandbox_id}")

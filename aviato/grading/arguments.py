@@ -6,7 +6,6 @@ import ast
 import math
 import posixpath
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,33 +13,24 @@ from typing import Any
 from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
 from aviato.file_arguments import file_content, file_path
+from aviato.grading.changes import Changes
+from aviato.grading.gathering import is_pattern
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
+from aviato.grading.startup import LOADED_CODE, is_loaded_by_itself, is_of_the_system
 from aviato.process import output_limit
 from aviato.text import is_unicode, shown
 
 LINK = b"aviato_solution"
 MODES = ("separate", "in_process")
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
-_LOADED_BY_ITSELF = frozenset(
-    (
-        *("sitecustomize", "usercustomize", "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
-        *("pyproject.toml", "tox.ini", "setup.cfg", ".bashrc", ".profile", ".bash_profile", "ld.so.preload", "pyvenv.cfg"),
-    )
-)
-_PACKAGES = frozenset(("site-packages", "dist-packages"))
-_TOOLS = frozenset(("aviato_solution", "pytest", "_pytest", "pluggy", "hypothesis", "aviato"))
-_SYSTEM = (
-    *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", "/.aviato-grading"),
-    *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/local/lib", "/root/.local"),
-)
-_LOADED_CODE = (".pyc", ".pyo", ".so", ".pyd", ".egg", ".whl")
 _SOURCES = (
     *(".py", ".sh", ".bash", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".lua", ".r", ".jl", ".awk", ".mk"),
     *(".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".java", ".jar", ".class", ".kt", ".swift", ".scala", ".wasm"),
 )
 _PROGRAMS = (b"#!", b"\x7fELF")
 _BUILDS = frozenset(("makefile", "gnumakefile", "dockerfile", "cmakelists.txt", "rakefile", "package.json"))
+_COMMIT = re.compile(r"[A-Za-z0-9_][\w./~^@{}-]*")
 _HARMLESS = frozenset(("-q", "-qq", "-v", "-vv", "-s", "-ra", "-rA", "--no-header"))
 
 
@@ -52,7 +42,9 @@ class GradeRequest:
         files: the grader's, path → content.
         command: of the grader.
         result_paths: what is copied from the policy's sandbox.
-        patterns: those of them that leave it to the policy which files there are.
+        patterns: as `result_paths`, but they leave it to the policy which files there are.
+        changes: a directory of which all is copied that differs from what it was; None: there is none.
+        allow_startup_files: whether files are copied that a grader's tools load by themselves.
         mode: `separate` or `in_process`.
         timeout_seconds: of the command; None is no limit.
         env: of the command.
@@ -66,6 +58,8 @@ class GradeRequest:
     command: list[str]
     result_paths: list[str]
     patterns: list[str]
+    changes: Changes | None
+    allow_startup_files: bool
     mode: str
     timeout_seconds: float | None
     env: dict[str, str]
@@ -78,6 +72,11 @@ class GradeRequest:
     def uses_link(self) -> bool:
         """Whether the grader's files say that programs are to run beside the results."""
         return any(LINK in text for text in self.files.values())
+
+    @property
+    def left_open(self) -> list[str]:
+        """Patterns of all files that the policy may have made or not."""
+        return self.patterns + ([] if self.changes is None else [f"{self.changes.directory}/**"])
 
     def expected(self) -> list[tuple[str, str]]:
         """Tests that can be seen in the grader's files and that its command cannot leave out: file and name of each."""
@@ -98,6 +97,9 @@ def grade_request(
     max_output_bytes: int | None,
     allow_startup_files: bool,
     default_timeout_seconds: float,
+    result_changes: str | None = None,
+    base_commit: str | None = None,
+    base_files: Mapping[str, bytes] | None = None,
 ) -> GradeRequest:
     """Check the arguments of a grade.
 
@@ -107,7 +109,9 @@ def grade_request(
     if not isinstance(files, Mapping):
         raise TypeError(f"files must be a dict of paths and contents, not {type(files).__name__}")
     own = {_plain(file_path(path)): file_content(content) for path, content in files.items()}
-    results = [_plain(file_path(path)) for path in checks.texts("result_paths", result_paths)]
+    given = [file_path(path) for path in checks.texts("result_paths", result_paths)]
+    patterns = [_pattern(path) for path in given if path.endswith("/") or is_pattern(path)]
+    results = [_plain(path) for path in given if not (path.endswith("/") or is_pattern(path))]
     arguments = checks.texts("command", command)
     if not arguments or not arguments[0]:
         raise _wrong("command", "command must be a program and its arguments")
@@ -132,7 +136,9 @@ def grade_request(
         files=own,
         command=list(arguments),
         result_paths=results,
-        patterns=[],
+        patterns=patterns,
+        changes=_changes(result_changes, base_commit, base_files),
+        allow_startup_files=allow_startup_files,
         mode=mode,
         timeout_seconds=None if math.isinf(limit) else limit,
         env=checks.environment(env or {}),
@@ -182,20 +188,46 @@ def _plain(path: str) -> str:
     return "/" + plain.lstrip("/") if plain.startswith("/") else plain
 
 
-def _check_result(path: str, mode: str, allowed: bool) -> None:
-    parts = path.split("/")
-    name = parts[-1]
-    stem = name.split(".")[0]
-    if path.startswith(tuple(f"{folder}/" for folder in _SYSTEM)):
+def _pattern(path: str) -> str:
+    """A pattern as it is matched: a directory is all that is in it."""
+    plain = _plain(path.rstrip("/") or "/") + ("/**" if path.endswith("/") else "")
+    fixed = "/".join(part for part in plain.split("/")[: _first_open(plain)])
+    if plain.startswith("/") and not fixed:
+        raise _wrong("result_paths", f"{path!r} is all of the sandbox; name the directory that the policy worked in")
+    if fixed:
+        _check_place(fixed)
+    return plain
+
+
+def _first_open(pattern: str) -> int:
+    return next(at for at, part in enumerate(pattern.split("/")) if is_pattern(part))
+
+
+def _changes(directory: str | None, commit: str | None, base: Mapping[str, bytes] | None) -> Changes | None:
+    if directory is None:
+        if commit is not None or base is not None:
+            raise _wrong("result_changes", "base_commit and base_files are of a directory: name it as result_changes")
+        return None
+    plain = _plain(file_path(directory))
+    _check_place(plain)
+    if commit is not None and (not isinstance(commit, str) or not _COMMIT.fullmatch(commit)):
+        raise _wrong("base_commit", f"base_commit must be the name of a commit, got {commit!r}")
+    if base is not None and not isinstance(base, Mapping):
+        raise TypeError(f"base_files must be a dict of paths and contents, not {type(base).__name__}")
+    return Changes(plain, commit, {_plain(file_path(path)): file_content(content) for path, content in (base or {}).items()})
+
+
+def _check_place(path: str) -> None:
+    if is_of_the_system(path):
         raise _wrong("result_paths", f"{path!r} is in a directory of the system; results are the policy's own files")
-    if mode == "separate" and name.endswith(_LOADED_CODE):
+
+
+def _check_result(path: str, mode: str, allowed: bool) -> None:
+    _check_place(path)
+    if mode == "separate" and path.endswith(LOADED_CODE):
         message = f"{path!r} is code that a grader would run in its own process; in mode 'separate' code comes as .py files"
         raise _wrong("result_paths", message)
-    loaded = stem in _LOADED_BY_ITSELF or name in _LOADED_BY_ITSELF or name.endswith(".pth") or not _PACKAGES.isdisjoint(parts)
-    loaded = loaded or (name.startswith("test") and name.endswith(".txt"))  # pytest runs what such a file says
-    module = parts[-2] if name == "__init__.py" and len(parts) > 1 else stem
-    hides = name.endswith(".py") and (module in sys.stdlib_module_names or module in _TOOLS)
-    if (loaded or hides) and not allowed:
+    if is_loaded_by_itself(path) and not allowed:
         message = (
             f"{path!r} would be loaded by the grader's own tools without being asked for; "
             "if the task is about such a file, pass allow_startup_files=True"

@@ -9,6 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxExecutionError, SandboxFileError
+from aviato.grading.changes import prepare
 from aviato.grading.inside import program
 from aviato.grading.judging import run_command
 from aviato.grading.places import new_sandboxes
@@ -92,6 +93,8 @@ async def check_grader(
     from aviato.core import files
 
     async with new_sandboxes(handle, create, 1) as (place,):
+        if request.changes is not None:
+            await prepare(place, request.changes)
         for path, content in request.files.items():
             await files.write_file(place, path, content, mode=None)
         if request.kind is None and judgement.graded.exec_result.returncode in _NOT_STARTED:
@@ -118,14 +121,14 @@ async def _of_command(place: SandboxHandle, request: GradeRequest, results: Sequ
     """Why a program cannot be started where the policy's files are there, and empty."""
     from aviato.core import files
 
-    for path in results:
+    for path in results if request.changes is None else ():
         await files.write_file(place, path, b"", mode=0o755)
     limit = request.timeout_seconds
     result = await run_command(place, request.command, None, request.env, limit, PROBE_OUTPUT_BYTES)
     if result.returncode not in _NOT_STARTED or result.timed_out:
         return None
     name = request.command[0]
-    if request.patterns and not ("/" not in name and result.stderr.startswith(f"{name}: ")):
+    if request.left_open and not ("/" not in name and result.stderr.startswith(f"{name}: ")):
         return None  # A file that the policy did not make may be what is not there.
     return _end_of(result.stderr) or f"returncode {result.returncode}"
 
@@ -139,8 +142,8 @@ async def _of_python(place: SandboxHandle, request: GradeRequest, results: Seque
         "arguments": request.arguments,
         "files": [path for path in request.files if path.endswith(".py")],
         "results": list(results),
-        "patterns": request.patterns,
-        "modules_only": not request.patterns and all(path.endswith(".py") for path in results),
+        "patterns": request.left_open,
+        "modules_only": not request.left_open and all(path.endswith(".py") for path in results),
         "messages": [case.message for case in judgement.reports.uncollected],
         "missing": _MISSING.findall(said),
     }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import SandboxFileError
 from aviato.grading.arguments import is_code, same_sandbox
 from aviato.grading.blame import check_crossing, check_grader, doubtful
+from aviato.grading.changes import apply, changed_results, prepare
+from aviato.grading.gathering import named_results
 from aviato.grading.inside import program
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, new_sandboxes
+from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 
 if TYPE_CHECKING:
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.exceptions import AviatoError
     from aviato.grading.arguments import GradeRequest
+    from aviato.grading.changes import Changes
+    from aviato.grading.gathering import Results
+    from aviato.grading.judging import Judgement
     from aviato.results import GradeResult
-
-RESULT_BYTES = 256 << 20
-"""All results of one grade together."""
 
 STAND_IN = '''"""Stands for the solution, which runs in another sandbox: what is called here runs there, and data comes back."""
 
@@ -64,61 +67,60 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
     """
     info = await handle.wait_running()
     await handle.client.cancel_all(handle.sandbox_id)
-    results = await _results(handle, request.result_paths)
+    results = await named_results(handle, request)
     known: dict[str, Any] = same_sandbox(create) if create is not None else {"image": info.image, "tags": info.tags}
     check_sizes(request.command if request.kind is None else (), {**known.get("environment_variables", {}), **request.env})
-    is_linked = request.mode == "separate" and (
-        request.uses_link or any(is_code(path, content) for path, (content, _) in results.items())
-    )
+    is_linked = _is_linked(request, results)
     if is_linked:
         check_linkable(info)
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(new_sandboxes(handle, known, 2 if is_linked else 1))
-        grader = places[0]
         directory, *_ = await asyncio.gather(*map(directory_of, places))
+        if request.changes is not None:
+            await _note_changes(handle, places, request, request.changes, results)
+        if request.mode == "separate":
+            check_separable(request.files, results.contents)
+        judgement = await _graded(handle, places, directory, request, results)
+    if doubtful(request, judgement):
+        await check_grader(handle, known, request, list(results.contents), judgement)
+    return replace(judgement.graded, left_out=tuple(results.left_out))
+
+
+async def _note_changes(
+    handle: SandboxHandle, places: list[SandboxHandle], request: GradeRequest, changes: Changes, results: Results
+) -> None:
+    """Find what the policy changed, and delete in the new sandboxes what it deleted."""
+    await asyncio.gather(*(prepare(place, changes) for place in places))
+    await changed_results(handle, places[0], request, changes, results)
+    await asyncio.gather(*(apply(place, results) for place in places))
+
+
+async def _graded(
+    handle: SandboxHandle, places: list[SandboxHandle], directory: str, request: GradeRequest, results: Results
+) -> Judgement:
+    """The verdict of the new sandboxes: the grader's, and with two of them the solution's."""
+    grader, *solutions = places
+    async with AsyncExitStack() as stack:
         broken: asyncio.Future[AviatoError] | None = None
-        if is_linked:
-            solution = places[1]
-            await _write(solution, results)
+        for solution in solutions:
+            await _write(solution, results.contents)
             broken = await stack.enter_async_context(linked(grader, solution, directory))
-        await _write(grader, _grader_files(request, results, directory, is_linked))
-        judgement = await judge(grader, request, list(results))
-        if is_linked and not judgement.graded.passed:
+        await _write(grader, _grader_files(request, results.contents, directory, bool(solutions)))
+        judgement = await judge(grader, request, list(results.contents))
+        if solutions and not judgement.graded.passed:
             await check_crossing(grader, handle.sandbox_id, judgement)
         if broken is not None and broken.done():
             raise broken.result()
-    if doubtful(request, judgement):
-        await check_grader(handle, known, request, list(results), judgement)
-    return judgement.graded
+    return judgement
 
 
-async def _results(handle: SandboxHandle, paths: list[str]) -> dict[str, tuple[bytes, int]]:
-    """Content and permission bits of each result."""
-    from aviato.core import files
-
-    found: dict[str, tuple[bytes, int]] = {}
-    left = RESULT_BYTES
-    for path in paths:
-        info = await files.stat(handle, path)
-        if info.type != "file":
-            why = {"directory": "is a directory", "symlink": "is a link"}.get(info.type, "is no regular file")
-            raise _no_result(handle, path, f"{path!r} {why}; a result is a regular file", "not_a_regular_file")
-        _check_size(handle, path, info.size_bytes, left)
-        content = await files.read_file(handle, path)
-        _check_size(handle, path, len(content), left)
-        left -= len(content)
-        found[path] = (content, info.mode & 0o777)
-    return found
-
-
-def _check_size(handle: SandboxHandle, path: str, size: int, left: int) -> None:
-    if size > left:
-        message = f"{path!r} has {size} bytes; the results of one grade may have {RESULT_BYTES >> 20} MiB together"
-        raise _no_result(handle, path, message, "too_large")
-
-
-def _no_result(handle: SandboxHandle, path: str, message: str, reason: str) -> SandboxFileError:
-    return SandboxFileError(message, filepath=path, sandbox_id=handle.sandbox_id, reason=reason)
+def _is_linked(request: GradeRequest, results: Results) -> bool:
+    """Whether there is code that the grader may call, in a sandbox of its own."""
+    if request.mode != "separate":
+        return False
+    # What a directory's changes are is only known once there are sandboxes to compare with.
+    has_code = any(is_code(path, content) for path, (content, _) in results.contents.items())
+    return request.uses_link or request.changes is not None or has_code
 
 
 def _grader_files(
