@@ -154,7 +154,9 @@ def _enclosed(completion: Completion, region: Region) -> str | None:
     for _ in TAGS:
         inside = _ENCLOSED.match(text.strip(_EDGES))
         text = inside[2] if inside and inside[1].lower() in TAGS else text
-    return text if text.strip(".…`~ \n") and not is_prose(text, completion.language) else None
+    begin = text.lstrip(_EDGES)
+    markup = completion.language == "python" and begin.startswith("<") and not begin.startswith("<<")
+    return None if markup or not begin.strip(".…`~ \n") or is_prose(text, completion.language) else text
 
 
 def _in_fences(completion: Completion, first: int, last: int) -> Extraction | None:
@@ -196,7 +198,11 @@ def _tidy(text: str, language: str) -> str:
     if language == "diff":
         return text.strip("\n") + "\n"
     first, _, rest = text.strip(_EDGES).partition("\n")
-    if rest.strip() and canonical(first) == language and first.strip().lower() in (language, "py", "python3", "c++", "js"):
+    if (
+        rest.strip()
+        and canonical(first.strip(" \t:")) == language
+        and first.strip(" \t:").lower() in (language, "py", "python3", "c++", "js")
+    ):
         text = rest
     lines = text.rstrip(_EDGES).split("\n")
     while lines and not lines[0].strip(_EDGES):

@@ -66,6 +66,7 @@ def expected(text: str) -> list[tuple[str, str]]:
 @example("-\n\n  ```\n  a")
 @example("a\n2. ```\n   b")
 @example("- a\n      ```\n      b")
+@example(">```\n> a")
 @example("> a\n```\nb\n```")
 def test_fences_are_those_of_commonmark(text: str) -> None:
     assert [(fence.info, fence.text) for fence in CommonMark(text).read()] == expected(text)

@@ -118,49 +118,60 @@ def test_code_is_lines_of_the_text(text: str) -> None:
     assert code is None or (code == code.strip() and all(line.strip() in text for line in code.split("\n")))
 
 
+# What it begins with, and what then comes again and again.
 HOSTILE = {
-    "backticks": "`" * 1_000_000,
-    "runs of backticks": "".join("`" * (n % 300) + "a" for n in range(7_000)),
-    "tildes": "~" * 1_000_000,
-    "tags": "<answer" * 150_000,
-    "open tags": "<answer>" * 125_000,
-    "tags on lines": "<answer>\n" * 100_000,
-    "pairs": "<answer>a</answer>" * 50_000,
-    "pairs of fences": "<answer>```a```</answer>" * 40_000,
-    "thoughts in a line": "<think>`</think>" * 60_000,
-    "thoughts on lines": "<think>\n</think>\n" * 60_000,
-    "closings": "x</think>" * 100_000,
-    "open thoughts": "a<think>" * 125_000,
-    "fences": "```\n" * 250_000,
-    "marked fences": "```python\n" * 100_000,
-    "glued fences": "```python\na```\n" * 70_000,
-    "glued openings": "a ```\n" * 160_000,
-    "closing marks in a fence": "```python\n" + "a</answer>\n" * 90_000,
-    "ends": "a<|im_end|>b\n" * 70_000,
-    "ends of ends": "<|im_end|>" * 100_000,
-    "quotes": ">" * 1_000_000,
-    "deep lists": "- " * 500_000,
-    "deep, then blank": "- " * 30 + "a" + "\n" * 1_000_000,
-    "lazy": ">" * 20 + "a\n" + "a\n" * 500_000,
-    "items": "- a\n" * 250_000,
-    "blanks": " " * 1_000_000,
-    "blank lines": "\n" * 1_000_000,
-    "tabs": "\t" * 1_000_000,
-    "code": "a = 1\n" * 160_000,
-    "code, then a fence": "a = 1\n" * 160_000 + "```",
-    "prose in fences": "```\nI do not know.\n```\n" * 45_000,
-    "quotation marks": "\"'" * 500_000,
-    "invisible": "\u200b" * 1_000_000,
-    "documents": "```markdown\n" * 80_000,
+    "backticks": ("", "`"),
+    "runs of backticks": ("", "".join("`" * n + "a" for n in range(300))),
+    "shrinking runs": ("", "".join("`" * n + "<answer>" for n in range(400, 3, -1))),
+    "tildes": ("", "~"),
+    "tags": ("", "<answer"),
+    "open tags": ("", "<answer>"),
+    "tags on lines": ("", "<answer>\n"),
+    "pairs": ("", "<answer>a</answer>"),
+    "pairs on lines": ("", "<answer>\nI do not know\n</answer>\n"),
+    "pairs of fences": ("", "<answer>```a```</answer>"),
+    "tags in tags": ("", "<answer><code><solution>"),
+    "thoughts in a line": ("", "<think>`</think>"),
+    "thoughts on lines": ("", "<think>\n</think>\n"),
+    "closings": ("", "x</think>"),
+    "types": ("", "a<Think>"),
+    "fences": ("", "```\n"),
+    "marked fences": ("", "```python\n"),
+    "glued fences": ("", "```python\na```\n"),
+    "glued openings": ("", "a ```\n"),
+    "closing marks in a fence": ("```python\n", "a</answer>\n"),
+    "marks in a fence": ("```python\n", "<answer></think>"),
+    "ends in a fence": ("```python\n", "<|im_end|>a"),
+    "ends": ("", "a<|im_end|>b\n"),
+    "ends of ends": ("", "<|im_end|>"),
+    "quotes": ("", ">"),
+    "deep lists": ("", "- "),
+    "deep, then blank": ("- " * 30 + "a", "\n"),
+    "deep, then a fence": ("- " * 15 + "```\n", "\n"),
+    "lazy": (">" * 20 + "a\n", "a\n"),
+    "items": ("", "- a\n"),
+    "items of fences": ("", "- ```\na\n"),
+    "blanks": ("", " "),
+    "blank lines": ("", "\n"),
+    "tabs": ("", "\t"),
+    "code": ("", "a = 1\n"),
+    "brackets": ("", "("),
+    "words": ("", "A b c "),
+    "prose in fences": ("", "```\nI do not know.\n```\n"),
+    "quotation marks": ("", "\"'"),
+    "invisible": ("", "\u200b"),
+    "documents": ("", "```markdown\n"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_megabyte_is_read_in_linear_time(name: str) -> None:
-    # Every one takes seconds at most; what is not linear takes minutes, which is what the limit of a test is for.
-    extract(HOSTILE[name])
-    extract(HOSTILE[name], bare=True)
-    extract("<answer>" + HOSTILE[name])
+def test_time_is_linear(name: str) -> None:
+    # Each takes a second or two; what is not linear takes minutes, which the limit of a test ends.
+    begin, again = HOSTILE[name]
+    text = begin + again * (300_000 // len(again))
+    for hostile in (text, "<answer>" + text, text + "\n```python\nx = 1\n```"):
+        extract(hostile)
+    extract(text, bare=True)
 
 
 def test_ten_megabytes_take_no_time() -> None:

@@ -8,6 +8,7 @@ from aviato.rl.extraction import Extraction, extract, extract_code
 
 F = "def f(x):\n    return x"
 NONE = (None, "none")
+DOCSTRING_WITH_FENCE = 'def f():\n    """\n```\nf()\n```\n    """'
 LONG_DOCSTRING = 'def f(x):\n    """Give back the value.\n\n    It is the very same value as before.\n    """\n    retrun x'
 
 
@@ -83,6 +84,16 @@ FENCES = {
     "other character is content": ("```python\nx = '''\n~~~\n'''\n```", "x = '''\n~~~\n'''"),
     "backtick in the info of tildes": ("~~~python `x`\nx = 1\n~~~", "x = 1"),
     "three blanks": ("   ```python\n   def f(x):\n       return x\n   ```", F),
+    "four blanks do not open": (
+        "```python\ndef f():\n    '''\n    ```python\n    f()\n    ```\n    '''\n```\nDone.",
+        "def f():\n    '''\n    ```python\n    f()\n    ```\n    '''",
+    ),
+    "markup around": ("<details>\n<summary>Code</summary>\n" + fenced("python") + "\n</details>", F),
+    "a line of text right before and after": ("Text\n```python\n" + F + "\n```\nText", F),
+    "ends of a turn in strings": (
+        "```python\nE = '</s>'\nT = \"<|im_end|>\"  # <|im_end|>\nx = 1\n```",
+        "E = '</s>'\nT = \"<|im_end|>\"  # <|im_end|>\nx = 1",
+    ),
     "four blanks do not close": (
         "```python\ndef f():\n    '''\n    ```\n    f()\n    ```\n    '''\n```",
         "def f():\n    '''\n    ```\n    f()\n    ```\n    '''",
@@ -131,6 +142,7 @@ CONTAINERS = {
     "cut off in a list": ("- ```python\n  x = 1\n- other", "x = 1"),
     "quote": ("> ```python\n> def f(x):\n>     return x\n> ```", F),
     "quote without blanks": (">```python\n>x = 1\n>```", "x = 1"),
+    "quote with blanks in part": (">```python\n> x = 1\n>```", "x = 1"),
     "quote in quote": ("> > ```python\n> > def f(x):\n> >     return x\n> > ```", F),
     "list in quote": ("> - Do:\n>   ```python\n>   def f(x):\n>       return x\n>   ```", F),
     "quote in list": ("- > ```python\n  > def f(x):\n  >     return x\n  > ```", F),
@@ -152,6 +164,7 @@ GLUED = {
     "opening, blank": ("Here is the code: ```python\n" + F + "\n```\nDone.", F),
     "opening without a mark": ("Here is the code: ```\n" + F + "\n```\nDone.", F),
     "opening behind bold": ("**Solution:** ```py\n" + F + "\n```", F),
+    "opening in bold": ("**```python**\n" + F + "\n```", F),
     "opening and closing": ("Code:```python\ndef f(x):\n    return x```", F),
     "code on the line": ("```python def f(x):\n    return x\n```", F),
     "import on the line": ("```python import os\nprint(os)\n```", "import os\nprint(os)"),
@@ -173,6 +186,7 @@ PROMPT = {
     "closing glued": (F + "```\nThis returns x.", F, "closing_fence_only"),
     "closing, end of turn": (F + "\n```<|im_end|>", F, "closing_fence_only"),
     "label, then code": ("python\n" + F + "\n```", F, "closing_fence_only"),
+    "label and colon, then code": ("Python:\n" + F + "\n```", F, "closing_fence_only"),
     "with output after": (F + "\n```\nOutput:\n```\n1\n```", F, "closing_fence_only"),
     "with a shell's after": (F + "\n```\nRun:\n```bash\nls\n```", F, "closing_fence_only"),
     "corrected after": (F + "\n```\nBetter:\n```python\nx = 1\n```", "x = 1", "fence"),
@@ -231,6 +245,10 @@ THINKING = {
     "truncated": ("<think>\nMaybe\n" + fenced("py") + "\nbut", None, "truncated_thinking"),
     "truncated, in a line": ("Let me see. <think>Maybe\n" + fenced("py"), None, "truncated_thinking"),
     "truncated reasoning": ("<reasoning>\n<answer>x</answer>", None, "truncated_thinking"),
+    "truncated, glued": ("Okay.<think>Maybe\n" + fenced("py"), None, "truncated_thinking"),
+    "truncated behind a word": ("Okay<think>Maybe\n" + fenced("py"), None, "truncated_thinking"),
+    "a type": ("In C++ that is vector<Thought>.\n" + fenced("py"), F, "fence"),
+    "mentioned after": (fenced("py") + "\nI used <think> tags.", F, "fence"),
     "truncated after an answer": (fenced("py") + "\n<think>Is that", F, "fence"),
     "in a fence": (fenced("py", code="s = 1\n# <think>\nt = 2"), "s = 1\n# <think>\nt = 2", "fence"),
     "in a string in a fence": (fenced("py", code='print("<think>")'), 'print("<think>")', "fence"),
@@ -279,6 +297,8 @@ TAGS = {
     "prose about code": ("<answer>The function f(x) returns the same value.</answer>", *NONE),
     "another language in answer": ("<answer>```bash\nls\n```</answer>", *NONE),
     "html code in prose": (f"The function <code>f</code> returns x.\n{fenced('py')}", F, "fence"),
+    "comment in the pair": (f"The form is <answer># your code</answer>.\n{fenced('py')}", F, "fence"),
+    "markup in the pair": (f"<answer><br></answer>{fenced('py')}", F, "fence"),
     "number": ("<answer>42</answer>", "42", "answer_tag"),
     "expression": ("<answer>a if b else c</answer>", "a if b else c", "answer_tag"),
     "literal": ("<answer>[1, {'a': 2}]</answer>", "[1, {'a': 2}]", "answer_tag"),
@@ -320,6 +340,7 @@ BARE = {
     "with chat tokens in a string": ("x = f'<|im_end|>{y}'", "x = f'<|im_end|>{y}'", "bare"),
     "cut off": ("def f(x):\n    retu(", "def f(x):\n    retu(", "bare"),
     "end of turn": (F + "<|im_end|>", F, "bare"),
+    "fence in a docstring, end of turn": (DOCSTRING_WITH_FENCE + "</s>", DOCSTRING_WITH_FENCE, "bare"),
     "prose": ("I do not know how to do that.", None, "prose"),
     "empty": (" \n", *NONE),
     "fence": (fenced("py"), F, "fence"),

@@ -185,6 +185,9 @@ class CommonMark:
 
     def _match(self, at: Cursor) -> int:
         """How many of the open containers the line belongs to; their marks are taken."""
+        if not at.line:
+            kept = (index for index, container in enumerate(self.containers) if container.width is None or not container.filled)
+            return next(kept, len(self.containers))
         for index, container in enumerate(self.containers):
             width, pos = at.look()
             blank = pos == len(at.line)

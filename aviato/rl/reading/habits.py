@@ -17,12 +17,12 @@ from aviato.rl.reading.languages import code_behind, is_known, label
 from aviato.rl.reading.marks import END, MARK, Mark, closing_of, marks
 from aviato.rl.reading.prose import has_code
 
-_GLUED_OPENING = re.compile(r"(`{3,}+)[ \t]*+([\w+#.:-]*+|\{[^`{}]*+\})[ \t]*+\Z")
+_GLUED_OPENING = re.compile(r"(`{3,}+)[ \t]*+([\w+#.:-]*+|\{[^`{}]*+\})[ \t*_]*+\Z")
 _CLOSED_THEN_MARK = re.compile(r"(`{3,}+|~{3,}+)[ \t]*+(?=<|\[|◁)")
 _MARK = re.compile("`{3,}+")
 _ENDS_LINE = re.compile(r"[ \t]*+(?:\Z|[<\[◁])")
 # Code on one line is no longer, and what stands on a line beside a tag is seen from near it: a line may have megabytes.
-_ONE_LINE = 10_000
+_ONE_LINE = 2_000
 _NEAR = 200
 _LANGUAGE_THEN_CODE = re.compile(r"([\w+#.-]++)[ \t]++(?=\S)")
 _FENCE_LINES = {
@@ -231,7 +231,7 @@ class Completion(CommonMark):
             self.paragraph = False
             return True
         self._never_closed.add(name)
-        if self.text[begin - 1 : begin].isalnum() and begin > 0:  # `vector<Thought>`
+        if begin > 0 and self.text[begin - 1].isalnum() and self.text[begin + 1].isupper():  # `vector<Thought>`
             return False
         self.truncated_thinking = True
         self._stop(begin)
@@ -307,9 +307,9 @@ class Completion(CommonMark):
 
     def _may_end_fence(self, mark: Mark, line: str) -> bool:
         if mark.kind == "stop":
-            return END.sub("", line[mark.begin :]).strip() == ""
+            return len(line) - mark.begin <= _ONE_LINE and END.sub("", line[mark.begin :]).strip() == ""
         if mark.kind == "end_thought":
-            return line[: mark.begin].strip() == ""
+            return line[max(0, mark.begin - _NEAR) : mark.begin].strip() == ""
         return mark.kind == "close" and mark.name in self._opened
 
     def _ends_glued(self, at: Cursor, fence: Fence) -> bool:
@@ -324,7 +324,8 @@ class Completion(CommonMark):
 
     def _begins_another(self, at: Cursor, fence: Fence, pos: int) -> bool:
         """An opening inside a fence: of one that nests in code, of one that begins anew, or a closing with text behind it."""
-        opening = opening_at(at.line, pos)
+        width, _ = at.look()
+        opening = opening_at(at.line, pos) if width <= max(3, fence.indent) else None
         if opening is None or not opening[1].strip() or opening[0][0] != fence.character or len(opening[0]) < fence.length:
             return False
         ahead = self._bare_lines(self.number)
@@ -334,7 +335,6 @@ class Completion(CommonMark):
         known = is_known(opening[1])
         if not known and ahead % 2:
             return False
-        width, _ = at.look()
         self.end_fence(closed=not known)
         if known:
             self.begin_fence(opening[1], opening[0], width)

@@ -55,13 +55,16 @@ _NOT_IN_A_SENTENCE = re.compile(r"[;{}$|<>=]")
 def is_prose(text: str, language: str) -> bool:
     """Whether a text is surely no code: natural language, or for a diff anything else.
 
-    For Python, what parses is code, and so is what has one line that only code has: code that was cut off, or that is wrong.
+    For Python, what parses is code, comments alone apart, and so is what has one line that only code has: code that was cut
+    off, or that is wrong.
     """
     if language == "diff":
         return _PATCH.search(text) is None
     if text.strip().lower() in _BETWEEN_TAGS:
         return True
     lines = _lines(text)
+    if language == "python" and lines and all(line.startswith("#") for line in lines):
+        return not text.lstrip().startswith("#!")
     if language not in _READ:
         return any(_is_sentence(line) for line in lines)
     if any(_SURE.match(line) for line in lines):
