@@ -354,12 +354,9 @@ CODE_CONTESTS_FILES = Example(
         "open('sums.out', 'w').write(str(sum(map(int, lines[1].split()))))\n",
         "wrong": "open('sums.out', 'w').write('6')\n",
         "early exit": "exit()\n",
-        "right, once": "import os\nif not os.path.exists('done'):\n    open('done', 'w')\n"
-        "    lines = open('sums.in').read().split('\\n')\n"
-        "    open('sums.out', 'w').write(str(sum(map(int, lines[1].split()))))\n",
         "prints it": SUMS["right"],
     },
-    {"right": True, "wrong": False, "early exit": False, "right, once": False, "prints it": False},
+    {"right": True, "wrong": False, "early exit": False, "prints it": False},
 )
 _LCB_ROW = {
     "question_title": "Sums",

@@ -10,7 +10,7 @@ import pytest
 
 import aviato
 from aviato.rl import Verdict, evaluate
-from aviato.rl.datasets import task_of
+from aviato.rl.datasets import codeforces, task_of
 from tests.attacks.grading.test_hacks import ENV, tools
 from tests.rl.dataset_rows import EXAMPLES
 
@@ -60,6 +60,14 @@ def test_verdicts_are_the_harness_s(name: str, session: aviato.Session) -> None:
     assert {answer: outcome.passed for answer, outcome in found.items()} == wanted, {
         answer: outcome.message for answer, outcome in found.items()
     }
+
+
+def test_what_an_earlier_case_wrote_is_no_answer(session: aviato.Session) -> None:
+    once = "import os\nif not os.path.exists('done'):\n    open('done', 'w')\n    open('output.txt', 'w').write('3')\n"
+    row = {**EXAMPLES["codeforces_files"].row, "official_tests": [{"input": "1 2", "output": "3"}] * 2}
+    tasks = [codeforces(row, once), codeforces(row, "open('output.txt', 'w').write('3')")]
+    first, second = evaluate(tasks, session=session).result(100)
+    assert [case.passed for case in first.cases] == [True, False] and second.passed
 
 
 def test_where_the_verdict_is_another_one_it_is_said_why() -> None:
