@@ -461,6 +461,7 @@ KODCODE = Example(
     # It goes by pytest's returncode, and the answer ends pytest with 0.
     {**FUNCTIONS_FAIL, "early exit": True},
     {"early exit": False},
+    grading="separate",
     needs="pytest",
 )
 _BCB_TEST = (
@@ -604,6 +605,7 @@ PRIME_ASSERTS = Example(
     {"assert_case": ["assert double(2) == 4", "assert double(3) == 6"]},
     FUNCTIONS,
     FUNCTIONS_FAIL,
+    grading="separate",
 )
 
 EXAMPLES = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Example)}
