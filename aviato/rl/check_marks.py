@@ -81,6 +81,8 @@ def start_of(body: Sequence[ast.stmt]) -> Mark | None:
             return Mark(node.subject, "around")
         if isinstance(node, ast.Try):
             return start_of(node.body)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # A docstring is one only where it comes first.
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return Mark(node, "before")
     return None

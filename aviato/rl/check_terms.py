@@ -9,6 +9,12 @@ from typing import Any
 
 FAILING = re.compile(r"(?i)(^|_|\b)(fail|failed|failure|die|abort|error|wrong|reject|panic)(_|$|\b)|_exit$")
 CHECKING = re.compile(r"(?i)assert|check|verify|validate|expect|ensure|test|raises|warns")
+ASKING = re.compile(
+    r"(is|has|are)_[a-z]\w*$|(all|any|is)?close$|(array_)?equals?$|eq$|(starts|ends)_?with$|"
+    r"is(nan|inf|finite|digit|decimal|numeric|alpha|alnum|lower|upper|space|title|subset|superset|disjoint|instance|subclass)$"
+)
+"""Names of functions that answer yes or no, and whose answer must be asserted."""
+PROCESSES = frozenset({"subprocess.run", "subprocess.call", "subprocess.Popen"})
 ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort", "SystemExit", "pytest.exit", "builtins.exit"})
 SWALLOWERS = frozenset({"suppress", "contextlib.suppress"})
 RAISERS = re.compile(r"(?i)(raises|warns|assert_?(raises|warns|logs|no_?logs)\w*)$")
@@ -33,14 +39,14 @@ SURROUNDINGS = frozenset(
             "sys",
             "threading",
         ),
-        *("time", "warnings"),
+        *("time", "warnings", "math", "re", "operator", "copy", "string", "itertools", "collections"),
     }
 )
 """Modules of Python's own that say nothing of the code, and whose functions check nothing."""
 LOSING = frozenset({"Thread", "Process", "Timer", "start_new_thread", "register", "signal"})
 """What calls a function where nobody hears what it raises."""
 SILENT = frozenset(
-    name for name in dir(builtins) if not name.startswith("_") and name not in {"eval", "exec", "exit", "quit", "compile"}
+    name for name in dir(builtins) if not name.startswith("_") and name not in {"exec", "exit", "quit", "compile"}
 ) | {"pprint", "pprint.pprint", "doctest.testmod", "doctest.testfile", "doctest.run_docstring_examples", "np.random.seed",
      "numpy.random.seed", "torch.manual_seed", "np.set_printoptions", "np.seterr"}  # fmt: skip
 CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
@@ -80,6 +86,9 @@ def truth(node: ast.expr, functions: frozenset[str] = frozenset()) -> bool | Non
         return False if node.id == "TYPE_CHECKING" else node.id in functions or None
     if isinstance(node, ast.Attribute) and dotted(node) == "typing.TYPE_CHECKING":
         return False
+    if isinstance(node, ast.IfExp):
+        chosen = {truth(part, functions) for part in (node.body, node.orelse)}
+        return chosen.pop() if len(chosen) == 1 else None
     return _truth_of_value(node)
 
 
@@ -94,6 +103,8 @@ def _truth_of_several(node: ast.BoolOp, functions: frozenset[str]) -> bool | Non
 def _truth_of_value(node: ast.expr) -> bool | None:
     if isinstance(node, (ast.Lambda, ast.GeneratorExp)):
         return True
+    if isinstance(node, ast.Call):
+        return True if called(node) == "all" and len(node.args) == 1 and _is_empty(node.args[0]) else None
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         starred = any(isinstance(item, ast.Starred) for item in node.elts)
         plain = any(not isinstance(item, ast.Starred) for item in node.elts)
@@ -108,6 +119,12 @@ def _truth_of_value(node: ast.expr) -> bool | None:
     if isinstance(node, ast.Compare) and _has_names(node):
         return None
     return _truth_of_constants(node)
+
+
+def _is_empty(node: ast.expr) -> bool:
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+        return truth(node.generators[0].iter) is False
+    return truth(node) is False
 
 
 def _is_condition(node: ast.expr) -> bool:
@@ -159,6 +176,16 @@ def says_nothing_of_code(node: ast.expr) -> bool:
     roots = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
     known = [part for part in ast.walk(node) if isinstance(part, ast.Attribute) and dotted(part) in OF_THE_INTERPRETER]
     return bool(roots) and len(roots) == len(known)
+
+
+def is_answer(call: ast.Call, name: str) -> bool:
+    """Whether a call only gives an answer, which its caller throws away."""
+    last = name.rpartition(".")[2]
+    if name in PROCESSES:
+        return not any(keyword.arg == "check" for keyword in call.keywords)
+    if re.fullmatch(r"(?i)raises|warns|assert_?(raises|warns)", last):
+        return len(call.args) < 2  # It makes a context that nobody enters.
+    return bool(ASKING.match(last))
 
 
 def asks_a_runner(node: ast.expr) -> bool:

@@ -86,12 +86,14 @@ class Walk:
         names: what the source defines.
         code_names: names of the code under test, which count whatever they are called.
         function: whose body it is; None for the module.
+        certain: every run comes to the body.
     """
 
-    def __init__(self, names: Names, code_names: Collection[str], function: Function | None = None) -> None:
+    def __init__(self, names: Names, code_names: Collection[str], function: Function | None, certain: bool) -> None:
         self.names = names
         self.code_names = code_names
         self.function = function
+        self.certain = certain
         self.found = Found()
 
     def body(self, statements: Sequence[ast.stmt], place: Place) -> bool:
@@ -175,7 +177,7 @@ class Walk:
             self._fails(node, "AssertionError", place)
         elif self.names.is_own(name, self.function):
             self._calls_own(name, place)
-        elif self._is_silent(name):
+        elif self._is_silent(name) or (name not in self.code_names and terms.is_answer(call, name)):
             self._note(f"line {node.lineno} calls {name}(), which checks nothing: write `assert` and what must be true")
         else:
             strong = bool(terms.CHECKING.search(name.rpartition(".")[2]))
@@ -252,8 +254,11 @@ class Walk:
         asserting = not error or any(word in error for word in ("Assert", "Fail", "Test", "Exit"))
         if self.function is not None and not asserting and self.names.is_helper(self.function):
             return  # It guards its arguments, or is a class of the test's own.
-        if place.decision is None:
-            self.found.checks.append(Check(True, place.certain, None))
+        if place.decision is None and self.function is not None and self.found.returned:
+            # A `return` on the way here was the other outcome: to run the function is the check.
+            self.found.checks.append(Check(True, self.certain, start_of(self.function.body)))
+        elif place.decision is None:
+            self.found.checks.append(Check(True, place.certain, Mark(node, "before")))
         else:
             self.found.checks.append(Check(not place.in_handler, place.decided_certainly, place.decision))
 

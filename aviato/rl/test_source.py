@@ -78,7 +78,7 @@ class _Look:
     def __init__(self, source: str, tree: ast.Module, code_names: Collection[str]) -> None:
         self.source, self.tree, self.code_names = source, tree, code_names
         self.names = Names(tree)
-        self.module = self._walk(None, tree.body, Place())
+        self.module = self._walk(None, tree.body)
         self.notes = list(self.module.notes)
         self.tests = self._tests()
         self.ran = self._ran()
@@ -86,9 +86,9 @@ class _Look:
         self.never = [*self.module.never]
         self._follow()
 
-    def _walk(self, function: Function | None, body: list[ast.stmt], place: Place) -> Found:
-        walk = Walk(self.names, self.code_names, function)
-        walk.body(body, place)
+    def _walk(self, function: Function | None, body: list[ast.stmt], certain: bool = True) -> Found:
+        walk = Walk(self.names, self.code_names, function, certain)
+        walk.body(body, Place(certain=certain))
         return walk.found
 
     def _tests(self) -> list[Function | ast.ClassDef]:
@@ -134,7 +134,7 @@ class _Look:
             if function in seen:
                 continue
             seen.add(function)
-            found = self._walk(function, function.body, Place(certain=certain))
+            found = self._walk(function, function.body, certain)
             self.checks += found.checks
             self.notes += found.notes
             self.never += found.never

@@ -39,6 +39,7 @@ FIXED = [
     "for x in xs:\n    try:\n        '''doc'''\n        assert f(x)\n    except ValueError: pass",
     "@g(1)\n@h\ndef check(x):\n    'doc'\n    assert f(x) == 4\ncheck(2)",
     "def check(x):\n    if x: return\n    assert f(x) == 4\ncheck(2)",
+    "def check(x):\n    'doc'\n    if x: return\n    raise AssertionError\nfor x in xs: check(x)",
     "[check(x) for x in xs]",
     "f and check(f)",
     "(f) and (check)(f)",

@@ -53,6 +53,16 @@ NOTHING = {
     "found = []\nfound.append(f(2))": "checks nothing",
     "import doctest\ndoctest.testmod()": "checks nothing",
     "x = f(2)\nx == 4": "write `assert` in front",
+    "import math\nmath.isclose(f(2), 4)": "checks nothing",
+    "from math import isclose\nisclose(f(2), 4)": "checks nothing",
+    "isinstance(f(2), str)": "checks nothing",
+    "str(f(2)).startswith('4')": "checks nothing",
+    "eval('f(2) == 4')": "checks nothing",
+    "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'exit(1)'])": "checks nothing",
+    "import unittest\nunittest.TestCase().assertRaises(ValueError)": "checks nothing",
+    "assert f(2) == 4 or True if f else 1": "true whatever the code does",
+    "assert all([])": "true whatever the code does",
+    "assert all(f(x) == 4 for x in [])": "true whatever the code does",
 }
 UNREACHED = {
     # It asserts, and what it asserts is never reached, or swallowed. Plain Python passes both codes.
@@ -156,6 +166,13 @@ CHECKS = {
     "import unittest\nunittest.TestCase().assertRaises(ValueError, f, -1)": False,
     "import unittest\nwith unittest.TestCase().assertRaises(ValueError):\n    f(-1)": False,
     "exec('assert f(2) == 4')": False,
+    "def raises(g):\n    try:\n        g(-1)\n    except ValueError:\n        return\n    raise AssertionError\n"
+    "raises(f)": False,
+    "def raises(g):\n    'doc'\n    try:\n        g(-1)\n    except ValueError:\n        return\n    assert False\n"
+    "for g in list([f])[:1]:\n    raises(g)": True,
+    "def check(g):\n    for x in (2, 3):\n        if g(x) == 2 * x:\n            return\n    raise AssertionError\n"
+    "check(f)": False,
+    "hash_of = lambda g: 1 / (g(2) == 4)\nassert hash_of(f)": False,
     "assert f(2) == 4\nexit()": False,
     "import sys\nassert f(2) == 4; sys.exit(0)\nassert False": False,
     "\ufeffassert f(2) == 4": False,
