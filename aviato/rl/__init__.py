@@ -10,7 +10,7 @@
 
 from aviato.results import CaseStatus
 from aviato.rl.evaluation import Evaluation, evaluate
-from aviato.rl.extraction import completion_text, extract_code
+from aviato.rl.extraction import Extraction, completion_text, extract, extract_code
 from aviato.rl.judges import checker, exact, floats, text, tokens, unordered, value
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
 from aviato.rl.task import CallCase, ProgramCase, Task, TestCase
@@ -20,6 +20,7 @@ __all__ = [
     "CaseOutcome",
     "CaseStatus",
     "Evaluation",
+    "Extraction",
     "Outcome",
     "ProgramCase",
     "Task",
@@ -29,6 +30,7 @@ __all__ = [
     "completion_text",
     "evaluate",
     "exact",
+    "extract",
     "extract_code",
     "floats",
     "text",
