@@ -92,6 +92,8 @@ async def changed_results(
         if path in before and before[path].type == "directory":
             results.removed.append(path)
         await take(handle, results, path, info)
+        if path not in before:
+            results.open.add(path)
     _note_removed(request, results, before, after, tracked, given, packages)
 
 

@@ -36,11 +36,13 @@ class Results:
         contents: path → content and permission bits.
         removed: paths of files that the policy has deleted.
         left_out: paths that a pattern found and that are no results, since a grader's tools would load them by themselves.
+        open: those of the contents that are there by the policy's own choice.
     """
 
     contents: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
     size_bytes: int = 0
 
 
@@ -65,6 +67,7 @@ async def named_results(handle: SandboxHandle, request: GradeRequest) -> Results
                 results.left_out.append(path)
             else:
                 await take(handle, results, path, info)
+                results.open.add(path)
         if not matched:
             raise no_result(handle, pattern, f"{pattern!r} matches no file", "no_such_file")
     return results

@@ -11,6 +11,7 @@ from aviato.grading.arguments import is_code, same_sandbox
 from aviato.grading.blame import check_crossing, check_grader, doubtful
 from aviato.grading.changes import apply, changed_results, prepare
 from aviato.grading.gathering import named_results
+from aviato.grading.hiding import leave_out_hiding
 from aviato.grading.inside import program
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
@@ -78,8 +79,9 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
         directory, *_ = await asyncio.gather(*map(directory_of, places))
         if request.changes is not None:
             await _note_changes(handle, places, request, request.changes, results)
+        installed = await leave_out_hiding(places[0], directory, request, results)
         if request.mode == "separate":
-            check_separable(request.files, results.contents)
+            check_separable(request.files, results.contents, installed)
         judgement = await _graded(handle, places, directory, request, results)
     if doubtful(request, judgement):
         await check_grader(handle, known, request, list(results.contents), judgement)

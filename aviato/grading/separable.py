@@ -362,17 +362,18 @@ def _opaque_names(tree: ast.Module) -> Iterator[str]:
             yield from (alias.asname or alias.name for alias in node.names)
 
 
-def check_separable(files: Mapping[str, bytes], results: Collection[str]) -> None:
+def check_separable(files: Mapping[str, bytes], results: Collection[str], installed: Collection[str] = ()) -> None:
     """Refuse a grader that mode `separate` cannot judge, before it runs.
 
     Args:
         files: of the grader.
         results: paths of the solution's files.
+        installed: first parts of names of modules that are there without the solution, and meant where they are imported.
 
     Raises:
         AviatoValidationError: one of the files does with the solution what cannot cross.
     """
-    modules = modules_of(results)
+    modules = {name for name in modules_of(results) if name.split(".")[0] not in installed}
     for path, source in files.items():
         if path.endswith(".py") and (why := file_obstacle(source, modules)) is not None:
             message = (

@@ -396,3 +396,32 @@ def test_changes_in_separate(session: aviato.Session, repository: tuple[Path, st
         timeout_seconds=20,
     ).result(50)
     assert result.passed, result.exec_result.stderr
+
+
+def test_a_file_that_hides_what_the_grader_imports_is_left_out(session: aviato.Session) -> None:
+    """Else a policy could make a grader ask its own stand-in what only the real module can answer, and have no verdict."""
+    sandbox = session.sandbox(mounted_files=[{"mount_path": "/opt/installed/tables.py", "file_content": "LIMIT = 3\n"}])
+    write(
+        sandbox,
+        **{"tables.py": b"LIMIT = 4\n", "solution.py": b"def f(): return 4\n", "pkg/tables.py": b"", "src/tables.py": b""},
+    )
+    test = b"import tables\nfrom solution import f\nassert f() == tables.LIMIT\n"
+    for mode in ("separate", "in_process"):
+        result = sandbox.grade(
+            {"check.py": test},
+            ["python3", "check.py"],
+            result_paths=["**/*.py"],
+            mode=mode,  # type: ignore[arg-type]
+            env={"PYTHONPATH": "/opt/installed"},
+            timeout_seconds=20,
+        ).result(50)
+        assert not result.passed and set(result.left_out) == {"tables.py", "src/tables.py"}, (mode, result)
+    write(sandbox, **{"solution.py": b"def f(): return 3\n"})
+    result = sandbox.grade(
+        {"check.py": test},
+        ["python3", "check.py"],
+        result_paths=["*.py"],
+        env={"PYTHONPATH": "/opt/installed"},
+        timeout_seconds=20,
+    ).result(50)
+    assert result.passed, result.exec_result.stderr
