@@ -187,6 +187,7 @@ def _begin(config: RewardConfig, completions: Sequence[Any], given: Mapping[str,
         timeout_seconds=config.timeout_seconds,
         retry_budget_seconds=config.retry_budget_seconds,
         max_concurrency=config.max_concurrency,
+        progress=False,  # The terminal is the trainer's.
         **config.options,
     )
     return asked, evaluation
