@@ -19,16 +19,25 @@ if TYPE_CHECKING:
 TOKEN_BYTES = 16
 LOADER = """
 import _frozen_importlib_external as importer, marshal
-given = open(0, "rb", closefd=False).read()
-at = [int(given[n : n + 8]) for n in (4, 12)]
-program, source, payload = given[20 : at[0]], given[at[0] : at[1]], given[at[1] :]
+given = open(0, "rb", 0, closefd=False)
+def taken(size):
+    data = b""
+    while len(data) < size:
+        piece = given.read(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+head = taken(20)
+program = taken(int(head[4:12]) - 20)
+source = taken(int(head[12:]) - 20 - len(program))
 names = {"__name__": "aviato_cases", "__builtins__": __builtins__}
-if given[:4] != importer.MAGIC_NUMBER:
+if head[:4] != importer.MAGIC_NUMBER:
     import zlib
     exec(compile(zlib.decompress(source), "aviato_cases", "exec"), names)
 else:
     exec(marshal.loads(program), names)
-names["main"](payload)
+names["main"](given)
 """
 """Compiling the program inside would take 5 ms, so it comes as bytecode where the versions agree."""
 MAX_OUTPUT_BYTES = 64 << 20
@@ -104,23 +113,9 @@ def command(
         output_bytes: what is kept of each stream of a case.
         reports: whether cases have `__aviato_report__`, which says something of a part of them; calls need it.
     """
-    token = secrets.token_hex(TOKEN_BYTES)
-    calls = any(case.call for case in cases)
-    told = {
-        "token": token,
-        "code": encode(code),
-        "file": bool(code),
-        "prelude": encode(prelude),
-        "cases": [case.told() for case in cases],
-        "collect": encode(program("collect")) if any(case.collect for case in cases) else b"",
-        "reports": reports,
-        "calls": calls,
-        "timed": any(case.timeout_seconds is not None for case in cases),
-    }
-    payload = ascii(told).encode()
-    compiled, source = cases_program(calls)
-    ends = b"%8d%8d" % (20 + len(compiled), 20 + len(compiled) + len(source))
-    given = b"".join((importlib.util.MAGIC_NUMBER, ends, compiled, source, payload))
+    told = payload(code, cases, prelude=prelude, reports=reports)
+    token, calls = told["token"], told["calls"]
+    given = sent(cases_program(calls)) + ascii(told).encode()
     asked = {
         "timeout_seconds": [case.timeout_seconds for case in cases],
         "token": token,
@@ -130,6 +125,21 @@ def command(
     return Command([python, "-I", *(["-S"] if packages_later else []), "-c", LOADER], given, asked)
 
 
+def payload(code: str, cases: Sequence[Case], *, prelude: str = "", reports: bool = False) -> dict[str, Any]:
+    """What the program inside is told; arguments as of `command`."""
+    return {
+        "token": secrets.token_hex(TOKEN_BYTES),
+        "code": encode(code),
+        "file": bool(code),
+        "prelude": encode(prelude),
+        "cases": [case.told() for case in cases],
+        "collect": encode(program("collect")) if any(case.collect for case in cases) else b"",
+        "reports": reports,
+        "calls": any(case.call for case in cases),
+        "timed": any(case.timeout_seconds is not None for case in cases),
+    }
+
+
 @functools.cache
 def cases_program(calls: bool = False) -> tuple[bytes, bytes]:
     """The program that runs inside, compiled for Pythons of this version, and its source, compressed, for others.
@@ -137,8 +147,20 @@ def cases_program(calls: bool = False) -> tuple[bytes, bytes]:
     Args:
         calls: whether some cases are calls.
     """
-    source = program("late", *(("packing", "calls") if calls else ()), "cases").encode()
+    return compiled(program("late", "module", *(("packing", "calls") if calls else ()), "cases"))
+
+
+def compiled(text: str) -> tuple[bytes, bytes]:
+    """A program as bytecode of this version, and its source, compressed."""
+    source = text.encode()
     return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), zlib.compress(source)
+
+
+def sent(program: tuple[bytes, bytes]) -> bytes:
+    """What `LOADER` reads of a compiled program; what follows is for its `main`."""
+    bytecode, source = program
+    ends = b"%8d%8d" % (20 + len(bytecode), 20 + len(bytecode) + len(source))
+    return b"".join((importlib.util.MAGIC_NUMBER, ends, bytecode, source))
 
 
 def records(stdout: bytes) -> tuple[list[dict[str, Any]], bool]:

@@ -1,90 +1,297 @@
-"""The connection between a grader and a solution in two sandboxes: bytes of one command's output are input of the other."""
+"""The connection between graders and solutions, each in a sandbox: bytes of one command's output are input of the other."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.bridge.collection import Kept
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
+from aviato.grading import driver
 from aviato.grading.inside import program
-from aviato.process import exec_request
+from aviato.process import exec_request, process_result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.results import ProcessResult
+    from aviato.wire.execution import ExecExit
     from aviato.wire.sandboxes import SandboxInfo
 
 SOCKET_PATH = "/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
+STDERR_BYTES = 64 << 10
+HEAD_BYTES = 32
 
 
-class Dropped:
-    """Output that nobody wants."""
-
-    reading = False
-
-    def __init__(self) -> None:
-        self.total_bytes = 0
-
-    def skip(self, offset: int) -> bool:
-        """Nothing is missed."""
-        self.total_bytes = max(self.total_bytes, offset)
-        return True
-
-    def feed(self, data: bytes | memoryview, offset: int) -> None:
-        """Count."""
-        self.total_bytes = max(self.total_bytes, offset + len(data))
-
-    async def ready(self) -> None:
-        """At once."""
-
-
-class Forwarded:
-    """Output that is another command's input, bounded in memory: who is not read is not read from."""
-
-    reading = True
+class Feed:
+    """Input of a command: what comes while a piece is on its way goes with the next."""
 
     def __init__(self) -> None:
-        self.total_bytes = 0
         self._pieces = bytearray()
+        self._ends = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
-    def skip(self, offset: int) -> bool:
-        """Every byte counts."""
-        return False
-
-    def feed(self, data: bytes | memoryview, offset: int) -> None:
-        """Keep what is new."""
-        new = data[self.total_bytes - offset :]
-        self.total_bytes += len(new)
-        self._pieces += new
+    def put(self, data: bytes | memoryview) -> None:
+        """Pass this on."""
+        self._pieces += data
         self._changed.set()
         if len(self._pieces) > HIGH_MARK_BYTES:
             self._room.clear()
 
-    async def ready(self) -> None:
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._ends = True
+        self._changed.set()
+
+    async def room(self) -> None:
         """Wait until most of it has been passed on."""
         await self._room.wait()
 
     async def pump(self, to: Execution) -> None:
-        """Pass it on, for ever."""
+        """Pass it on until its end."""
         sent = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
             while self._pieces:
                 piece = bytes(self._pieces[:PIECE_BYTES])
+                del self._pieces[: len(piece)]
                 await to.write_stdin(piece, sent)
                 sent += len(piece)
-                del self._pieces[: len(piece)]
                 if len(self._pieces) <= HIGH_MARK_BYTES:
                     self._room.set()
+            if self._ends:
+                await to.end_stdin(sent)
+                return
+
+
+class _Heard:
+    """Output that somebody takes as it comes, bounded in memory: who is not read is not read from."""
+
+    reading = True
+
+    def __init__(self, take: Callable[[bytes], None], room: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.total_bytes = 0
+        self._take = take
+        self._room = room
+
+    def skip(self, offset: int) -> bool:
+        """Every byte counts."""
+        return False
+
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
+        """Take what is new."""
+        new = data[self.total_bytes - offset :]
+        self.total_bytes += len(new)
+        self._take(bytes(new))
+
+    async def ready(self) -> None:
+        """Wait until it has been passed on."""
+        if self._room is not None:
+            await self._room()
+
+
+class Solution:
+    """The solution's side: the program that loads it and answers calls, in a sandbox of its own.
+
+    Args:
+        handle: of that sandbox.
+        directory: in which the solution's relative paths begin.
+        code: the module `solution`, loaded at once; None if the solution is among the files.
+        only: have the sandbox made, and ended, with this command.
+    """
+
+    def __init__(self, handle: SandboxHandle, directory: str, code: bytes | None = None, *, only: bool = False) -> None:
+        from aviato.core.execution import Execution
+
+        self.calls = Feed()
+        self.link: Link | None = None
+        self.request = _request()
+        self._stderr = Kept(STDERR_BYTES)
+        self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
+        literal = ascii({"directory": directory, "code": code}).encode()
+        self.calls.put(b"%b%d\n%b" % (driver.sent(_host()), len(literal), literal))
+
+    async def is_running(self) -> bool:
+        """Wait until it has begun; False if it ended instead."""
+        return await self._execution.is_running()
+
+    async def run(self) -> ExecExit:
+        """Run to the end of what is asked.
+
+        Raises:
+            AviatoError: it has no returncode, and why.
+        """
+        try:
+            return await _fed(self._execution, self.calls)
+        finally:
+            if self.link is not None:
+                self.link.say(b"l")
+
+    def result(self, ended: ExecExit) -> ProcessResult:
+        """What its command tells, without what has crossed."""
+        return process_result(tuple(self.request["command"]), ended, Kept(1), self._stderr)
+
+    def _heard(self, data: bytes) -> None:
+        if self.link is not None:
+            self.link.say(b"a", data)
+
+    async def _room(self) -> None:
+        if self.link is not None:
+            await self.link.grader.feed.room()
+
+
+class Link:
+    """One task of a grader, and the way to its solution.
+
+    Attributes:
+        verdicts: what is known of its cases, as `driver.records` reads it, or the failure of the infrastructure.
+        left: set once nothing of it runs in the grader's sandbox; whether nothing else of it is there either.
+    """
+
+    def __init__(self, grader: Grader, number: int, solution: Solution) -> None:
+        loop = asyncio.get_running_loop()
+        self.grader = grader
+        self.solution = solution
+        self.verdicts: asyncio.Future[bytes] = loop.create_future()
+        self.left: asyncio.Future[bool] = loop.create_future()
+        self._number = number
+        solution.link = self
+
+    def say(self, kind: bytes, body: bytes = b"") -> None:
+        """Tell the grader something about this task."""
+        if not self.left.done():
+            self.grader.feed.put(b"%d %b %d\n%b" % (self._number, kind, len(body), body))
+
+    def heard(self, kind: bytes, body: bytes) -> None:
+        """Take what it says."""
+        if kind == b"c":
+            self.solution.calls.put(body)
+        elif kind == b"r" and not self.verdicts.done():
+            self.verdicts.set_result(body)
+        elif kind == b"d" and not self.left.done():
+            self.left.set_result(body == b"1")
+
+    def lose(self, error: AviatoError) -> None:
+        """The grader is gone."""
+        if not self.verdicts.done():
+            self.verdicts.set_exception(error)
+            self.verdicts.exception()  # Not everybody waits for it.
+        if not self.left.done():
+            self.left.set_result(False)
+
+
+class Grader:
+    """The grader's side: the program that runs tests and passes on their calls, in a sandbox that only tests ever see.
+
+    Attributes:
+        again: set once it is ready: whether it can have several tasks, at once and one after the other.
+    """
+
+    def __init__(self, handle: SandboxHandle) -> None:
+        from aviato.core.execution import Execution
+
+        self.feed = Feed()
+        self.again: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.links: dict[int, Link] = {}
+        self._lost: AviatoError | None = None
+        self._last = 0
+        self._data = bytearray()
+        self._sandbox_id = handle.sandbox_id
+        self._stderr = Kept(STDERR_BYTES)
+        self._execution = Execution(handle, _request(), _Heard(self._heard), self._stderr)
+        literal = ascii({"link": program("packing", "crossing", "standin").encode()}).encode()
+        self.feed.put(b"%b%d\n%b" % (driver.sent(_broker()), len(literal), literal))
+
+    def begin(self, told: Mapping[str, Any], solution: Solution, contents: bytes = b"") -> Link:
+        """Give it a task.
+
+        Args:
+            told: see `inside.broker.Task`.
+            solution: on what.
+            contents: of the files that it is told of.
+        """
+        self._last += 1
+        link = Link(self, self._last, solution)
+        if self._lost is not None:
+            link.lose(self._lost)
+            return link
+        self.links[self._last] = link
+        literal = ascii(dict(told)).encode()
+        link.say(b"t", b"%d\n%b%b" % (len(literal), literal, contents))
+        return link
+
+    async def run(self) -> None:
+        """Run until it ends, or for ever.
+
+        Raises:
+            AviatoError: it was lost.
+        """
+        try:
+            ended = await _fed(self._execution, self.feed)
+        except BaseException as error:
+            lost = error if isinstance(error, AviatoError) and error.is_infrastructure else self._failure(str(error))
+            self._lose(lost)
+            raise
+        text = self._stderr.collected().data.decode(errors="replace").strip()
+        self._lose(self._failure(text or f"returncode {ended.returncode}"))
+
+    def _failure(self, why: str) -> AviatoError:
+        """No verdict, whatever the solution is. Where it has never run another one would not either."""
+        known = self.again.done() and self.again.exception() is None
+        message = f"the grader was lost: {why}" if known else f"no test can be run in the sandbox: {why}"
+        return SandboxExecutionError(
+            message,
+            sandbox_id=self._sandbox_id,
+            reason="grader_lost" if known else "grader_failed",
+            is_infrastructure=True,
+            retryable=known,
+        )
+
+    def _lose(self, error: AviatoError) -> None:
+        self._lost = error
+        if not self.again.done():
+            self.again.set_exception(error)
+            self.again.exception()
+        for link in self.links.values():
+            link.lose(error)
+        self.links.clear()
+
+    def _heard(self, data: bytes) -> None:
+        self._data += data
+        while (end := self._data.find(b"\n", 0, HEAD_BYTES)) >= 0:
+            number, kind, size = bytes(self._data[:end]).split(b" ")
+            if len(self._data) < end + 1 + int(size):
+                return
+            body = bytes(self._data[end + 1 : end + 1 + int(size)])
+            del self._data[: end + 1 + int(size)]
+            if kind == b"h":
+                self.again.set_result(body == b"1")
+                continue
+            link = self.links.get(int(number))
+            if link is not None:
+                link.heard(kind, body)
+                if link.left.done():
+                    del self.links[int(number)]
+
+
+async def _fed(execution: Execution, feed: Feed) -> ExecExit:
+    """A command with its input."""
+    feeding = asyncio.get_running_loop().create_task(feed.pump(execution))
+    try:
+        return await execution.run()
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
 
 
 def check_linkable(info: SandboxInfo) -> None:
@@ -113,40 +320,49 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
     Yields:
         What is set once the infrastructure has failed.
     """
-    from aviato.core.execution import Execution
-
     check_linkable(await grader.wait_running())
-    calls, answers = Forwarded(), Forwarded()
-    relay = Execution(grader, _command("relay", SOCKET_PATH), calls, Dropped())
-    host = Execution(solution, _command("host", directory, "packing", "crossing"), answers, Dropped())
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[AviatoError] = loop.create_future()
-    commands = [loop.create_task(relay.run()), loop.create_task(host.run())]
-    pumps = [loop.create_task(calls.pump(host)), loop.create_task(answers.pump(relay))]
+    solving, grading = Solution(solution, directory), Grader(grader)
+    grading.begin({"listen": SOCKET_PATH}, solving)
+    runs: list[asyncio.Task[Any]] = [loop.create_task(grading.run()), loop.create_task(solving.run())]
 
-    def over(task: asyncio.Task[object]) -> None:
+    def over(task: asyncio.Task[Any]) -> None:
         # Without the one the other means nothing, and a grader that waits for an answer must not wait for ever.
-        for other in (*commands, *pumps):
+        for other in runs:
             other.cancel()
         error = None if task.cancelled() else task.exception()
         if isinstance(error, AviatoError) and error.is_infrastructure and not broken.done():
             broken.set_result(error)
 
-    for task in (*commands, *pumps):
+    for task in runs:
         task.add_done_callback(over)
     try:
         yield broken
     finally:
-        for task in (*commands, *pumps):
+        for task in runs:
             task.remove_done_callback(over)
             task.cancel()
-        await asyncio.gather(*commands, *pumps, return_exceptions=True)
+        await asyncio.gather(*runs, return_exceptions=True)
 
 
-def _command(name: str, argument: str, *before: str) -> dict[str, object]:
-    source = program(*before, name) + "\nmain()\n"
+@functools.cache
+def _host() -> tuple[bytes, bytes]:
+    return driver.compiled(program("late", "module", "packing", "calls", "host"))
+
+
+@functools.cache
+def _broker() -> tuple[bytes, bytes]:
+    folder = resources.files("aviato").joinpath("server", "supervisor")
+    texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in ("loop", "leftover", "verdicts")]
+    # Each has what the one before it defines.
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith(("from __future__", "from aviato"))]
+    return driver.compiled("\n".join([program("late", "module", "cases"), *lines, program("broker").partition("\n")[2]]))
+
+
+def _request() -> dict[str, Any]:
     request, _ = exec_request(
-        ["python3", "-I", "-c", source, argument],
+        ["python3", "-I", "-S", "-c", driver.LOADER],
         default_timeout_seconds=float("inf"),
         cwd=None,
         env=None,
@@ -158,4 +374,4 @@ def _command(name: str, argument: str, *before: str) -> dict[str, object]:
     return request
 
 
-__all__ = ["SOCKET_PATH", "Dropped", "Forwarded", "linked"]
+__all__ = ["SOCKET_PATH", "Grader", "Link", "Solution", "check_linkable", "linked"]

@@ -11,7 +11,9 @@ from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.policy.infrastructure import retried
+from aviato.progress import Progress
 from aviato.rl.blame import Blame
+from aviato.rl.graders import graders_of, let_go
 from aviato.rl.grading import grade_command
 from aviato.rl.in_process import grade_calls, grade_in_process
 from aviato.rl.outcome import Outcome, Verdict
@@ -77,7 +79,7 @@ def evaluate(
     timeout_seconds: float = 30.0,
     retry_budget_seconds: float = 60.0,
     max_concurrency: int = 64,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int], object] | bool | None = None,
     **options: Unpack[SandboxOptions],
 ) -> Evaluation:
     """Run items, each in a sandbox of its own.
@@ -88,7 +90,8 @@ def evaluate(
         timeout_seconds: of each item that does not state its own, counted from its start inside.
         retry_budget_seconds: for how long an item is tried again after infrastructure failures, from its first one on.
         max_concurrency: items at a time.
-        progress: called with (items done, items in all) on the event loop's thread, so briefly.
+        progress: None shows a bar on a terminal once it takes longer than a second, and lines in the log elsewhere; False
+            shows nothing. Or it is called with (items done, items in all) on the event loop's thread, so briefly.
         options: of the sandboxes, as the constructor of `Sandbox`.
 
     Raises:
@@ -103,9 +106,6 @@ def evaluate(
         if not isinstance(task, Task):
             raise TypeError(f"item {index} must be a Task, not {type(task).__name__}")
     check_limits(timeout_seconds, retry_budget_seconds, max_concurrency)
-    limit = None if session is None or session._turns is None else session._turns.limit
-    if limit == 1 and any(task.grading == "separate" for task in found):
-        raise AviatoValidationError("grading='separate' needs two sandboxes at a time; the session has max_concurrency=1")
     own, session = session is None, session or Session()
     run = _Run(
         session,
@@ -144,40 +144,37 @@ class _Run:
         retry_budget_seconds: float,
         total: int,
         max_concurrency: int,
-        progress: Callable[[int, int], object] | None,
+        progress: Callable[[int, int], object] | bool | None,
         config: SandboxConfig,
     ) -> None:
         self._session = session
         self._own = own
         self._timeout_seconds = timeout_seconds
         self._retry_budget_seconds = retry_budget_seconds
-        self._total = total
-        self._done = 0
+        self._left = total
         self._slots = asyncio.Semaphore(max_concurrency)
-        self._progress = progress
+        self._progress = Progress("evaluate", total, progress)
         self._config = config
         self._blame = Blame(self._fresh, f"{config.connection} {(config.create or {}).get('image')}")
 
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
+        verdict = ""
         try:
-            if task.is_empty:
-                return Outcome(verdict=Verdict.SKIPPED, message="no code")
-            async with self._slots:
-                return await self._with_retries(task)
+            found = await self._outcome(task)
+            verdict = str(found.verdict)
+            return found
         finally:
-            self._done += 1
-            self._tell()
-            if self._own and self._done == self._total:
+            self._left -= 1
+            self._progress.advance(verdict)
+            if self._own and not self._left:
                 await self._close()
 
-    def _tell(self) -> None:
-        if self._progress is None:
-            return
-        try:
-            self._progress(self._done, self._total)
-        except Exception:
-            logger.exception("the progress callback of evaluate() raised; the evaluation goes on")
+    async def _outcome(self, task: Task) -> Outcome:
+        if task.is_empty:
+            return Outcome(verdict=Verdict.SKIPPED, message="no code")
+        async with self._slots:
+            return await self._with_retries(task)
 
     async def _close(self) -> None:
         try:
@@ -205,7 +202,8 @@ class _Run:
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
         limit = task.timeout_seconds or self._timeout_seconds
         if task.kind == "test" and task.grading == "separate":
-            return await self._blame.settled(task, await self._attempt_separately(task, limit, attempts), attempts)
+            graders = graders_of(self._session, self._config)
+            return await self._blame.settled(task, await grade_separate(graders, self._fresh, task, limit, attempts), attempts)
         if task.kind == "program":
             found = await grade_programs(self._fresh, task, limit, attempts)
         else:
@@ -228,25 +226,3 @@ class _Run:
             yield state
         finally:
             let_go(self._session, state)
-
-    async def _attempt_separately(self, task: Task, limit: float, attempts: int) -> Outcome:
-        grader, solution = (self._session._sandbox(self._config, start=False) for _ in range(2))
-        try:
-            return await grade_separate(grader, solution, task, limit, attempts)
-        finally:
-            let_go(self._session, grader._state)
-            let_go(self._session, solution._state)
-
-
-def let_go(session: Session, state: SandboxState) -> None:
-    """End a sandbox without waiting for it; its session forgets it then, so that a long run gathers none."""
-    sandbox_id = state.sandbox_id
-    if state.ends_by_itself:
-        session._forget(sandbox_id)
-        return
-
-    def ended(stopping: OperationRef[None]) -> None:
-        if stopping.exception() is None:
-            session._forget(sandbox_id)
-
-    state.stop(0, missing_ok=True).add_done_callback(ended)

@@ -86,9 +86,9 @@ def not_run(names: Sequence[str]) -> tuple[CaseOutcome, ...]:
     return tuple(case_of(name, "not_run", "not run") for name in names)
 
 
-def verdict_of(cases: Sequence[CaseOutcome], result: ProcessResult) -> tuple[Verdict, str]:
+def verdict_of(cases: Sequence[CaseOutcome], result: ProcessResult | None) -> tuple[Verdict, str]:
     """The verdict, and one line on why."""
-    if result.oom_killed:
+    if result is not None and result.oom_killed:
         return Verdict.OUT_OF_MEMORY, "killed at the memory limit"
     first = next((case for case in cases if not case.passed), None)
     if first is None:
@@ -98,7 +98,7 @@ def verdict_of(cases: Sequence[CaseOutcome], result: ProcessResult) -> tuple[Ver
 
 
 def too_late(
-    done: tuple[CaseOutcome, ...], names: Sequence[str], result: ProcessResult, seconds: float, mode: str, attempts: int
+    done: tuple[CaseOutcome, ...], names: Sequence[str], result: ProcessResult | None, seconds: float, mode: str, attempts: int
 ) -> Outcome:
     """Of an item that ran longer than it may: the case that was under way is the one that timed out."""
     message = f"ran longer than {seconds:g} s"

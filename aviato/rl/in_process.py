@@ -102,14 +102,15 @@ async def _cases(task: Task, result: ProcessResult) -> tuple[tuple[CaseOutcome, 
     records, whole = driver.records(result.stdout_bytes)
     found = []
     for case, name, record in zip(task.cases, task.case_names, records, strict=False):
-        one = _case(name, record)
+        one = case_of_record(name, record)
         if isinstance(case, CallCase) and one.passed:
             one = await _compared(case, one, str(record.get("reports", "")))
         found.append(one)
     return tuple(found), whole
 
 
-def _case(name: str, record: dict[str, Any]) -> CaseOutcome:
+def case_of_record(name: str, record: dict[str, Any]) -> CaseOutcome:
+    """The outcome of a case by its record."""
     reason = "passed" if record.get("passed") is True else str(record.get("reason", ""))
     return case_of(
         name,

@@ -5,53 +5,180 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import functools
+import json
+import os
 import symtable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoValidationError
-from aviato.grading.inside import program
-from aviato.grading.link import check_linkable, linked
-from aviato.grading.places import directory_of, together
-from aviato.rl.grading import grader_failed
-from aviato.rl.in_process import grade_in_process
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourceExhaustedError
+from aviato.grading import driver
+from aviato.grading.link import Solution
+from aviato.grading.places import PATIENCE_SECONDS
+from aviato.process import class_of_end, count
+from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
+from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from aviato.grading.link import Link
+    from aviato.results import ProcessResult
+    from aviato.rl.graders import Graders, Place
+    from aviato.rl.grading import Fresh
     from aviato.rl.outcome import Outcome
     from aviato.rl.task import Task
-    from aviato.sandbox import Sandbox
+    from aviato.sandbox_state import SandboxState
+    from aviato.wire.execution import ExecExit
 
-CODE_PATH = "/.aviato-grading/solution.py"
+END_SECONDS = 2.0
+"""So long the solution's side is waited for once there are verdicts: what it would tell is how much it used."""
+REACHING = frozenset({"socket", "socketserver", "http", "xmlrpc", "wsgiref"})
+"""Modules of what other processes of a sandbox may be in the way of."""
 _BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
 
 
-async def grade_separate(grader: Sandbox, solution: Sandbox, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
-    """The tests run in the one sandbox and the code in the other; arguments and values cross as data."""
-    await together([lambda: grader, lambda: solution])
-    check_linkable(await grader._state.handle().wait_running())
-    code = encode(task.code or "")
-    for path, content in task.files.items():
-        await grader.write_file(path, content)
-        await solution.write_file(path, content)
-    await solution.write_file(CODE_PATH, code)
-    grading, solving = grader._state.handle(), solution._state.handle()
-    directory, _ = await asyncio.gather(directory_of(solving), directory_of(grading))
-    async with linked(grading, solving, directory) as broken:
-        outcome = await grade_in_process(
-            grader._state, replace(task, code=_stand_ins(code_names(task)), grading="in_process"), timeout_seconds, attempts
-        )
-        if broken.done():
-            raise broken.result()
-    for case in outcome.cases:
+async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+    """The tests run in a grader's sandbox and the code in one of its own; arguments and values cross as data."""
+    place = await graders.place(own=not shares_grader(task))
+    try:
+        async with fresh(_beside(task)) as state:
+            found = await _graded(place, state, task, timeout_seconds, attempts)
+    finally:
+        place.leave()
+    for case in found.cases:
         # Said by the grader's own process, in which no code of the solution is.
         if case.reason == "not_separable":
-            why = f"{case.name} cannot be graded with grading='separate': {case.message.partition(': ')[2]}"
-            return grader_failed(why, outcome.result, attempts)
-    return replace(outcome, grading_mode="separate")
+            why = f"{case.name} cannot be graded with grading='separate': {case.message}"
+            return grader_failed(why, found.result, attempts)
+    return found
+
+
+async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+    loop = asyncio.get_running_loop()
+    solution = Solution(state.handle(), ".", encode(task.code or ""), only=True)
+    state.used = True
+    running = loop.create_task(solution.run(), name=f"solution {state.sandbox_id}")
+    link: Link | None = None
+    try:
+        await _begun(place, solution, running)
+        link = place.begin(_told(task, timeout_seconds, own=not place.is_shared), solution, b"".join(task.files.values()))
+        both: set[asyncio.Future[Any]] = {link.verdicts, running}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if running.done() and (error := running.exception()) is not None:
+            _raise_if_infrastructure(error)
+        records = await link.verdicts
+        result = await _result(state, solution, running)
+    finally:
+        place.moved_at = loop.time()
+        if link is not None and not link.verdicts.done():
+            link.say(b"x")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return _outcome(task, records, result, timeout_seconds, attempts)
+
+
+async def _begun(place: Place, solution: Solution, running: asyncio.Task[ExecExit]) -> None:
+    """Wait until the solution's side has begun: what comes before is not a matter of the code.
+
+    Raises:
+        SandboxResourceExhaustedError: there is no room for it, while the grader's sandbox takes some.
+        AviatoError: it could not be had.
+    """
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    starting = loop.create_task(solution.is_running())
+    both: set[asyncio.Future[Any]] = {starting, running}
+    try:
+        while True:
+            await asyncio.wait(both, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done() and starting.result():
+                place.moved_at = loop.time()
+                return
+            if running.done():
+                await running  # raises
+                return
+            if not place.grader.links and loop.time() - max(begin, place.moved_at) >= PATIENCE_SECONDS:
+                message = f"no room for the two sandboxes of a grade within {PATIENCE_SECONDS:g} s; grade fewer at a time"
+                raise SandboxResourceExhaustedError(message, reason="no_room_to_grade", is_infrastructure=True)
+    finally:
+        starting.cancel()
+
+
+def _told(task: Task, timeout_seconds: float, own: bool) -> dict[str, Any]:
+    """What the program in the grader's sandbox is told."""
+    cases = test_cases(task)
+    lines = ["from aviato_solution import anew as _anew, of_solution as __getattr__\n_anew()\ndel _anew"]
+    lines += [f"{name} = __getattr__({name!r})" for name in code_names(task)]
+    return {
+        "payload": driver.payload("\n".join(lines), cases),
+        "limits": [case.timeout_seconds for case in cases],
+        "output_bytes": driver.OUTPUT_BYTES,
+        "timeout_seconds": timeout_seconds,
+        "files": [(path, len(content)) for path, content in task.files.items()],
+        "own": own,
+    }
+
+
+async def _result(state: SandboxState, solution: Solution, running: asyncio.Task[ExecExit]) -> ProcessResult | None:
+    """What the solution's command tells, if it ends as it should."""
+    solution.calls.end()
+    await asyncio.wait({running}, timeout=END_SECONDS)
+    if not running.done() or running.exception() is not None:
+        count(state, "error", None, None)
+        return None
+    ended = running.result()
+    result = solution.result(ended)
+    count(state, class_of_end(ended), None, result)
+    return result
+
+
+def _outcome(task: Task, records: bytes, result: ProcessResult | None, seconds: float, attempts: int) -> Outcome:
+    found, _ = driver.records(records)
+    last = json.loads(records.splitlines()[-1])
+    names = task.case_names
+    done = tuple(case_of_record(name, record) for name, record in zip(names, found, strict=False) if "passed" in record)
+    if "error" in last:
+        return grader_failed(f"the tests could not be run: {last['error']}", result, attempts)
+    if "late" in last:
+        return too_late(done, names, result, seconds, "separate", attempts)
+    done = (*done, *not_run(names[len(done) :]))
+    verdict, message = verdict_of(done, result)
+    return outcome(verdict, message, done, result, "separate", attempts)
+
+
+def _raise_if_infrastructure(error: BaseException) -> None:
+    if isinstance(error, AviatoError) and (error.is_infrastructure or not getattr(error, "started", True)):
+        raise error
+
+
+def _beside(task: Task) -> Mapping[str, bytes] | None:
+    return task.files or None
+
+
+def shares_grader(task: Task) -> bool:
+    """Whether tests may be run beside others: they seem to touch nothing but their own directory."""
+    if task.fresh_grader or any(os.path.isabs(path) or ".." in path.split("/") for path in task.files):
+        return False
+    return not any(_reaches_out(case.source) for case in task.tests if isinstance(case, TestCase))
+
+
+@functools.lru_cache(maxsize=4096)
+def _reaches_out(source: str) -> bool:
+    """Whether a test names something that all processes of a sandbox share: a file outside of its directory, or a port."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+            text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+            if text.startswith(("/", "~")) or "../" in text:
+                return True
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        if any(name.split(".")[0] in REACHING for name in names):
+            return True
+    return False
 
 
 def code_names(task: Task) -> list[str]:
@@ -131,14 +258,6 @@ def _check_uses(label: str, tree: ast.Module, names: Iterable[str]) -> None:
             name = dropped.func.id
             if any(isinstance(value, ast.Name) for value in dropped.args):
                 raise _refused(label, f"it calls {name}() for what that does to an argument, and only a copy of it crosses")
-
-
-def _stand_ins(names: list[str]) -> str:
-    """Source that defines names whose calls run in the solution's sandbox."""
-    source = program("packing", "crossing", "standin")
-    lines = [f"_aviato = {{'__name__': 'aviato_solution'}}\nexec(compile({source!r}, 'aviato_solution', 'exec'), _aviato)"]
-    lines += [f"{name} = _aviato['Remote']({CODE_PATH!r}, {name!r})" for name in names]
-    return "\n".join([*lines, "del _aviato"])
 
 
 def _listed(names: list[str]) -> str:

@@ -169,6 +169,8 @@ class Task:
             sandbox of their own, where the code's names stand for calls into the code's sandbox; arguments and values cross as
             data. Program and call cases are separate by nature: what is expected is in no sandbox of the code.
         code_names: for `"separate"`: what the tests use and the code defines. It need not be stated where that is one name.
+        fresh_grader: for `"separate"`: the tests have a grader's sandbox that no other tests have seen or will see. For tests
+            that are not trusted with the verdicts of other tasks, such as those that a model wrote.
     """
 
     code: str | None = None
@@ -184,6 +186,7 @@ class Task:
     stop_at_first_failure: bool = False
     grading: str = "in_process"
     code_names: Sequence[str] = ()
+    fresh_grader: bool = False
     looks: tuple[TestSource, ...] = field(init=False, repr=False, compare=False, default=())
     """What each test case can check."""
 

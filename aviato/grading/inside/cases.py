@@ -10,7 +10,7 @@ case in it are modules, and else in another one.
 
 The code is the module `solution`, of a file of that name in the current directory, and tests run in its names. Imports are few
 and late, since Python's start is most of the time that a case takes, and installed packages are found later (`late.py`, which
-comes before this text). For the same reason what comes in is a Python literal.
+comes before this text, as `module.py` does). For the same reason what comes in is a Python literal.
 
 What a case and the code under test can do to each other in one process nothing here prevents: see the guide on grading modes.
 """
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from aviato.grading.inside.calls import as_json, found, given
     from aviato.grading.inside.late import leave_packages_for_later
+    from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
 
 RECORD, GO, REPORT = 3, 4, 5
 NO_HANG = 1
-FILE = "solution.py"
 OWN_FRAMES = 4
 """Between the first frame of this process and that of the code."""
 CHECKED = "__aviato_checked__"
@@ -39,17 +39,22 @@ REASONS: dict[Any, str] = {
     "Skipped": "skipped",
     "skipped": "skipped",
     "Failed": "assertion",
-    "NotSeparable": "not_separable",
     "not_run": "not_checked",
     "xfailed": "not_checked",
 }
 """Of exceptions of the frameworks, by their names, and of what becomes of tests that are collected."""
 
 
-def main(literal: bytes) -> None:
-    """Run what is told by a literal."""
+def main(given: Any) -> None:
+    """Run what is told by a literal, all that comes in."""
     leave_packages_for_later()
-    payload = eval(literal.decode("ascii"), {"nan": float("nan"), "inf": float("inf")})  # of our own making
+    # Of our own making.
+    payload = eval(given.read().decode("ascii"), {"nan": float("nan"), "inf": float("inf")})
+    run(payload, prepared(payload))
+
+
+def prepared(payload: dict[str, Any]) -> int:
+    """Take the place that the code expects, and hear with which case to begin."""
     first = int(os.read(GO, 16))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -58,17 +63,7 @@ def main(literal: bytes) -> None:
         os.set_inheritable(fd, False)
     if payload["file"]:
         be_in_a_directory(payload["code"])
-    run(payload, first)
-
-
-def be_in_a_directory(code: bytes) -> None:
-    """Import what a program in the current directory would; tests and spawned processes import the code itself."""
-    sys.path[:0] = [os.getcwd(), *[part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]]
-    try:
-        with open(FILE, "wb") as file:
-            file.write(code)
-    except OSError:
-        pass  # A disk that is full, a directory that is read only: all but those works.
+    return first
 
 
 def run(payload: dict[str, Any], first: int) -> None:
@@ -79,7 +74,7 @@ def run(payload: dict[str, Any], first: int) -> None:
     compile_, exec_, base = compile, exec, BaseException
     if payload["calls"]:
         find, take, tell = found, given, as_json
-    token, code, prelude = payload["token"].encode(), payload["code"], payload["prelude"]
+    token, code, prelude, crossing = payload["token"].encode(), payload["code"], payload["prelude"], payload.get("crossing")
     cases = payload["cases"][first:]
     sys.argv = [FILE]
 
@@ -121,6 +116,8 @@ def run(payload: dict[str, Any], first: int) -> None:
                 report(tell(value))
             else:
                 before = dict(namespace) if case["collect"] else {}
+                if crossing is not None:
+                    crossing.begin()
                 if case["counts"]:
                     namespace[CHECKED] = checks
                 exec_(compile_(case["source"], case["name"], "exec", 0, True), namespace)
@@ -129,6 +126,8 @@ def run(payload: dict[str, Any], first: int) -> None:
                     tests["collect"](case["collect"], namespace, before, case["left_out"])
                 if case["counts"] and not checks.reached:
                     body = failure(b"failed", "not_checked", "no assertion was reached")
+                elif crossing is not None and not crossing.calls():
+                    body = failure(b"failed", "not_checked", "nothing of the code was called")
         except AssertionError as error:
             body = failure(b"failed", "assertion", first_line(error, "assertion failed"), story(error))
         except SystemExit as error:
@@ -141,6 +140,8 @@ def run(payload: dict[str, Any], first: int) -> None:
         except base as error:
             reason = REASONS.get(kind_of(error))
             body = failure(b"last", reason or "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
+        if crossing is not None and (why := crossing.inseparable()):
+            body = failure(b"last", "not_separable", why)
         for one in flush:
             try:
                 one()
@@ -179,21 +180,6 @@ class Checks:
     def __call__(self, value: Any = None) -> Any:
         self.reached += 1
         return value
-
-
-def new_module(imported: bool) -> dict[str, Any]:
-    """The names of a new module `solution`; whether it is the one that imports of that name give."""
-    import _frozen_importlib_external as importer
-
-    name, path = FILE[: -len(".py")], os.path.join(os.getcwd(), FILE)
-    module = type(sys)(name)
-    module.__file__ = path
-    module.__loader__ = importer.SourceFileLoader(name, path)
-    module.__spec__ = importer.spec_from_file_location(name, path, loader=module.__loader__)
-    module.__package__ = ""
-    if imported:
-        sys.modules[name] = module
-    return vars(module)
 
 
 def failure(kind: bytes, *story: str) -> bytes:

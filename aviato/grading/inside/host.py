@@ -1,106 +1,145 @@
 """Runs in the solution's sandbox: a process for each process of the grader, which loads the solution and answers calls.
 
 Nobody trusts what is here: the solution shares these processes, and may answer whatever it likes. What it answers is data.
+Follows `late.py`, `module.py`, `packing.py` and `calls.py`. Imports are few, since they are most of what a short task costs.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import builtins
+import marshal
 import os
 import select
-import signal
-import socket
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aviato.grading.inside.crossing import dumps, from_json, loads, to_json
-    from aviato.grading.inside.packing import no_data
+    from aviato.grading.inside.calls import as_json, written
+    from aviato.grading.inside.late import leave_packages_for_later
+    from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
+    from aviato.grading.inside.packing import unpack
 
 ANSWER_BYTES = 4 << 20
+READ_BYTES = 1 << 20
+OWN_FRAMES = 6
+"""Between the first frame of a process and that of the code, beyond those of a program that calls it."""
 
 
-def main() -> None:
-    directory = sys.argv[1]
-    children: dict[int, Child] = {}
-    listening: list[Any]
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    buffer = b""
-    while True:
-        listening = [0, woken, *children.values()]
-        ready = select.select(listening, [], [])[0]
-        for child in [one for one in ready if isinstance(one, Child)]:
-            message = child.read()
-            if message is not None:
-                tell(child.number, message)
-        if woken in ready:
-            os.read(woken, 4096)
-            for child in list(children.values()):
-                if child.gone():
-                    del children[child.number]
-        if 0 in ready:
-            chunk = os.read(0, 1 << 20)
-            if not chunk:
-                break
-            buffer += chunk
-            while True:
-                head, line, rest = buffer.partition(b"\n")
-                number, size = map(int, head.split()) if line else (0, 1 << 62)
-                if len(rest) < size:
-                    break
-                message, buffer = rest[:size], rest[size:]
-                if not size:
-                    if number in children:
-                        children.pop(number).end()
-                    continue
-                if number not in children:
-                    children[number] = Child(number, directory)
-                children[number].ask(message)
-    for child in children.values():
-        child.end()
+def main(given: Any) -> None:
+    """Hear where the solution is, then what is asked of it.
+
+    Args:
+        given: standard input, from a line on that says how long what follows is: a literal with `directory`, in which the
+            solution's relative paths begin, and `code`, the module `solution` if it is not among the files.
+    """
+    leave_packages_for_later()
+    size = b""
+    while not size.endswith(b"\n"):
+        size += given.read(1)
+    literal = b""
+    while len(literal) < int(size):
+        literal += given.read(int(size) - len(literal))
+    told = eval(literal.decode("ascii"))  # of our own making
+    if told["code"] is not None:
+        be_in_a_directory(told["code"])
+    Host(told).run()
+
+
+class Host:
+    """Passes on what is asked and answered.
+
+    Args:
+        told: see `main`.
+    """
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+        self.children: dict[int, Child] = {}
+        self.buffer = b""
+        self.woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        if told["code"] is not None:
+            self.children[1] = Child(1, told)  # The code is loaded while the grader begins.
+
+    def run(self) -> None:
+        """Until nothing more can be asked."""
+        reading = True
+        while reading:
+            by_fd = {child.answers: child for child in self.children.values()}
+            ready = select.select([0, self.woken, *by_fd], [], [])[0]
+            for child in [by_fd[fd] for fd in ready if fd in by_fd]:
+                message = child.read()
+                if message is not None:
+                    tell(child.number, message)
+            if self.woken in ready:
+                os.read(self.woken, 4096)
+                for child in list(self.children.values()):
+                    if child.gone():
+                        del self.children[child.number]
+            if 0 in ready:
+                reading = self.hear()
+        for child in self.children.values():
+            child.end()
+
+    def hear(self) -> bool:
+        """Read once; False at the end."""
+        chunk = os.read(0, READ_BYTES)
+        self.buffer += chunk
+        while True:
+            head, line, rest = self.buffer.partition(b"\n")
+            number, size = map(int, head.split()) if line else (0, 1 << 62)
+            if len(rest) < size:
+                return bool(chunk)
+            message, self.buffer = rest[:size], rest[size:]
+            if size:
+                if number not in self.children:
+                    self.children[number] = Child(number, self.told)
+                self.children[number].ask(message)
+            elif number in self.children:
+                self.children.pop(number).end()
 
 
 class Child:
     """A process with the solution in it."""
 
-    def __init__(self, number: int, directory: str) -> None:
+    def __init__(self, number: int, told: dict[str, Any]) -> None:
         self.number = number
         self.data = b""
         self.waiting = False
-        self.socket, other = socket.socketpair()
+        requests, self.requests = os.pipe()
+        self.answers, answers = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.setsid()
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _signal.set_wakeup_fd(-1)
+                _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
                 null = os.open(os.devnull, os.O_RDWR)
                 for fd in (0, 1, 2):
                     os.dup2(null, fd)
-                self.socket.close()
-                serve(other, directory)
+                os.close(self.requests)
+                os.close(self.answers)
+                Served(requests, answers, told).run()
             finally:
                 os._exit(0)
-        other.close()
-
-    def fileno(self) -> int:
-        return self.socket.fileno()
+        os.close(requests)
+        os.close(answers)
 
     def ask(self, message: bytes) -> None:
         self.waiting = True
         try:
-            self.socket.sendall(b"%d\n" % len(message) + message)
+            write(self.requests, b"%d\n" % len(message) + message)
         except OSError:
             self.lose()
 
     def read(self) -> bytes | None:
         try:
-            chunk = self.socket.recv(1 << 20)
+            chunk = os.read(self.answers, READ_BYTES)
         except OSError:
             chunk = b""
         if not chunk:
@@ -125,7 +164,8 @@ class Child:
         if not found:
             return False
         self.lose("killed by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "it ended")
-        self.socket.close()
+        os.close(self.requests)
+        os.close(self.answers)
         return True
 
     def lose(self, why: str = "it ended") -> None:
@@ -135,43 +175,106 @@ class Child:
 
     def end(self) -> None:
         try:
-            os.killpg(self.pid, signal.SIGKILL)
+            os.killpg(self.pid, _signal.SIGKILL)
         except OSError:
             try:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, _signal.SIGKILL)
             except OSError:
                 pass
 
 
 def tell(number: int, message: bytes) -> None:
-    view = memoryview(b"%d %d\n" % (number, len(message)) + message)
+    write(1, b"%d %d\n" % (number, len(message)) + message)
+
+
+def write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
     while view:
-        view = view[os.write(1, view) :]
+        view = view[os.write(fd, view) :]
 
 
 def failure(names: list[str], message: str) -> bytes:
-    return to_json({"error": [names, message[:4000]]}).encode("ascii")
+    return b'{"error":%b}' % written([names, message[:4000]]).encode("ascii")
 
 
 # -- in the child
 
 
-def serve(sock: socket.socket, directory: str) -> None:
-    file = sock.makefile("rb")
-    kept: list[Any] = []
-    modules: dict[str, Any] = {}
-    while True:
-        head = file.readline()
-        if not head:
-            return
-        request = from_json(file.read(int(head)).decode("ascii"))
+class Served:
+    """The solution in its process.
+
+    Args:
+        requests, answers: descriptors.
+        told: see `main`.
+    """
+
+    def __init__(self, requests: int, answers: int, told: dict[str, Any]) -> None:
+        self.answers = answers
+        self.directory = told["directory"]
+        self.file = os.fdopen(requests, "rb")
+        self.kept: list[Any] = []
+        self.modules: dict[str, Any] = {}
+        self.broken: BaseException | None = None
+        sys.setrecursionlimit(sys.getrecursionlimit() + OWN_FRAMES)
+        if told["code"] is not None:
+            self.load_code(told["code"])
+
+    def load_code(self, code: bytes) -> None:
         try:
-            answer = to_json(perform(request, kept, modules, directory)).encode("ascii")
-            if len(answer) > ANSWER_BYTES:
-                answer = failure(["ValueError"], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
+            sys.argv = [FILE]
+            exec(compile(code, FILE, "exec", 0, True), new_module(True))
         except BaseException as error:
-            answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error))
-        sock.sendall(b"%d\n" % len(answer) + answer)
+            self.broken = error
+        self.modules[FILE] = sys.modules.get(FILE[: -len(".py")])
+
+    def run(self) -> None:
+        while True:
+            head = self.file.readline()
+            if not head:
+                return
+            request = marshal.loads(self.file.read(int(head)))
+            try:
+                answer = self.perform(request)
+                if len(answer) > ANSWER_BYTES:
+                    answer = failure(["ValueError"], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
+            except BaseException as error:
+                answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error))
+            write(self.answers, b"%d\n" % len(answer) + answer)
+
+    def perform(self, request: Any) -> bytes:
+        values = unpack(request["values"], self.resolve)
+        if request["op"] == "run":
+            return value_of(run_program(request["command"], self.directory, **values))
+        handle = request["handle"]
+        name = request["name"]
+        function = self.named(request["module"], name) if handle is None else getattr(self.kept[handle], name)
+        result = function(*values["args"], **values["kwargs"])
+        try:
+            return value_of(result)
+        except TypeError:
+            if not request["keep"]:
+                raise
+        self.kept.append(result)
+        return b'{"handle":%d}' % (len(self.kept) - 1)
+
+    def resolve(self, form: Any) -> Any:
+        if form[0] == "y":
+            return getattr(builtins, form[1])
+        return self.kept[form[1]] if form[0] == "h" else self.named(form[1], form[2])
+
+    def named(self, module: str, name: str) -> Any:
+        if self.broken is not None:
+            raise self.broken
+        if module not in self.modules:
+            self.modules[module] = load(module, self.directory)
+        try:
+            return getattr(self.modules[module], name)
+        except AttributeError:
+            raise NameError("name %r is not defined in the solution" % name) from None
+
+
+def value_of(result: Any) -> bytes:
+    return b'{"value":%b}' % as_json(result).encode("ascii")
 
 
 def text_of(error: BaseException) -> str:
@@ -179,35 +282,6 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:
         return type(error).__name__
-
-
-def perform(request: Any, kept: list[Any], modules: dict[str, Any], directory: str) -> Any:
-    def resolve(form: Any) -> Any:
-        if form[0] == "y":
-            return getattr(builtins, form[1])
-        return kept[form[1]] if form[0] == "h" else named(form[1], form[2])
-
-    def named(module: str, name: str) -> Any:
-        if module not in modules:
-            modules[module] = load(module, directory)
-        try:
-            return getattr(modules[module], name)
-        except AttributeError:
-            raise NameError("name %r is not defined in the solution" % name) from None
-
-    values = loads(request["values"].encode("ascii"), resolve)
-    if request["op"] == "run":
-        return {"value": dumps(run_program(request["command"], directory, **values), no_data).decode("ascii")}
-    handle = request["handle"]
-    function = named(request["module"], request["name"]) if handle is None else getattr(kept[handle], request["name"])
-    result = function(*values["args"], **values["kwargs"])
-    try:
-        return {"value": dumps(result, no_data).decode("ascii")}
-    except TypeError:
-        if not request["keep"]:
-            raise
-    kept.append(result)
-    return {"handle": len(kept) - 1}
 
 
 def load(path: str, directory: str) -> Any:
@@ -220,8 +294,8 @@ def load(path: str, directory: str) -> Any:
     while os.path.exists(os.path.join(folder, "__init__.py")):
         folder, name = os.path.split(folder)
         parts.insert(0, name)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    # Directories without an `__init__.py` are packages too, counted from the directory.
+    sys.path[:0] = [each for each in (folder, directory) if each not in sys.path]
     sys.argv = [path]
     if len(parts) > 1:
         return importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))

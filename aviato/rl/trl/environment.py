@@ -10,17 +10,20 @@ from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
-from aviato.rl.evaluation import evaluate, let_go
+from aviato.rl.evaluation import evaluate
+from aviato.rl.graders import let_go
 from aviato.rl.grading import grade_command
 from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.task import Task
+from aviato.rl.trl import hidden_tests
+from aviato.rl.trl.hidden_tests import FILES, SHELL, TEST_COMMAND, TEST_FILES, Hidden
 from aviato.rl.trl.observations import cut
 from aviato.rl.trl.rows import TESTS, cases, warn_once
 from aviato.rl.trl.sessions import options_without_session, shared_session
 from aviato.rl.trl.verdicts import Scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Unpack
 
     from aviato.results import ProcessResult
@@ -31,10 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 logger = logging.getLogger("aviato")
 
-TEST_COMMAND = "test_command"
-FILES = "files"
 UNAVAILABLE = "The tool is not available now."
-SHELL = ("bash", "--noprofile", "--norc", "-c")
 MAX_SOLUTION_BYTES = 1 << 20
 
 
@@ -42,9 +42,16 @@ class SandboxEnvironment:
     """One rollout's sandbox. Its public methods are the model's tools; the trainer calls `reset` before each episode.
 
     Give the class, or a `functools.partial` of it, as `environment_factory`, and `environment_reward()` as a reward function.
-    The row's columns say what an episode is about: `files` (path → text) are there before its first tool call; `tests` judge
-    the file at `solution_path`, in a sandbox that the model never touched; without tests, the returncode of `test_command`
-    does, a command line or a list, in the model's own sandbox.
+    The row's columns say what an episode is about. `files` (path → text) are there before its first tool call. What judges it
+    is the first of these that the row has:
+
+    * `test_files` (path → text), which the model never sees, and `test_command`, a line or a list: what the model made is
+      copied out and graded in new sandboxes, as `Sandbox.grade` does. `result_paths` (paths, patterns, directories),
+      `result_changes` (a repository, with `base_commit`) and `grading` are columns too, or arguments here.
+    * `tests`, which are run with the file at `solution_path`, in a sandbox that the model never touched.
+    * `test_command`: its returncode in the model's own sandbox.
+
+    A row that cannot be graded so, whatever the model does, is skipped, and a warning says why.
 
     Tools are plain functions, since calls of one message would else run side by side. A failure of the machine marks the
     episode: the model reads a neutral text, and there is no reward.
@@ -54,6 +61,11 @@ class SandboxEnvironment:
         self,
         *,
         solution_path: str = "solution.py",
+        grading: str | None = None,
+        result_paths: Sequence[str] | None = None,
+        result_changes: str | None = None,
+        base_commit: str | None = None,
+        grading_env: Mapping[str, str] | None = None,
         command_timeout_seconds: float = 30.0,
         grading_timeout_seconds: float = 30.0,
         observation_bytes: int = 4096,
@@ -63,7 +75,13 @@ class SandboxEnvironment:
         """Make an environment; nothing starts before `reset`.
 
         Args:
-            solution_path: the file that `tests` are run with.
+            solution_path: the file that `tests` are run with, and the result for `test_files` where no other is named.
+            grading: `"separate"` or `"in_process"`, as `Sandbox.grade` and `Task` have it. None is `"separate"` for
+                `test_files` and `"in_process"` for `tests`. A row's column of this name comes first, as with the next three.
+            result_paths: what the model made, for `test_files`: paths, patterns (`src/**/*.py`) and directories (`src/`).
+            result_changes: a directory of which all is taken that the model changed.
+            base_commit: that the repository there is at when an episode begins.
+            grading_env: variables of the grader's command, for `test_files`.
             command_timeout_seconds: of each `bash` call.
             grading_timeout_seconds: of the tests, or the test command.
             observation_bytes: what the model reads of a tool's output, at most; keep it well below the completion's length.
@@ -76,6 +94,13 @@ class SandboxEnvironment:
         if isinstance(observation_bytes, bool) or not isinstance(observation_bytes, int) or observation_bytes < 1:
             raise AviatoValidationError(f"observation_bytes must be 1 or more, got {observation_bytes!r}")
         sandbox_config.config(options)
+        self._hidden = Hidden(
+            grading=grading,
+            result_paths=result_paths,
+            result_changes=result_changes,
+            base_commit=base_commit,
+            env=grading_env,
+        )
         self._solution_path = solution_path
         self._command_timeout_seconds = checks.seconds("command_timeout_seconds", command_timeout_seconds)
         self._grading_timeout_seconds = checks.seconds("grading_timeout_seconds", grading_timeout_seconds)
@@ -117,9 +142,8 @@ class SandboxEnvironment:
 
     async def _prepare(self, sandbox: Sandbox, row: Mapping[str, Any]) -> None:
         """What happens before the first tool call; override it for more."""
-        for path, text in row[FILES].items():
-            if text is not None:
-                await sandbox.write_file(path, text if isinstance(text, bytes) else str(text).encode(errors="replace"))
+        for path, content in hidden_tests.contents(row[FILES]).items():
+            await sandbox.write_file(path, content)
 
     def _let_go(self) -> None:
         if self._sandbox is not None:
@@ -221,6 +245,10 @@ class SandboxEnvironment:
         if self._lost is None and self._sandbox is not None:
             try:
                 return await self._judge(self._sandbox)
+            except AviatoValidationError as error:
+                # Of the row's making: nothing that a model does makes its episode another kind of task.
+                warn_once(f"a row cannot be graded: {error}; its episodes get the reward of skipped ones")
+                return Outcome(verdict=Verdict.SKIPPED, message=str(error))
             except AviatoError as error:
                 if not error.is_infrastructure:
                     return Outcome(verdict=Verdict.FAILED, message=str(error), attempts=1)
@@ -233,20 +261,26 @@ class SandboxEnvironment:
     async def _judge(self, sandbox: Sandbox) -> Outcome:
         if self._prepared is not None:
             await self._prepared
+        if hidden_tests.contents(self._row.get(TEST_FILES)):
+            limit = self._grading_timeout_seconds
+            return await hidden_tests.judge(sandbox, self._row, self._hidden, self._solution_path, limit)
         tests = cases(self._row.get(TESTS))
         if tests:
             found = await sandbox.stat(self._solution_path)
             if found.size_bytes > MAX_SOLUTION_BYTES:
                 return Outcome(verdict=Verdict.FAILED, message=f"{self._solution_path} has {found.size_bytes} bytes")
-            code = (await sandbox.read_file(self._solution_path)).decode(errors="replace")
+            # What is no text stays none, so that it is no Python here either.
+            code = (await sandbox.read_file(self._solution_path)).decode(errors="surrogateescape")
             session, limit = self._session or shared_session(), self._grading_timeout_seconds
-            task = Task(code=code, tests=tests)
+            task = Task(code=code, tests=tests, grading=self._hidden.of_row(self._row).grading or "in_process")
             return (await evaluate([task], session=session, timeout_seconds=limit, **self._options))[0]
         argv = _argv(self._row.get(TEST_COMMAND))
         if argv:
             grading = grade_command(sandbox._state, Task(command=argv), self._grading_timeout_seconds, 1)
             return await OperationRef.start(grading, name="grade an episode")
-        warn_once(f"a row has neither {TESTS!r} nor {TEST_COMMAND!r}; its episodes get the reward of skipped ones")
+        warn_once(
+            f"a row has neither {TEST_FILES!r}, {TESTS!r} nor {TEST_COMMAND!r}; its episodes get the reward of skipped ones"
+        )
         return Outcome(verdict=Verdict.SKIPPED, message="the row has nothing to test with")
 
 

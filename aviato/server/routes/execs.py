@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,7 +60,9 @@ async def run(call: Call) -> web.StreamResponse:
     call.service.check_able()
     body: RunRequest = call.body
     feed = await call.service.runs.start(body, Asker(call.request.transport), call.caller)
-    return await stream_run(call.request, feed, lambda over: call.service.runs.left(body.sandbox.sandbox_id, over))
+    is_fed = body.command.stdin and body.command.input is None
+    left = functools.partial(call.service.runs.left, body.sandbox.sandbox_id)
+    return await stream_run(call.request, feed, left, is_fed=is_fed)
 
 
 async def resume(call: Call) -> web.StreamResponse:

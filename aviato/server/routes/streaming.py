@@ -70,14 +70,21 @@ async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed, held: byt
         feed.close()
 
 
-async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Callable[[bool], None]) -> web.StreamResponse:
-    """As `stream_exec`; `left` is told whether that was the end: the result was sent whole, or there will be none.
+async def stream_run(
+    request: web.Request, feed: ExecFeed | LeftFeed, left: Callable[[bool], None], *, is_fed: bool
+) -> web.StreamResponse:
+    """As `stream_exec`, of a command that has a sandbox of its own.
 
-    Else the caller was cut off, and may come back.
+    Args:
+        request: asks for it.
+        feed: of the command.
+        left: told whether that was the end: the result was sent whole, or there will be none. Else the caller was cut off, and
+            may come back.
+        is_fed: whether its input is still to come, from a caller who waits to hear that it has begun.
     """
     over = False
     try:
-        held = await hold_back(feed, RUN_HOLD_BACK_SECONDS)
+        held = await hold_back(feed, RUN_HOLD_BACK_SECONDS, enough_bytes=1 if is_fed else HOLD_BACK_BYTES)
         response: web.StreamResponse
         if feed.over and len(held) <= HOLD_BACK_BYTES:
             response = await _send_whole(request, held)

@@ -30,7 +30,7 @@ SIZE_BYTES = 8
 CLOSED_SECONDS = 0.1
 """So long after nobody can record any more the process is given up, if it has not ended."""
 BEGIN, PASSED, FAILED, LAST = b"begin", b"passed", b"failed", b"last"
-REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_early", "skipped", "not_checked", "not_separable"})
+GIVEN_REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_early", "skipped", "not_checked", "not_separable"})
 """That the program may give for a case that failed."""
 
 
@@ -225,7 +225,7 @@ class Program:
             verdict = self._verdict(passed=kind == PASSED)
             if kind != PASSED:
                 reason, message, trace = ([*rest.decode("utf-8", "replace").split("\0"), "", ""])[:3]
-                if reason in REASONS:
+                if reason in GIVEN_REASONS:
                     verdict.update(reason=reason, message=message, traceback=trace)
             self.begun = False
             self._texts = dict.fromkeys(self._texts, b"")
