@@ -323,3 +323,54 @@ def test_what_ends_the_command_is_the_status_of_the_test_under_way(session: avia
     assert [str(case.status) for case in result.cases] == ["passed", str(status), last]
     assert not result.passed and result.exec_result.timed_out is (status is CaseStatus.TIMED_OUT)
     assert result.exec_result.oom_killed is (status is CaseStatus.OUT_OF_MEMORY)
+
+
+TEXTS = {
+    "control characters": "raise ValueError('\\0\\x1b[31m\\r\\n\\x07')",
+    "lone surrogates": "raise ValueError('a\\ud800b')",
+    "a text of 30 MB": "raise ValueError('x' * (30 << 20))",
+    "an error that has no text": "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    "a name of a kind": "raise type('a\\nb\\0\\ud800', (Exception,), {})('x')",
+    "binary output": "import os\n    os.write(1, bytes(range(256)) * 4096)\n    os.write(2, b'\\xff\\0')\n    assert 0",
+    "a surrogate that is printed": "import os\n    os.write(1, '\\ud800'.encode(errors='surrogatepass'))\n    assert 0",
+    "an end of the line that is none": "raise ValueError('a\\u2028b\\x85c\\x0bd')",
+}
+CALLS = {
+    "pytest": ("from solution import f\ndef test_it():\n    assert f(1) == 2\n", PYTEST),
+    "unittest": (
+        "import unittest\nfrom solution import f\nclass TestIt(unittest.TestCase):\n"
+        "    def test_it(self):\n        self.assertEqual(f(1), 2)\n",
+        UNITTEST,
+    ),
+    "a script": ("from solution import f\nassert f(1) == 2\n", ["python3", "test_it.py"]),
+}
+
+
+@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_whatever_is_written_reaches_a_verdict(session: aviato.Session, kind: str, mode: str) -> None:
+    sandbox = session.sandbox()
+    sandbox.write_file("solution.py", f"def f(n):\n    {TEXTS[kind]}\n".encode()).result()
+    for test, command in CALLS.values():
+        result = graded(sandbox, test, command, mode)
+        assert not result.passed and result.message and result.message.isprintable() and len(result.message) <= 2000
+        assert all(case.message.isprintable() and len(case.message) <= 2000 for case in result.cases)
+        for text in (result.message, result.exec_result.stdout, result.exec_result.stderr):
+            text.encode()  # no lone surrogate
+
+
+def test_a_text_that_is_shown_is_one_printable_line() -> None:
+    from aviato.text import encode, is_unicode, shown
+
+    for text, line in (
+        ("plain é ☃", "plain é ☃"),
+        ("a\nb\r\tc", "a\\nb\\r\\tc"),
+        ("\x00\x1b[31m", "\\x00\\x1b[31m"),
+        ("\ud800", "\\ud800"),
+        ("\u202etext", "\\u202etext"),
+        ('it\'s "x"', 'it\'s "x"'),
+    ):
+        assert shown(text) == line and shown(text).isprintable()
+        assert encode(text).decode("utf-8", "surrogatepass") == text
+        assert is_unicode(text) is ("\ud800" not in text)
+    assert shown("x" * 10_000_000, 10) == "x" * 9 + "…" and len(shown("\0" * 5000)) == 2000
