@@ -48,7 +48,7 @@ def test_verdicts_are_the_harness_s(name: str, session: aviato.Session) -> None:
     if example.grading == "separate":
         tasks = [replace(task, grading="separate") for task in tasks]
     if example.needs == "pytest":
-        tasks = [replace(task, files={"tools.zip": tools()}) for task in tasks]
+        tasks = [replace(task, files={"tools.zip": tools()}, fresh_grader=True) for task in tasks]
     outcomes = evaluate(tasks, session=session, environment_variables=ENV).result(240)
     found = dict(zip(example.answers, outcomes, strict=True))
     if example.needs == "numpy" and not found["right"].passed:
