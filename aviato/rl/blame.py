@@ -57,8 +57,8 @@ class Blame:
         if task.kind == "command":
             return await self._of_command(task, found)
         if task.kind == "program":
-            compiled = any(case.reason == "not_compiled" for case in found.cases)
-            return await self._of_language(task.language) if compiled else None
+            unsure = any(case.reason == "not_compiled" or case.returncode in NOT_STARTED for case in found.cases)
+            return await self._of_language(task.language) if unsure else None
         began = any(case.reason != "not_run" for case in found.cases)
         if began and not any(word in case.message for case in found.cases for word in LOADING):
             return None

@@ -15,13 +15,14 @@ from aviato.rl.checkers import checked
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
 from aviato.rl.judges import Checker
 from aviato.rl.judging import JudgeFailed, judged
+from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.task import ProgramCase
 from aviato.text import encode, shown
 
 if TYPE_CHECKING:
     from aviato.results import ProcessResult
     from aviato.rl.grading import Fresh
-    from aviato.rl.outcome import CaseOutcome, Outcome
+    from aviato.rl.outcome import CaseOutcome
     from aviato.rl.task import Task
 
 COMPILE_SECONDS = 60.0
@@ -55,7 +56,7 @@ async def grade_programs(fresh: Fresh, task: Task, timeout_seconds: float, attem
     plan = plan_of(task)
     mode = "separate" if any(case.expected_stdout is not None for case in _cases(task)) else "command"
     if sum(len(program.stdin) for program in plan.programs) > MOST_GIVEN_BYTES:
-        return grader_failed(f"code, files and inputs of a task may have {MOST_GIVEN_BYTES >> 20} MiB together")
+        return _too_large(len(encode(task.code or "")), attempts)
     argv, given, asked, most = programs.command(plan.programs)
     try:
         async with fresh() as state:
@@ -83,6 +84,13 @@ async def grade_programs(fresh: Fresh, task: Task, timeout_seconds: float, attem
     cases = (*cases, *not_run(task.case_names[len(cases) :]))
     verdict, message = verdict_of(cases, result)
     return outcome(verdict, message, cases, shown_result, mode, attempts)
+
+
+def _too_large(code_bytes: int, attempts: int) -> Outcome:
+    """A task that cannot be sent whole: the code's own failure where it is most of it."""
+    if code_bytes > MOST_GIVEN_BYTES // 4:
+        return Outcome(verdict=Verdict.FAILED, message=f"the code has {code_bytes} bytes", attempts=attempts)
+    return grader_failed(f"code, files and inputs of a task may have {MOST_GIVEN_BYTES >> 20} MiB together")
 
 
 def plan_of(task: Task) -> Plan:
@@ -134,8 +142,9 @@ def _fault(plan: Plan, ran: list[Ran], result: ProcessResult) -> str | None:
         return f"nothing can be run in the sandbox: {_last_line(result.stderr_bytes) or f'returncode {result.returncode}'}"
     if ran[0].returncode != 0:
         return f"the files of the task could not be written: {_last_line(ran[0].stderr) or f'returncode {ran[0].returncode}'}"
-    if len(ran) <= plan.first_run + 1 and not ran[-1].started:
-        return f"the sandbox's image has no {plan.programs[len(ran) - 1].command[0]}: {_last_line(ran[-1].stderr)}"
+    program = plan.programs[len(ran) - 1].command[0]
+    if len(ran) <= plan.first_run + 1 and not ran[-1].started and "/" not in program:  # Another is of the code's own making.
+        return f"the sandbox's image has no {program}: {_last_line(ran[-1].stderr)}"
     return None
 
 
