@@ -197,3 +197,18 @@ def test_a_mistake_is_refused_when_it_is_made() -> None:
             SandboxEnvironment(**wrong)  # type: ignore[arg-type]
     with pytest.raises(aviato.AviatoValidationError, match="environment_factory"):
         environment_reward()(completions=["x"])
+
+
+def test_rows_of_data_sets(session: aviato.Session) -> None:
+    mbpp = {"task_id": 1, "text": "Double a number.", "test_list": ["assert double(2) == 4", "assert double(3) == 6"]}
+    stdin = {"input_output": '{"inputs": ["2\\n"], "outputs": ["4\\n"]}'}
+    programs = ("print(int(input()) * 2)\nexit()", "print(5)")
+    answers = {"mbpp": (mbpp, (RIGHT, "def double(n): return n")), "apps": (stdin, programs)}
+    for name, (row, codes) in answers.items():
+        environments = [SandboxEnvironment(session=session, dataset=name) for _ in codes]
+        for one, code in zip(environments, codes, strict=True):
+            one.reset(**row)
+            assert one.write_file("solution.py", code).endswith("bytes written")
+        assert environment_reward(on_infrastructure="none")(environments=environments) == [1.0, 0.0]
+    with pytest.raises(aviato.AviatoValidationError, match="dataset must be one of"):
+        SandboxEnvironment(dataset="no such data set")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
+from aviato.rl import datasets
 from aviato.rl.evaluation import evaluate
 from aviato.rl.graders import let_go
 from aviato.rl.grading import grade_command
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import Task
+from aviato.rl.task import Task, TestCase
 from aviato.rl.trl import hidden_tests
 from aviato.rl.trl.hidden_tests import FILES, SHELL, TEST_COMMAND, TEST_FILES, Hidden
 from aviato.rl.trl.observations import cut
@@ -48,6 +50,8 @@ class SandboxEnvironment:
     * `test_files` (path → text), which the model never sees, and `test_command`, a line or a list: what the model made is
       copied out and graded in new sandboxes, as `Sandbox.grade` does. `result_paths` (paths, patterns, directories),
       `result_changes` (a repository, with `base_commit`) and `grading` are columns too, or arguments here.
+    * With `dataset`, the row as that data set has it: the file at `solution_path` is the answer, judged in sandboxes that the
+      model never touched.
     * `tests`, which are run with the file at `solution_path`, in a sandbox that the model never touched.
     * `test_command`: its returncode in the model's own sandbox.
 
@@ -61,6 +65,7 @@ class SandboxEnvironment:
         self,
         *,
         solution_path: str = "solution.py",
+        dataset: str | None = None,
         grading: str | None = None,
         result_paths: Sequence[str] | None = None,
         result_changes: str | None = None,
@@ -76,6 +81,7 @@ class SandboxEnvironment:
 
         Args:
             solution_path: the file that `tests` are run with, and the result for `test_files` where no other is named.
+            dataset: a name of `aviato.rl.datasets.NAMES`: what the rows are.
             grading: `"separate"` or `"in_process"`, as `Sandbox.grade` and `Task` have it. None is `"separate"` for
                 `test_files` and `"in_process"` for `tests`. A row's column of this name comes first, as with the next three.
             result_paths: what the model made, for `test_files`: paths, patterns (`src/**/*.py`) and directories (`src/`).
@@ -93,7 +99,10 @@ class SandboxEnvironment:
         """
         if isinstance(observation_bytes, bool) or not isinstance(observation_bytes, int) or observation_bytes < 1:
             raise AviatoValidationError(f"observation_bytes must be 1 or more, got {observation_bytes!r}")
+        if dataset is not None and dataset not in datasets.NAMES:
+            raise AviatoValidationError(f"dataset must be one of {', '.join(datasets.NAMES)}, got {dataset!r}")
         sandbox_config.config(options)
+        self._dataset = dataset
         self._hidden = Hidden(
             grading=grading,
             result_paths=result_paths,
@@ -264,16 +273,9 @@ class SandboxEnvironment:
         if hidden_tests.contents(self._row.get(TEST_FILES)):
             limit = self._grading_timeout_seconds
             return await hidden_tests.judge(sandbox, self._row, self._hidden, self._solution_path, limit)
-        tests = cases(self._row.get(TESTS))
-        if tests:
-            found = await sandbox.stat(self._solution_path)
-            if found.size_bytes > MAX_SOLUTION_BYTES:
-                return Outcome(verdict=Verdict.FAILED, message=f"{self._solution_path} has {found.size_bytes} bytes")
-            # What is no text stays none, so that it is no Python here either.
-            code = (await sandbox.read_file(self._solution_path)).decode(errors="surrogateescape")
-            session, limit = self._session or shared_session(), self._grading_timeout_seconds
-            task = Task(code=code, tests=tests, grading=self._hidden.of_row(self._row).grading or "in_process")
-            return (await evaluate([task], session=session, timeout_seconds=limit, **self._options))[0]
+        tests = cases(self._row.get(TESTS)) if self._dataset is None else None
+        if self._dataset is not None or tests:
+            return await self._evaluate(sandbox, tests or [])
         argv = _argv(self._row.get(TEST_COMMAND))
         if argv:
             grading = grade_command(sandbox._state, Task(command=argv), self._grading_timeout_seconds, 1)
@@ -282,6 +284,24 @@ class SandboxEnvironment:
             f"a row has neither {TEST_FILES!r}, {TESTS!r} nor {TEST_COMMAND!r}; its episodes get the reward of skipped ones"
         )
         return Outcome(verdict=Verdict.SKIPPED, message="the row has nothing to test with")
+
+    async def _evaluate(self, sandbox: Sandbox, tests: list[TestCase]) -> Outcome:
+        """The file that the model left, in a sandbox that it never touched."""
+        found = await sandbox.stat(self._solution_path)
+        if found.size_bytes > MAX_SOLUTION_BYTES:
+            return Outcome(verdict=Verdict.FAILED, message=f"{self._solution_path} has {found.size_bytes} bytes")
+        # What is no text stays none, so that it is no Python here either.
+        code = (await sandbox.read_file(self._solution_path)).decode(errors="surrogateescape")
+        grading = self._hidden.of_row(self._row).grading
+        if self._dataset is None:
+            task = Task(code=code, tests=tests, grading=grading or "in_process")
+        else:
+            task = datasets.problem_of(self._dataset, self._row).with_code(code)
+            if task.kind == "test" and grading is not None:
+                task = replace(task, grading=grading)
+        session, limit = self._session or shared_session(), self._grading_timeout_seconds
+        run = evaluate([task], session=session, timeout_seconds=limit, progress=False, **self._options)
+        return (await run)[0]
 
 
 class SelfGradingEnvironment(SandboxEnvironment):
