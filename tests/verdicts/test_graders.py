@@ -106,6 +106,25 @@ def test_a_program_that_takes_its_interpreter_away(outcome: Callable[..., Outcom
     assert found.reward() == 0.0 and found.cases[0].passed
 
 
+COMPILED = {
+    "asks for a loader that is not there": (
+        '__attribute__((section(".interp"))) const char loader[] = "/no/such/loader";\nint main() { return 0; }'
+    ),
+    "includes what is not there": "#include <no/such/file.h>\nint main() { return 0; }",
+    "includes without end": '#include "main.c"\n',
+    "has no main": "int x;",
+    "is an error": "#error g++: command not found\nint main() { return 0; }",
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_nor_by_what_is_compiled(name: str, outcome: Callable[..., Outcome]) -> None:
+    found = outcome(Task(code=COMPILED[name], language="c", tests=[ProgramCase("", "x"), ProgramCase("", "y")]))
+    if "no gcc" in found.message:
+        pytest.skip(found.message)
+    assert found.reward() == 0.0, found
+
+
 COMMANDS = {
     "no such program": (["no-such-program", "x"], None),
     "a word of 200,000 characters": (["echo", "x" * 200_000], None),
