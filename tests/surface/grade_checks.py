@@ -13,8 +13,8 @@ class TestDouble(unittest.TestCase):
     def test_two(self): self.assertEqual(double(2), 4)
     def test_three(self): self.assertEqual(double(3), 6)
 """
-_FIELDS = [f"GradeResult.{name}" for name in ("passed", "cases", "exec_result", "mode", "message")]
-_FIELDS += [f"GradeCase.{name}" for name in ("name", "passed", "message", "duration_seconds")]
+_FIELDS = [f"GradeResult.{name}" for name in ("passed", "cases", "exec_result", "mode", "message", "left_out", "statuses")]
+_FIELDS += [f"GradeCase.{name}" for name in ("name", "passed", "status", "message", "duration_seconds")]
 
 
 def _look(graded: aviato.GradeResult, mode: str) -> None:
@@ -24,6 +24,9 @@ def _look(graded: aviato.GradeResult, mode: str) -> None:
     assert [(case.name.rpartition(".")[2], case.passed) for case in graded.cases] == [("test_three", False), ("test_two", True)]
     assert all(isinstance(case, aviato.GradeCase) and case.duration_seconds > 0 for case in graded.cases)
     assert [case.message for case in graded.cases] == ["AssertionError: 9 != 6", ""]
+    assert [str(case.status) for case in graded.cases] == ["failed", "passed"]
+    assert graded.statuses == {case.name: case.status for case in graded.cases}
+    assert graded.left_out == ()
 
 
 @check("Sandbox.grade", *_FIELDS)
