@@ -34,6 +34,7 @@ class NotSeparable(BaseException):
         super().__init__(why)
         try:
             # What a test prints of it could also have come from the solution; this file could not.
+            os.makedirs(os.path.dirname(INSEPARABLE_PATH), exist_ok=True)
             with open(INSEPARABLE_PATH, "w", encoding="utf-8", errors="replace") as file:
                 file.write(why)
         except OSError:
