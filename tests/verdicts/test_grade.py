@@ -374,3 +374,21 @@ def test_a_text_that_is_shown_is_one_printable_line() -> None:
         assert encode(text).decode("utf-8", "surrogatepass") == text
         assert is_unicode(text) is ("\ud800" not in text)
     assert shown("x" * 10_000_000, 10) == "x" * 9 + "…" and len(shown("\0" * 5000)) == 2000
+
+
+VERSIONS = ["3.8", "3.9", "3.10", "3.12", "3.13"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_statuses_of_unittest_of_other_versions(session: aviato.Session, sandbox: aviato.Sandbox, version: str) -> None:
+    test = f"{UNITTEST_KINDS}{CLASSES}"
+    usual = graded(sandbox, test, UNITTEST, "in_process").statuses
+    other = session.sandbox(container_image=f"python:{version}")
+    try:
+        other.write_file("solution.py", SOLUTION.encode()).result()
+    except aviato.SandboxImageError:
+        pytest.skip(f"no Python {version} here")
+    for mode in ("separate", "in_process"):
+        assert graded(other, test, UNITTEST, mode).statuses == usual
+    with pytest.raises(aviato.SandboxExecutionError, match="no_such_module"):
+        graded(other, f"import no_such_module\n{UNITTEST_KINDS}", UNITTEST, "in_process")

@@ -79,27 +79,29 @@ def result_of(unittest: Any, told: Told, loader: Any) -> Any:
 
         def stopTest(self, test: Any) -> None:
             super().stopTest(test)
-            case = self.cases.pop(id(test))
-            phase = "collect" if type(test).__name__ in (UNLOADED, LEFT_OUT) else "run"
-            seconds = time.monotonic() - case["begin"]
-            told.ended(test.id(), case["status"] or "not_run", case["graders"], case["message"], seconds, phase)
+            case = self.cases.pop(id(test), None)
+            if case is not None:
+                seconds = time.monotonic() - case["begin"]
+                told.ended(test.id(), case["status"] or "not_run", case["graders"], case["message"], seconds, phase_of(test))
 
         def note(self, test: Any, status: str, message: str = "", graders: bool = False) -> None:
             case = self.cases.get(id(getattr(test, "test_case", test)))
             if case is None:
-                self.note_many(test.id(), status, message, graders)
+                # A class, a module, or in Python 3.12.1 a test that is skipped.
+                self.note_many(test, status, message, graders)
                 return
             case["graders"] = case["graders"] and (status == "passed" or graders)
             if RANKS.index(status) > RANKS.index(case["status"]):
                 case.update(status=status, message=message)
 
-        def note_many(self, name: str, status: str, message: str, graders: bool) -> None:
+        def note_many(self, test: Any, status: str, message: str, graders: bool) -> None:
             """What came before a class's or a module's tests became of each of them."""
+            name = test.id()
             start = name.split("(")[-1].rstrip(")") + "."
             concerned = [each for each in self.names if each.startswith(start) and each not in self.begun]
             for each in (concerned if name.startswith(SET_UP) else []) or [name]:
                 self.begun.add(each)
-                told.ended(each, status, graders, message)
+                told.ended(each, status, graders, message, phase=phase_of(test))
 
         def addSuccess(self, test: Any) -> None:
             self.note(test, "passed")
@@ -141,6 +143,10 @@ def result_of(unittest: Any, told: Told, loader: Any) -> Any:
             return isinstance(raised, unittest.SkipTest) and not in_test(raised) and told.origins.graders(raised)
 
     return Result
+
+
+def phase_of(test: Any) -> str:
+    return "collect" if type(test).__name__ in (UNLOADED, LEFT_OUT) else "run"
 
 
 def in_test(error: BaseException) -> bool:
