@@ -15,7 +15,7 @@ from aviato.grading.inside import program
 from aviato.process import exec_request, process_result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
@@ -107,10 +107,19 @@ class Solution:
         handle: of that sandbox.
         directory: in which the solution's relative paths begin.
         code: the module `solution`, loaded at once; None if the solution is among the files.
+        calls: that its first process is asked for at once.
         only: have the sandbox made, and ended, with this command.
     """
 
-    def __init__(self, handle: SandboxHandle, directory: str, code: bytes | None = None, *, only: bool = False) -> None:
+    def __init__(
+        self,
+        handle: SandboxHandle,
+        directory: str,
+        code: bytes | None = None,
+        *,
+        calls: Sequence[bytes] = (),
+        only: bool = False,
+    ) -> None:
         from aviato.core.execution import Execution
 
         self.calls = Feed()
@@ -118,7 +127,7 @@ class Solution:
         self.request = _request()
         self._stderr = Kept(STDERR_BYTES)
         self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
-        literal = ascii({"directory": directory, "code": code}).encode()
+        literal = ascii({"directory": directory, "code": code, "calls": list(calls)}).encode()
         self.calls.put(b"%b%d\n%b" % (driver.sent(_host()), len(literal), literal))
 
     async def is_running(self) -> bool:
@@ -174,7 +183,7 @@ class Link:
 
     def heard(self, kind: bytes, body: bytes) -> None:
         """Take what it says."""
-        if kind == b"c":
+        if kind == b"c" and not self.verdicts.done():
             self.solution.calls.put(body)
         elif kind == b"r" and not self.verdicts.done():
             self.verdicts.set_result(body)

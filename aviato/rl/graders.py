@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import weakref
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from aviato.grading.link import Grader, check_linkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
     from typing import Any
 
     from aviato.bridge.operation import OperationRef
@@ -61,15 +62,23 @@ class Graders:
         """Whether they are of this process and loop."""
         return self._here == (os.getpid(), asyncio.get_running_loop())
 
-    async def place(self, own: bool) -> Place:
-        """A place for one task in a grader that is ready; `leave` it.
+    @asynccontextmanager
+    async def place(self, own: bool) -> AsyncIterator[Place]:
+        """A grader that is ready for one task. It counts as that task's until nothing of it is left there.
 
         Args:
-            own: in one that has had no other task and will have none.
+            own: one that has had no other task and will have none.
 
         Raises:
             AviatoError: it could not be had.
         """
+        place = await self._ready(own)
+        try:
+            yield place
+        finally:
+            place.leave()
+
+    async def _ready(self, own: bool) -> Place:
         while True:
             own = own or not self._sharing
             place = None if own else next((one for one in self._shared if one.has_room), None)
@@ -85,9 +94,9 @@ class Graders:
                 place.leave()
                 raise
             if own or shares:
-                place.is_shared = not own
+                place.is_shared = place.is_shared and not own
                 return place
-            self._sharing = False
+            self._sharing = place.is_shared = False
             place.leave()
 
     def _new(self) -> Place:
@@ -107,7 +116,7 @@ class Place:
         shared: those that tasks are given to.
 
     Attributes:
-        tasks: that have it, or wait for it.
+        tasks: that have it, or wait for it to be ready.
         is_shared: whether others may come after them.
         ready: whether it can have several, once it is there.
     """
@@ -115,6 +124,9 @@ class Place:
     def __init__(self, session: Session, state: SandboxState, shared: list[Place]) -> None:
         loop = asyncio.get_running_loop()
         self.tasks = 0
+        self._begun = 0
+        """Of them, those of which something may be there."""
+        self._over = False
         self.is_shared = True
         self.state = state
         self.grader = Grader(state.handle())
@@ -130,24 +142,29 @@ class Place:
     @property
     def has_room(self) -> bool:
         """Whether another task may come."""
-        return self.is_shared and self.tasks < TASKS_AT_ONCE
+        return self.is_shared and max(self.tasks, self._begun) < TASKS_AT_ONCE
 
     def begin(self, told: Mapping[str, Any], solution: Solution, contents: bytes) -> Link:
-        """Give the grader a task, which has the place until nothing of it is left."""
+        """Give the grader a task."""
         link = self.grader.begin(told, solution, contents)
-        self.tasks += 1
+        self._begun += 1
         link.left.add_done_callback(self._left)
         return link
 
     def _left(self, left: asyncio.Future[bool]) -> None:
+        self._begun -= 1
         if not left.result():
             self.is_shared = False
-        self.leave()
+        self._look()
 
     def leave(self) -> None:
-        """A task has it no more."""
+        """Whoever had it wants no more of it."""
         self.tasks -= 1
-        if self.tasks:
+        self._look()
+
+    def _look(self) -> None:
+        """End it if nobody needs it."""
+        if self.tasks or self._begun:
             return
         if self._idle is not None:
             self._idle.cancel()
@@ -157,7 +174,7 @@ class Place:
             self._end()
 
     def _end_if_idle(self) -> None:
-        if not self.tasks:
+        if not (self.tasks or self._begun):
             self._end()
 
     async def _start(self) -> bool:
@@ -183,9 +200,10 @@ class Place:
         if self._idle is not None:
             self._idle.cancel()
         self.grader.feed.end()
-        session, self._session = self._session(), lambda: None  # type: ignore[assignment]
-        if session is not None:
+        session = self._session()
+        if not self._over and session is not None:
             let_go(session, self.state)
+        self._over = True
 
 
 def let_go(session: Session, state: SandboxState) -> None:

@@ -16,13 +16,14 @@ from aviato.grading import driver
 from aviato.grading.link import Solution
 from aviato.grading.places import PATIENCE_SECONDS
 from aviato.process import class_of_end, count
+from aviato.rl.calls_ahead import calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
@@ -42,12 +43,8 @@ _BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
 
 async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """The tests run in a grader's sandbox and the code in one of its own; arguments and values cross as data."""
-    place = await graders.place(own=not shares_grader(task))
-    try:
-        async with fresh(_beside(task)) as state:
-            found = await _graded(place, state, task, timeout_seconds, attempts)
-    finally:
-        place.leave()
+    async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:
+        found = await _graded(place, state, task, timeout_seconds, attempts)
     for case in found.cases:
         # Said by the grader's own process, in which no code of the solution is.
         if case.reason == "not_separable":
@@ -58,13 +55,17 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
 
 async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     loop = asyncio.get_running_loop()
-    solution = Solution(state.handle(), ".", encode(task.code or ""), only=True)
+    ahead = calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
+    calls = [call for each in ahead for call in each]
+    solution = Solution(state.handle(), ".", encode(task.code or ""), calls=calls, only=True)
     state.used = True
     running = loop.create_task(solution.run(), name=f"solution {state.sandbox_id}")
     link: Link | None = None
     try:
         await _begun(place, solution, running)
-        link = place.begin(_told(task, timeout_seconds, own=not place.is_shared), solution, b"".join(task.files.values()))
+        link = place.begin(
+            _told(task, timeout_seconds, ahead, own=not place.is_shared), solution, b"".join(task.files.values())
+        )
         both: set[asyncio.Future[Any]] = {link.verdicts, running}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if running.done() and (error := running.exception()) is not None:
@@ -107,7 +108,7 @@ async def _begun(place: Place, solution: Solution, running: asyncio.Task[ExecExi
         starting.cancel()
 
 
-def _told(task: Task, timeout_seconds: float, own: bool) -> dict[str, Any]:
+def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], own: bool) -> dict[str, Any]:
     """What the program in the grader's sandbox is told."""
     cases = test_cases(task)
     lines = ["from aviato_solution import anew as _anew, of_solution as __getattr__\n_anew()\ndel _anew"]
@@ -119,6 +120,7 @@ def _told(task: Task, timeout_seconds: float, own: bool) -> dict[str, Any]:
         "timeout_seconds": timeout_seconds,
         "files": [(path, len(content)) for path, content in task.files.items()],
         "own": own,
+        "calls": [list(each) for each in ahead],
     }
 
 
@@ -152,10 +154,6 @@ def _outcome(task: Task, records: bytes, result: ProcessResult | None, seconds: 
 def _raise_if_infrastructure(error: BaseException) -> None:
     if isinstance(error, AviatoError) and (error.is_infrastructure or not getattr(error, "started", True)):
         raise error
-
-
-def _beside(task: Task) -> Mapping[str, bytes] | None:
-    return task.files or None
 
 
 def shares_grader(task: Task) -> bool:

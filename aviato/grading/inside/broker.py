@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import mmap  # noqa: F401  # for `aviato_solution.py`, which each process would import by itself
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ import traceback
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
+    from collections.abc import Callable
     from typing import Any
 
     from aviato.grading.inside.cases import prepared, run
@@ -40,6 +42,7 @@ else:
     import json
 
 BASE = "/.aviato-grading/tasks"
+LINK = "aviato_solution.py"
 MOST_BYTES = 8 << 20
 HEAD_BYTES = 32
 PIECE_BYTES = 1 << 20
@@ -95,6 +98,9 @@ class Broker:
         self.loop.begin()
         self.drains: set[Drain] = set()
         self.tasks: dict[int, Task] = {}
+        self.places: list[Place] = []
+        """Of those that are free."""
+        self.made = 0
         self.processes: dict[int, Task] = {}
         self.link_source: bytes = told["link"]
         self.link = type(sys)("aviato_solution")
@@ -133,6 +139,13 @@ class Broker:
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
         os._exit(70)
+
+    def place(self) -> Place:
+        """One for a task; making and removing it would cost more than all else here."""
+        if self.places:
+            return self.places.pop()
+        self.made += 1
+        return Place(self, "%s/%d" % (BASE, self.made))
 
     # -- messages
 
@@ -262,8 +275,8 @@ class Task:
         number: of it.
         body: a line with the size of the literal that follows, and the content of its files after that. The literal has
             `listen`, a path by which processes that others have begun reach the solution; or `payload` as `cases.run` takes it,
-            `limits`, `output_bytes`, `timeout_seconds` (of all of it), `files` (path and size each) and `own` (nothing else is
-            ever in this sandbox: it runs in its working directory).
+            `limits`, `output_bytes`, `timeout_seconds` (of all of it), `files` (path and size each), `own` (nothing else is
+            ever in this sandbox: it runs in its working directory), and `calls` that the solution has already, a list a case.
     """
 
     def __init__(self, broker: Broker, number: int, body: bytes) -> None:
@@ -283,26 +296,21 @@ class Task:
         self.over = False
         self.program: Program | None = None
         self.pid = 0
-        self.place = "%s/%d" % (BASE, number)
-        self.path: str = told.get("listen") or self.place + "/s"
+        self.place: Place | None = None
         self.connections = Connections(self)
         self.clock: Any = None
 
     def begin(self) -> None:
         if "listen" in self.told:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            self.connections.listen()
+            listen(self.loop, self.told["listen"], self.connections.accept)
             return
         try:
-            os.makedirs(self.place)
-            self.connections.listen()
-            if not self.told["own"]:
-                for name in ("work", "tmp"):
-                    os.mkdir(self.place + "/" + name)
+            self.place = self.broker.place()
+            self.place.task = self
             self.write_files()
         except OSError as error:
             self.finish({"error": "the files of the tests cannot be written: %s" % error})
-            self.leave()
+            self.broker.sweep()
             return
         limit = self.told["timeout_seconds"]
         if limit is not None:
@@ -311,11 +319,13 @@ class Task:
 
     @property
     def directory(self) -> str:
-        return os.getcwd() if self.told["own"] else self.place + "/work"
+        assert self.place is not None
+        return os.getcwd() if self.told["own"] else self.place.work
 
     def write_files(self) -> None:
-        link = self.broker.link_source + b"\nenter(%a, %a)\n" % (self.path, self.place + "/inseparable")
-        for path, content in [("aviato_solution.py", link), *self.given()]:
+        assert self.place is not None
+        link = [(LINK, self.place.link)] if self.told["own"] else []
+        for path, content in [*link, *self.given()]:
             path = os.path.join(self.directory, path)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
@@ -361,11 +371,13 @@ class Task:
                     os.close(fd)
                 except OSError:
                     pass
+        assert self.place is not None
         if not self.told["own"]:
-            os.environ["TMPDIR"] = self.place + "/tmp"
+            os.environ["TMPDIR"] = self.place.temporary
             os.chdir(self.directory)
         sys.modules["aviato_solution"] = self.broker.link
-        self.payload["crossing"] = vars(self.broker.link)["enter"](self.path, self.place + "/inseparable")
+        enter = vars(self.broker.link)["enter"]
+        self.payload["crossing"] = enter(self.place.socket, self.place.inseparable, self.told["calls"], self.done == 0)
         return prepared(self.payload)
 
     def reaped(self, status: int) -> None:
@@ -432,8 +444,83 @@ class Task:
         """Nothing of it runs any more."""
         self.connections.close()
         del self.broker.tasks[self.number]
-        shutil.rmtree(self.place, ignore_errors=True)
+        if self.place is not None:
+            self.place.clean()
         self.broker.say(self.number, b"d", b"%d" % (self.broker.around == around()))
+
+
+class Place:
+    """Where one task at a time runs.
+
+    Args:
+        broker: whose it is.
+        path: of it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, broker: Broker, path: str) -> None:
+        self.broker = broker
+        self.path = path
+        self.work, self.temporary = path + "/work", path + "/tmp"
+        self.socket, self.inseparable = path + "/socket", path + "/inseparable"
+        self.link = broker.link_source + b"\nenter(%a, %a)\n" % (self.socket, self.inseparable)
+        self.task: Task | None = None
+        os.mkdir(path)
+        listen(broker.loop, self.socket, self.accept)
+        os.mkdir(self.work)
+        os.mkdir(self.temporary)
+        with open(os.path.join(self.work, LINK), "wb") as file:
+            file.write(self.link)
+        self.made = self.looks()
+
+    def looks(self) -> list[tuple[int, ...]]:
+        """What tells whether a test has changed what is there for all."""
+        folders = [os.lstat(path) for path in (self.work, self.temporary)]
+        files = [os.lstat(path) for path in (self.socket, os.path.join(self.work, LINK))]
+        return [
+            *((found.st_ino, found.st_mode, found.st_uid) for found in folders),
+            *((found.st_ino, found.st_mode, found.st_uid, found.st_size, found.st_mtime_ns) for found in files),
+        ]
+
+    def accept(self, sock: socket.socket) -> None:
+        if self.task is None:
+            sock.close()
+        else:
+            self.task.connections.accept(sock)
+
+    def clean(self) -> None:
+        """Remove what a task has left, and have it for another; one that is not as it was is not used again."""
+        self.task = None
+        try:
+            for folder in (self.work, self.temporary):
+                for name in os.listdir(folder):
+                    if name != LINK or folder != self.work:
+                        remove(os.path.join(folder, name))
+            if os.path.lexists(self.inseparable):
+                remove(self.inseparable)
+            if self.looks() == self.made:
+                self.broker.places.append(self)
+        except OSError:
+            pass
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        shutil.rmtree(path)
+
+
+def listen(loop: Loop, path: str, accept: Callable[[socket.socket], None]) -> None:
+    """Hear whoever connects to a path."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path + ".new")
+    listener.listen(64)
+    os.rename(path + ".new", path)  # Who finds it can connect, and who cannot connect need not wait.
+    loop.watch(listener.fileno(), READ, lambda events: accept(listener.accept()[0]))
 
 
 class Connections:
@@ -442,24 +529,30 @@ class Connections:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.loop = task.loop
-        self.listener: socket.socket | None = None
+        self.open = True
         self.peers: dict[int, Peer] = {}
-        self.last = 0
+        self.early: list[bytes] = []
+        """Answers to calls that were given ahead, until somebody asks for them."""
+        self.last = 1
+        """The first is for the first process of the tests: the solution has its calls, or has begun to load for it."""
+        self.first_is_free = True
         self.stray = 0
         self.data = b""
 
-    def listen(self) -> None:
-        path = self.task.path
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path + ".new")
-        self.listener.listen(64)
-        os.rename(path + ".new", path)  # Who finds it can connect, and who cannot connect need not wait.
-        self.loop.watch(self.listener.fileno(), READ, self.accept)
-
-    def accept(self, events: int) -> None:
-        assert self.listener is not None
-        self.last += 1
-        self.peers[self.last] = Peer(self, self.listener.accept()[0], self.last)
+    def accept(self, sock: socket.socket) -> None:
+        if not self.open:
+            sock.close()
+            return
+        if self.first_is_free and not self.task.done:
+            self.peers[1] = Peer(self, sock, 1, sum(map(len, self.task.told.get("calls", ()))))
+        else:
+            self.last += 1
+            self.peers[self.last] = Peer(self, sock, self.last)
+        self.first_is_free = False
+        if self.early:
+            early, self.early = self.early, []
+            for message in early:
+                self.deliver(1, message)
 
     def ask(self, data: bytes) -> None:
         self.task.broker.say(self.task.number, b"c", data)
@@ -467,7 +560,7 @@ class Connections:
     def answered(self, data: bytes) -> None:
         """Cut what has come from the solution."""
         self.data += data
-        while self.listener is not None:
+        while self.open:
             end = self.data.find(b"\n", 0, HEAD_BYTES)
             if end < 0:
                 if len(self.data) >= HEAD_BYTES:
@@ -485,6 +578,9 @@ class Connections:
 
     def deliver(self, number: int, message: bytes) -> None:
         peer = self.peers.get(number)
+        if number == 1 and self.first_is_free and len(self.early) < sum(map(len, self.task.told.get("calls", ()))):
+            self.early.append(message)
+            return
         if peer is not None and peer.asked:
             peer.answer(message)
             return
@@ -494,10 +590,7 @@ class Connections:
 
     def close(self) -> None:
         """No solution is there any more: who asks hears it."""
-        if self.listener is not None:
-            self.loop.forget(self.listener.fileno())
-            self.listener.close()
-            self.listener = None
+        self.open = False
         for peer in list(self.peers.values()):
             peer.close()
         self.data = b""
@@ -506,11 +599,11 @@ class Connections:
 class Peer:
     """A process of a test."""
 
-    def __init__(self, connections: Connections, sock: socket.socket, number: int) -> None:
+    def __init__(self, connections: Connections, sock: socket.socket, number: int, asked: int = 0) -> None:
         self.connections = connections
         self.socket = sock
         self.number = number
-        self.asked = False
+        self.asked = asked
         self.data = b""
         connections.loop.watch(sock.fileno(), READ, self.forward)
 
@@ -526,7 +619,7 @@ class Peer:
             if not line or len(rest) < int(head):
                 break
             size = int(head)
-            self.asked = True
+            self.asked += 1
             self.connections.ask(b"%d %d\n" % (self.number, size) + rest[:size])
             self.data = rest[size:]
         if not chunk:
@@ -534,7 +627,7 @@ class Peer:
             self.close()
 
     def answer(self, message: bytes) -> None:
-        self.asked = False
+        self.asked -= 1
         try:
             self.socket.sendall(b"%d\n" % len(message) + message)
         except OSError:

@@ -98,7 +98,7 @@ def run(payload: dict[str, Any], first: int) -> None:
     record(b"begin\0%.6f" % time.monotonic())
     namespace: dict[str, Any] | None = None
     objects: dict[str, Any] = {}
-    for case in cases:
+    for number, case in enumerate(cases, first):
         body = b"passed"
         checks = Checks()
         tests: dict[str, Any] = {"__name__": "aviato_collect"}
@@ -117,7 +117,7 @@ def run(payload: dict[str, Any], first: int) -> None:
             else:
                 before = dict(namespace) if case["collect"] else {}
                 if crossing is not None:
-                    crossing.begin()
+                    crossing.begin(number)
                 if case["counts"]:
                     namespace[CHECKED] = checks
                 exec_(compile_(case["source"], case["name"], "exec", 0, True), namespace)

@@ -19,3 +19,16 @@ from_json, marshalled = json.loads, marshal.dumps  # taken before any foreign co
 def as_bytes(request: Any) -> bytes:
     """The bytes of a request."""
     return marshalled(request, 2)
+
+
+def call_of(module: str, name: str, values: Any, handle: Any = None, keep: bool = False) -> bytes:
+    """The bytes of a call.
+
+    Args:
+        module: whose name it is.
+        name: of what is called.
+        values: the form of its arguments, `{"args": …, "kwargs": …}`.
+        handle: the number of the object whose method it is.
+        keep: whether an object may come of it.
+    """
+    return as_bytes({"op": "call", "module": module, "name": name, "handle": handle, "keep": keep, "values": values})

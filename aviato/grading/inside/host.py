@@ -33,7 +33,8 @@ def main(given: Any) -> None:
 
     Args:
         given: standard input, from a line on that says how long what follows is: a literal with `directory`, in which the
-            solution's relative paths begin, and `code`, the module `solution` if it is not among the files.
+            solution's relative paths begin; `code`, the module `solution` if it is not among the files; and `calls` that the
+            first process of it will be asked for.
     """
     leave_packages_for_later()
     size = b""
@@ -65,6 +66,8 @@ class Host:
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         if told["code"] is not None:
             self.children[1] = Child(1, told)  # The code is loaded while the grader begins.
+            for call in told["calls"]:
+                self.children[1].ask(call)
 
     def run(self) -> None:
         """Until nothing more can be asked."""
@@ -110,7 +113,8 @@ class Child:
     def __init__(self, number: int, told: dict[str, Any]) -> None:
         self.number = number
         self.data = b""
-        self.waiting = False
+        self.waiting: list[bytes] = []
+        """What was asked and not answered; it is told the first."""
         requests, self.requests = os.pipe()
         self.answers, answers = os.pipe()
         self.pid = os.fork()
@@ -131,7 +135,12 @@ class Child:
         os.close(answers)
 
     def ask(self, message: bytes) -> None:
-        self.waiting = True
+        self.waiting.append(message)
+        if len(self.waiting) == 1:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        message = self.waiting[0]
         try:
             write(self.requests, b"%d\n" % len(message) + message)
         except OSError:
@@ -152,7 +161,10 @@ class Child:
             return None
         if not line or not head.isdigit() or len(rest) < int(head):
             return None
-        self.data, self.waiting = b"", False
+        self.data = b""
+        del self.waiting[:1]
+        if self.waiting:
+            self.pass_on()
         return rest[: int(head)]
 
     def gone(self) -> bool:
@@ -169,9 +181,9 @@ class Child:
         return True
 
     def lose(self, why: str = "it ended") -> None:
-        if self.waiting:
-            self.waiting = False
+        for _ in self.waiting:
             tell(self.number, failure(["RuntimeError"], "the solution's process did not answer: %s" % why))
+        self.waiting.clear()
 
     def end(self) -> None:
         try:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aviato.grading.inside.crossing import as_bytes, from_json
+    from aviato.grading.inside.crossing import as_bytes, call_of, from_json
     from aviato.grading.inside.packing import pack, unpack
 
 SOCKET_PATH = "/.aviato-grading/solution.sock"
@@ -59,9 +59,11 @@ class Remote:
             raise TypeError("an object of %s is called; its methods can be" % name)
         # By the way it is written in the test it may be a class; of any other name the solution can only give data.
         wants = handle is None and name[:1].isupper()
-        return ask(
-            {"op": "call", "module": module, "name": name, "handle": handle, "keep": wants}, {"args": args, "kwargs": kwargs}
-        )
+        values = pack({"args": args, "kwargs": kwargs}, refer)
+        found = answer_to(call_of(module, name, values, handle, wants))
+        if wants and type(found.get("handle")) is int:
+            return Remote(module, name, found["handle"], True)
+        return value_of(found)
 
     def __getattr__(self, attribute: str) -> Any:
         module, name, handle, kept = object.__getattribute__(self, "_aviato")
@@ -94,24 +96,27 @@ class Remote:
 
 def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     """Run a program beside the solution's files: `(returncode, stdout, stderr)`, as text."""
-    request = {"op": "run", "command": [str(part) for part in command]}
-    answer = ask(request, {"stdin": stdin, "timeout_seconds": timeout_seconds})
+    values = {"stdin": stdin, "timeout_seconds": timeout_seconds}
+    request = {"op": "run", "command": [str(part) for part in command], "values": pack(values, refer)}
+    answer = value_of(answer_to(as_bytes(request)))
     if type(answer) is tuple and [type(item) for item in answer] == [int, str, str]:
         return answer
     raise SolutionError("the solution's side did not say how the program ended")
 
 
-def ask(request: Any, values: Any) -> Any:
-    """Have something done by the solution, and take the data that comes of it."""
-    request["values"] = pack(values, refer)
-    answer = read(connection().exchange(as_bytes(request)))
+def answer_to(request: bytes) -> dict[str, Any]:
+    """Have something done by the solution."""
+    answer: dict[str, Any] = read(connection().exchange(request))
     for one in CROSSINGS:
         one.called()
     error = answer.get("error")
     if error is not None:
         raise error_of(error)
-    if request.get("keep") and type(answer.get("handle")) is int:
-        return Remote(request["module"], request["name"], answer["handle"], True)
+    return answer
+
+
+def value_of(answer: dict[str, Any]) -> Any:
+    """The data that came."""
     try:
         return unpack(answer["value"], unknown)
     except Exception as error:
@@ -172,11 +177,15 @@ class Connection:
                 raise SolutionError("the solution's process is gone") from None
         self.file = self.socket.makefile("rb")
         self.lock = allocate_lock()
+        self.ahead: list[bytes] = []
+        for one in CROSSINGS:
+            self.ahead = one.ahead(self)
 
     def exchange(self, request: bytes) -> bytes:
         with self.lock:
             try:
-                self.socket.sendall(b"%d\n" % len(request) + request)
+                if not self.is_asked(request):
+                    self.socket.sendall(framed([request]))
                 head = self.file.readline(32)
                 answer = self.file.read(int(head)) if head.strip().isdigit() else b""
             except OSError:
@@ -184,6 +193,15 @@ class Connection:
         if not answer:
             raise SolutionError("the solution's process is gone")
         return answer
+
+    def is_asked(self, request: bytes) -> bool:
+        """Whether this was asked ahead. What was asked instead is answered first, and of no use."""
+        if self.ahead and self.ahead.pop(0) == request:
+            return True
+        for _ in self.ahead:
+            self.file.read(int(self.file.readline(32)))
+        self.ahead = []
+        return False
 
     def close(self) -> None:
         self.file.close()
@@ -214,17 +232,41 @@ def of_solution(name: str) -> Remote:
     return Remote("solution.py", name)
 
 
-class Crossing:
-    """What test cases have done with the solution, the processes that they have forked too."""
+def framed(requests: list[bytes]) -> bytes:
+    return b"".join(b"%d\n%b" % (len(request), request) for request in requests)
 
-    def __init__(self) -> None:
+
+class Crossing:
+    """What test cases do with the solution, also in processes that they have forked.
+
+    Args:
+        calls: of each case that calls the solution in a way that is known before it has run, up to the first that does not.
+        given: whether the solution has had all of them before the first case.
+    """
+
+    def __init__(self, calls: list[list[bytes]], given: bool) -> None:
         import mmap
 
         self._called = mmap.mmap(-1, 1)
+        self._pid = os.getpid()
+        self._calls = calls
+        self._given = given
+        self._number = 0
 
-    def begin(self) -> None:
-        """A case begins."""
+    def begin(self, number: int) -> None:
+        """A case begins, the first is 0."""
         self._called[0] = 0
+        self._number = number
+
+    def ahead(self, new: Connection) -> list[bytes]:
+        """What this process of the solution is asked from now on, if that is known, or was asked already."""
+        given, self._given = self._given, False
+        if self._pid != os.getpid():
+            return []
+        calls = [request for each in self._calls[self._number :] for request in each]
+        if not given:
+            new.socket.sendall(framed(calls))
+        return calls
 
     def called(self) -> None:
         """A call has been answered."""
@@ -246,11 +288,11 @@ class Crossing:
 CROSSINGS: list[Crossing] = []
 
 
-def enter(socket_path: str, inseparable_path: str) -> Crossing:
-    """Be a process that runs test cases, with these files."""
+def enter(socket_path: str, inseparable_path: str, calls: Any = (), given: bool = False) -> Crossing:
+    """Be a process that runs test cases, with these files; the rest as of `Crossing`."""
     global SOCKET_PATH, INSEPARABLE_PATH
     SOCKET_PATH, INSEPARABLE_PATH = socket_path, inseparable_path
-    CROSSINGS[:] = [Crossing()]
+    CROSSINGS[:] = [Crossing(list(calls), given)]
     return CROSSINGS[0]
 
 
