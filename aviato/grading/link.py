@@ -123,7 +123,10 @@ class Solution:
         from aviato.core.execution import Execution
 
         self.calls = Feed()
-        self.link: Link | None = None
+        self._link: Link | None = None
+        self._is_linked = asyncio.Event()
+        self._early: list[tuple[bytes, bytes]] = []
+        """What it has said before it was linked."""
         self.request = _request()
         self._stderr = Kept(STDERR_BYTES)
         self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
@@ -143,20 +146,33 @@ class Solution:
         try:
             return await _fed(self._execution, self.calls)
         finally:
-            if self.link is not None:
-                self.link.say(b"l")
+            self._say(b"l")
 
     def result(self, ended: ExecExit) -> ProcessResult:
         """What its command tells, without what has crossed."""
         return process_result(tuple(self.request["command"]), ended, Kept(1), self._stderr)
 
+    def linked_by(self, link: Link) -> None:
+        """From now on it is heard there."""
+        self._link = link
+        for kind, data in self._early:
+            link.say(kind, data)
+        self._early.clear()
+        self._is_linked.set()
+
+    def _say(self, kind: bytes, data: bytes = b"") -> None:
+        if self._link is None:
+            self._early.append((kind, data))
+        else:
+            self._link.say(kind, data)
+
     def _heard(self, data: bytes) -> None:
-        if self.link is not None:
-            self.link.say(b"a", data)
+        self._say(b"a", data)
 
     async def _room(self) -> None:
-        if self.link is not None:
-            await self.link.grader.feed.room()
+        await self._is_linked.wait()
+        if self._link is not None:
+            await self._link.grader.feed.room()
 
 
 class Link:
@@ -174,7 +190,6 @@ class Link:
         self.verdicts: asyncio.Future[bytes] = loop.create_future()
         self.left: asyncio.Future[bool] = loop.create_future()
         self._number = number
-        solution.link = self
 
     def say(self, kind: bytes, body: bytes = b"") -> None:
         """Tell the grader something about this task."""
@@ -233,10 +248,12 @@ class Grader:
         link = Link(self, self._last, solution)
         if self._lost is not None:
             link.lose(self._lost)
+            solution.linked_by(link)
             return link
         self.links[self._last] = link
         literal = ascii(dict(told)).encode()
         link.say(b"t", b"%d\n%b%b" % (len(literal), literal, contents))
+        solution.linked_by(link)
         return link
 
     async def run(self) -> None:
@@ -294,13 +311,20 @@ class Grader:
 
 
 async def _fed(execution: Execution, feed: Feed) -> ExecExit:
-    """A command with its input."""
-    feeding = asyncio.get_running_loop().create_task(feed.pump(execution))
+    """A command with its input: who cannot be told anything any more is given up."""
+    loop = asyncio.get_running_loop()
+    feeding, running = loop.create_task(feed.pump(execution)), loop.create_task(execution.run())
+    both: set[asyncio.Task[Any]] = {feeding, running}
     try:
-        return await execution.run()
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        error = None if running.done() else feeding.exception()
+        if error is not None and getattr(error, "reason", None) != "stdin_closed":
+            raise error
+        return await running
     finally:
-        feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
 
 
 def check_linkable(info: SandboxInfo) -> None:

@@ -41,7 +41,7 @@ def calls_ahead(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
     for source in sources:
         try:
             calls = tuple(call for statement in ast.parse(source).body for call in _of_statement(statement, names))
-        except (_NotKnown, ValueError, TypeError, RecursionError, OverflowError):
+        except (_NotKnown, SyntaxError, ValueError, TypeError, RecursionError, OverflowError):
             break
         left -= sum(map(len, calls))
         if not calls or left < 0:
@@ -51,6 +51,8 @@ def calls_ahead(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
 
 
 def _of_statement(node: ast.stmt, names: tuple[str, ...]) -> Iterator[bytes]:
+    if isinstance(node, ast.ImportFrom) and node.module == "solution" and not any(alias.asname for alias in node.names):
+        return
     if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
         raise _NotKnown
     yield from _of(node.test, names)

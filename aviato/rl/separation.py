@@ -9,21 +9,21 @@ import functools
 import json
 import os
 import symtable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourceExhaustedError
 from aviato.grading import driver
 from aviato.grading.link import Solution
 from aviato.grading.places import PATIENCE_SECONDS
-from aviato.process import class_of_end, count
-from aviato.rl.calls_ahead import calls_ahead
+from aviato.process import class_of, class_of_end, count
+from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
@@ -72,6 +72,14 @@ async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds
             _raise_if_infrastructure(error)
         records = await link.verdicts
         result = await _result(state, solution, running)
+        # By then it is known as a rule, so that the caller's next task has no grader that this one has changed.
+        await asyncio.wait({link.left}, timeout=END_SECONDS)
+    except AviatoError as error:
+        count(state, class_of(error, state), error, None)
+        raise
+    except asyncio.CancelledError:
+        count(state, "cancelled", None, None)
+        raise
     finally:
         place.moved_at = loop.time()
         if link is not None and not link.verdicts.done():
@@ -111,8 +119,8 @@ async def _begun(place: Place, solution: Solution, running: asyncio.Task[ExecExi
 def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], own: bool) -> dict[str, Any]:
     """What the program in the grader's sandbox is told."""
     cases = test_cases(task)
-    lines = ["from aviato_solution import anew as _anew, of_solution as __getattr__\n_anew()\ndel _anew"]
-    lines += [f"{name} = __getattr__({name!r})" for name in code_names(task)]
+    names = [f"{name} = _aviato.Remote({MODULE!r}, {name!r})" for name in code_names(task)]
+    lines = ["import aviato_solution as _aviato", "_aviato.anew()", *names, "del _aviato"]
     return {
         "payload": driver.payload("\n".join(lines), cases),
         "limits": [case.timeout_seconds for case in cases],
@@ -190,9 +198,12 @@ def code_names(task: Task) -> list[str]:
         raise _wrong("tests", "grading='separate' needs tests: without any there is nothing to compare")
     labels = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)]
     looks = [_look(label, case.source) for label, case in zip(labels, cases, strict=True)]
-    defined = {name for _, own, _ in looks for name in own}
-    stated = set(task.code_names)
-    free = {name for used, _, _ in looks for name in used} - defined - _BUILT_IN
+    defined = {name for look in looks for name in look.own}
+    explicit = {name for look in looks for name in look.named}
+    stated = set(task.code_names) | explicit
+    if wrong := sorted(name for name in stated if not name.isidentifier()):
+        raise _wrong("code_names", f"{_listed(wrong)} cannot be the name of a function")
+    free = {name for look in looks for name in look.used} - defined - _BUILT_IN
     if stated:
         if unknown := sorted(free - stated):
             raise _wrong(
@@ -201,21 +212,38 @@ def code_names(task: Task) -> list[str]:
     elif len(free) > 1:
         message = (
             f"the tests use {_listed(sorted(free))} and define none of them; import in the test what is the test's, "
-            "and state in code_names what is the code's"
+            "and state in code_names what is the code's, or import it from solution"
         )
         raise _wrong("code_names", message)
     names = stated or free
-    for label, (used, own, tree) in zip(labels, looks, strict=True):
-        asserts = any(isinstance(node, (ast.Assert, ast.Raise)) for node in ast.walk(tree))
-        if asserts and not (used & names or (used & defined) - own):
+    for label, look in zip(labels, looks, strict=True):
+        asserts = any(isinstance(node, (ast.Assert, ast.Raise)) for node in ast.walk(look.tree))
+        if asserts and not (look.used & names or look.imported or (look.used & defined) - look.own):
             message = "it asserts something and uses no name of the code; if a built-in name is meant, state it in code_names"
             raise _refused(label, message)
-        _check_uses(label, tree, names)
+        _check_uses(label, look.tree, names | {local for local, name in look.imported.items() if name})
     return sorted(names)
 
 
-def _look(label: str, source: str) -> tuple[set[str], set[str], ast.Module]:
-    """The global names that a test uses, those that it defines, and its tree."""
+class _Look(NamedTuple):
+    """What the text of a test says.
+
+    Attributes:
+        used: global names that it uses and does not define.
+        own: those that it defines.
+        imported: name in the test → name in the module `solution`, from which it imports it; for that module itself, empty.
+        named: names of that module that it imports or uses.
+        tree: of its source.
+    """
+
+    used: set[str]
+    own: set[str]
+    imported: dict[str, str]
+    named: set[str]
+    tree: ast.Module
+
+
+def _look(label: str, source: str) -> _Look:
     try:
         tree = ast.parse(source)
         table = symtable.symtable(source, label, "exec")
@@ -223,8 +251,21 @@ def _look(label: str, source: str) -> tuple[set[str], set[str], ast.Module]:
         raise _refused(label, f"it is no Python: {error}") from None
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
         raise _refused(label, "it imports *, so nobody can tell its names from the code's")
-    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    return _globals_of(table, top=True), own, tree
+    imported = dict(_imported(tree))
+    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()} - set(imported)
+    named = {name for name in imported.values() if name}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and imported.get(node.value.id) == "":
+            named.add(node.attr)
+    return _Look(_globals_of(table, top=True) - set(imported), own, imported, named, tree)
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "solution" and not node.level:
+            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name, "") for alias in node.names if alias.name == "solution")
 
 
 def _globals_of(table: symtable.SymbolTable, top: bool) -> set[str]:

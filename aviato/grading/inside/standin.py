@@ -225,13 +225,6 @@ def anew() -> None:
     CONNECTIONS.clear()
 
 
-def of_solution(name: str) -> Remote:
-    """A name of the module `solution`; also what that module says of names that it does not define."""
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return Remote("solution.py", name)
-
-
 def framed(requests: list[bytes]) -> bytes:
     return b"".join(b"%d\n%b" % (len(request), request) for request in requests)
 

@@ -1,0 +1,311 @@
+"""`grading="separate"`: graders that many tasks have, what reaches nobody there, and whose fault what is."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.grading import link
+from aviato.rl import Outcome, Task, Verdict, evaluate
+from aviato.rl.calls_ahead import calls_ahead
+from tests.rl.machine import supervisors
+
+RIGHT = "def double(n):\n    return 2 * n\n"
+WRONG = "def double(n):\n    return n * n\n"
+TESTS = ("assert double(2) == 4", "assert double(3) == 6")
+WHO = """import os
+print('grader', os.getppid(), os.stat(os.path.join(os.sep, 'proc', 'self', 'ns', 'pid')).st_ino)
+assert double(2) == 4
+"""
+"""Prints which process has forked it, in which sandbox."""
+
+
+@pytest.fixture
+def session(server: Any) -> Iterator[aviato.Session]:
+    with aviato.Session(aviato.SandboxDefaults(base_url=server.url)) as made:
+        yield made
+
+
+def separate(*tests: str, code: str = RIGHT, **options: Any) -> Task:
+    return Task(code=code, tests=tests or TESTS, grading="separate", code_names=["double"], **options)
+
+
+def run(session: aviato.Session, *tasks: Task, **options: Any) -> list[Outcome]:
+    return evaluate(tasks, session=session, timeout_seconds=30, **options).result(55)
+
+
+def grader_of(outcome: Outcome) -> str:
+    assert outcome.passed, (outcome.message, outcome.cases)
+    return next(line for case in outcome.cases for line in case.stdout.splitlines() if line.startswith("grader"))
+
+
+def until(what: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# -- what one task leaves does not reach the next
+
+LEAVES = f"""import json, os, sys, tempfile, types
+{WHO}
+open('left.txt', 'w').write('left')
+open(tempfile.mktemp(), 'w').write('left')
+os.makedirs('folder/below')
+open('aviato_solution.py', 'a').write('left = True')
+os.environ['LEFT'] = 'left'
+sys.modules['left'] = types.ModuleType('left')
+json.dumps = None
+sys.path.insert(0, 'left')
+os.chdir('folder')
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        import time
+        for fd in range(20): os.closerange(fd, fd + 1)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+FINDS = f"""import json, os, sys, tempfile
+{WHO}
+assert sorted(os.listdir('.')) == ['aviato_solution.py', 'solution.py'], os.listdir('.')
+assert os.listdir(tempfile.gettempdir()) == [] and tempfile.gettempdir().startswith(os.path.dirname(os.getcwd()))
+assert 'left' not in open('aviato_solution.py').read()
+assert 'LEFT' not in os.environ and 'left' not in sys.modules and 'left' not in sys.path and json.dumps(1) == '1'
+ours = {{str(os.getpid()), str(os.getppid()), '1'}}
+proc = os.path.join(os.sep, 'proc')
+others = [name for name in os.listdir(proc) if name.isdigit() and name not in ours]
+assert others == [], [open(os.path.join(proc, name, 'stat')).read() for name in others]
+"""
+
+
+def test_what_a_task_leaves_does_not_reach_the_next(session: aviato.Session) -> None:
+    graders = set()
+    for _ in range(2):
+        (left,) = run(session, separate(LEAVES))
+        graders.add(grader_of(left))
+        (found,) = run(session, separate(FINDS))
+        graders.add(grader_of(found))
+    assert len(graders) == 1
+
+
+def test_a_grader_that_was_changed_beyond_that_has_no_other_task(session: aviato.Session) -> None:
+    """The control of the other tests too: there are two graders, and that is seen."""
+    writes = f"{WHO}\nopen(os.path.join(os.sep, 'tmp', 'left.txt'), 'w').write('left')\n"
+    finds = f"{WHO}\nassert not os.path.exists(os.path.join(os.sep, 'tmp', 'left.txt'))\n"
+    (first,) = run(session, separate(writes))
+    (second,) = run(session, separate(finds))
+    assert grader_of(first) != grader_of(second)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fresh_grader": True}, {"files": {"/data/x.txt": b"x"}}, {}, {}],
+    ids=["asked for", "a file elsewhere", "a path", "a port"],
+)
+def test_some_have_a_grader_of_their_own(options: dict[str, Any], session: aviato.Session, request: Any) -> None:
+    more = {"a path": "str('/tmp/x')", "a port": "import socket"}.get(request.node.callspec.id, "")
+    tasks = [separate(f"{WHO}\n{more}", **options) for _ in range(2)]
+    assert len({grader_of(outcome) for outcome in run(session, *tasks)}) == 2
+    (shared,) = run(session, separate(WHO))
+    until(lambda: session.sandbox_count == 1)
+    assert grader_of(shared)
+
+
+def test_files_of_a_task_are_on_both_sides(session: aviato.Session) -> None:
+    code = "def double(n):\n    return open('data/n.txt').read() * n\n"
+    test = "assert double(2) == open('data/n.txt').read() * 2 == 'ää'\nimport helper\nassert helper.n == len(double(3))"
+    files = {"data/n.txt": "ä".encode(), "helper.py": b"n = 3"}
+    outcome, without = run(session, separate(test, code=code, files=files), separate(test, code=code))
+    assert outcome.passed, outcome.cases
+    assert [case.reason for case in without.cases] == ["exception"]
+
+
+# -- whose fault it is
+
+SLOW = f"import time; time.sleep(1)\n{RIGHT}"
+
+
+@pytest.mark.parametrize("which", ["grader", "solution"])
+def test_a_lost_sandbox_is_made_again(which: str, server: Any, session: aviato.Session) -> None:
+    before = supervisors(server.pid)
+    run(session, separate(WHO))
+    until(lambda: len(supervisors(server.pid) - before) == 1)
+    grader = supervisors(server.pid) - before
+    evaluation = evaluate([separate(code=SLOW)], session=session, timeout_seconds=30)
+    until(lambda: supervisors(server.pid) - before - grader)
+    time.sleep(0.2)
+    lost = grader if which == "grader" else supervisors(server.pid) - before - grader
+    for pid in lost:
+        os.kill(pid, signal.SIGKILL)
+    (outcome,) = evaluation.result(50)
+    assert (outcome.verdict, outcome.attempts) == (Verdict.PASSED, 2), outcome.message
+
+
+@pytest.mark.parametrize("how", ["os._exit(0)", "os.kill(-1, 9)", "os.kill(os.getppid(), 9)", "os.write(1, b'x' * 100)"])
+def test_a_solution_that_ends_itself_has_failed(how: str, session: aviato.Session) -> None:
+    code = f"import os\ndef double(n):\n    if n == 3:\n        {how}\n    return 2 * n\n"
+    (outcome,) = run(session, separate(code=code))
+    expected = (Verdict.PASSED if "write" in how else Verdict.FAILED, 1)
+    assert (outcome.verdict, outcome.attempts) == expected, outcome
+
+
+def test_who_breaks_the_rules_is_not_listened_to(session: aviato.Session) -> None:
+    """The process above that of the code writes what the grader reads; here its output is the code's to write."""
+    code = (
+        "import os\ndef double(n):\n    fd = os.open('/proc/%d/fd/1' % os.getppid(), os.O_WRONLY)\n"
+        "    os.write(fd, {!r})\n    return 2 * n\n"
+    )
+    lines = [b"1 9999999999\n", b"x" * 64, b"7 3\nabc" * 1000, b'1 13\n{"value": "4"}' * 3]
+    outcomes = run(session, *[separate(code=code.format(line)) for line in lines], separate())
+    assert [outcome.verdict for outcome in outcomes] == [*[Verdict.FAILED] * 4, Verdict.PASSED]
+    assert {outcome.attempts for outcome in outcomes} == {1}
+
+
+def test_a_case_without_a_call_has_not_passed(session: aviato.Session) -> None:
+    cases = [
+        "called = [] and double(2)\nassert called == []",
+        TESTS[0],
+        "import os\nif os.fork() == 0:\n    double(2)\n    os._exit(0)\nos.wait()\nassert double is not None",
+    ]
+    (outcome,) = run(session, separate(*cases))
+    assert [case.reason for case in outcome.cases] == ["not_checked", "passed", "passed"]
+    assert str(outcome.cases[0].status) == "not_run" and outcome.verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["g = double\nassert g.name == 2", "try:\n    g = double\n    g.name\nexcept BaseException:\n    pass\nassert g(2) == 4"],
+)
+def test_what_cannot_cross_is_no_verdict(test: str, session: aviato.Session) -> None:
+    (outcome,) = run(session, separate(test))
+    assert outcome.is_infrastructure and outcome.attempts == 1 and outcome.error is not None
+    assert outcome.error.reason == "grader_failed" and "double.name" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "raised",
+    ["AssertionError('NotSeparable: x')", "type('NotSeparable', (BaseException,), {})('x')", "Exception('NotSeparable')"],
+)
+def test_the_code_cannot_say_that(raised: str, session: aviato.Session) -> None:
+    (outcome,) = run(session, separate(code=f"def double(n):\n    raise {raised}\n"))
+    assert (outcome.verdict, outcome.attempts) == (Verdict.FAILED, 1)
+    assert {case.reason for case in outcome.cases} <= {"assertion", "exception"}
+
+
+def test_names_that_tests_import_from_the_solution(session: aviato.Session) -> None:
+    code = f"{RIGHT}def triple(n):\n    return 3 * n\n"
+    tests = [
+        "from solution import double\nassert double(2) == 4",
+        "from solution import triple as three\nassert three(2) == 6",
+        "import solution\nassert solution.double(1) + solution.triple(1) == 5",
+        "import unittest\nfrom solution import double\nclass TestDouble(unittest.TestCase):\n"
+        "    def test_two(self):\n        self.assertEqual(double(2), 4)\n",
+        "import subprocess, sys\nprogram = 'from solution import double; print(double(4))'\n"
+        "assert subprocess.run([sys.executable, '-c', program], capture_output=True).stdout == b'8\\n'\nassert double(1) == 2",
+    ]
+    for wrong in (False, True):
+        given = code.replace("2 * n", "n ** 3").replace("3 * n", "n") if wrong else code
+        (outcome,) = run(session, Task(code=given, tests=tests, grading="separate"))
+        assert [case.passed for case in outcome.cases] == [not wrong] * 5, outcome.cases
+
+
+# -- many
+
+
+def test_many_at_once(server: Any, session: aviato.Session) -> None:
+    """After a case that failed the others have a new process of the code each."""
+    counts = "made = []\ndef double(n):\n    made.append(n)\n    return 2 * n if len(made) < 3 else 0\n"
+    codes = [RIGHT, WRONG, counts, "def double(n):\n    import os; os._exit(0)", "def double(n): return"] * 40
+    tests = ["assert double(2) == 4", "assert double(3) == 6", "assert double(4) == 8", "assert double(5) == 10"]
+    outcomes = run(session, *[separate(*tests, code=code) for code in codes])
+    passed = [[case.passed for case in outcome.cases] for outcome in outcomes]
+    expected = [[True] * 4, [True, False, False, False], [True, True, False, True], [False] * 4, [False] * 4]
+    assert passed == expected * 40
+    assert {outcome.attempts for outcome in outcomes} == {1}
+
+
+def test_the_end_of_a_session_leaves_nothing(server: Any) -> None:
+    before = supervisors(server.pid)
+    with aviato.Session(aviato.SandboxDefaults(base_url=server.url), max_concurrency=1) as session:
+        assert [outcome.passed for outcome in run(session, *[separate()] * 4)] == [True] * 4
+        endless = evaluate([separate("while True: double(2)\nassert double(2)")] * 2, session=session)
+        until(lambda: len(supervisors(server.pid) - before) >= 2)
+        endless.cancel()
+    until(lambda: not supervisors(server.pid) - before)
+    assert [outcome.passed for outcome in evaluate([separate()], base_url=server.url).result(50)] == [True]
+    until(lambda: not supervisors(server.pid) - before)
+
+
+def test_an_idle_grader_ends(server: Any, session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviato.rl.graders.IDLE_SECONDS", 0.2)
+    before = supervisors(server.pid)
+    run(session, separate())
+    until(lambda: not supervisors(server.pid) - before)
+    until(lambda: session.sandbox_count == 0)
+    assert run(session, separate())[0].passed
+
+
+# -- what is sent
+
+KNOWN = {
+    "assert f(2) == 4": 1,
+    "assert f(2) == 4, 'why'\nassert f([1, {'a': (2, None)}], key=-1.5) == f(3)": 3,
+    "assert abs(f(2.0) - 1.5) < 1e-6": 1,
+    "assert sorted(f([3, 1])) == [1, 3]": 1,
+    "assert not f('x')": 1,
+    "from solution import f\nassert f(2)": 1,
+}
+UNKNOWN = [
+    "x = 2\nassert f(x) == 4",
+    "assert f(f(2)) == 8",
+    "assert f(1) == 1 and f(2) == 2",
+    "assert 1 < f(1) < f(2)",
+    "assert f({1, 2}) == 3",
+    "for n in range(3): assert f(n) == n",
+    "assert f(2) == 4, f(3)",
+    "assert f(*[1]) == 1",
+    "assert F(1) == 1",
+    "assert max([1, 2], key=f) == 2",
+    "assert math.isclose(f(1), 1)",
+    "assert (lambda: f(1))() == 1",
+    "assert 1 == 1",
+]
+
+
+def test_calls_that_the_text_tells() -> None:
+    for source, count in KNOWN.items():
+        assert [len(calls) for calls in calls_ahead((source,), ("f",))] == [count], source
+    for source in UNKNOWN:
+        assert calls_ahead((source,), ("f", "F")) == (), source
+    known = "assert f(2) == 4"
+    assert len(calls_ahead((known, UNKNOWN[0], known), ("f",))) == 1
+    assert calls_ahead(("assert len(2) == 4",), ("len",)) != () == calls_ahead(("assert len('xx') == 2",), ("f",))
+
+
+def test_no_part_of_the_graders_program_takes_a_name_of_another() -> None:
+    """They are one text."""
+    tree = ast.parse(zlib.decompress(link._broker()[1]))
+    names = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    names += [target.id for target in targets if isinstance(target, ast.Name)]
+    names += [node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    twice = {name for name in names if names.count(name) > 1} - {"TYPE_CHECKING", "main"}
+    assert twice == set()
+
+
+def test_graders_of_other_kinds_are_others(server: Any, session: aviato.Session) -> None:
+    test = f"{WHO}\nassert os.environ.get('KIND') is not None"
+    for kind in ("a", "b", "a"):
+        (outcome,) = run(session, separate(test), environment_variables={"KIND": kind})
+        assert outcome.passed, outcome.cases
