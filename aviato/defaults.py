@@ -14,6 +14,7 @@ from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secret
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
 MAX_PORTS = 64
+MAX_PACKAGES_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class SandboxDefaults:
 
     Attributes:
         container_image: `host`, `python:3.N` or `dir:NAME`. Not given: the server's default image.
+        packages: Python packages that code inside can import, as `packages=` of a sandbox has them.
         command: program of the main command; None keeps a sandbox alive until it is stopped.
         args: arguments of `command`.
         base_url: `http://…`, `https://…` or `unix:///absolute/path`; None: `AVIATO_BASE_URL`, else the embedded server.
@@ -39,6 +41,7 @@ class SandboxDefaults:
     """
 
     container_image: str = DEFAULT_IMAGE
+    packages: str | os.PathLike[str] | None = None
     command: str | None = None
     args: Sequence[str] = ()
     base_url: str | None = None
@@ -64,6 +67,7 @@ class SandboxDefaults:
     def __post_init__(self) -> None:
         if not isinstance(self.container_image, str) or not self.container_image:
             raise _wrong("container_image", "must be a non-empty str")
+        object.__setattr__(self, "packages", packages(self.packages))
         for name in ("exec_timeout_seconds", "request_timeout_seconds", "reconnect_timeout_seconds"):
             object.__setattr__(self, name, seconds(name, getattr(self, name)))
         if self.max_lifetime_seconds is not None:
@@ -222,6 +226,24 @@ def absolute(name: str, value: Any) -> str:
     if not value.startswith("/") or "\0" in value:
         raise _wrong(name, f"must be an absolute path, got {value!r}")
     return value
+
+
+def packages(value: Any) -> str | None:
+    """Packages by their name, or by the absolute path of their directory; anything with a `/` in it is a path.
+
+    Raises:
+        TypeError: no text or path.
+        AviatoValidationError: empty, too long, or a NUL in it.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(found := os.fspath(value), str):
+        raise TypeError(f"packages must be a str or a path, not {type(value).__name__}")
+    if not found or "\0" in found or len(found) > MAX_PACKAGES_CHARACTERS:
+        raise _wrong("packages", f"must be a name or the path of a directory, got {found[:100]!r}")
+    if isinstance(value, str) and "/" not in found:
+        return found
+    return os.path.abspath(os.path.expanduser(found))
 
 
 def port(name: str, value: Any) -> int:

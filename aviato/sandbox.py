@@ -19,6 +19,7 @@ from aviato.sandbox_state import SandboxState, begin, call, hold_too
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
@@ -53,6 +54,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         args: Sequence[str] | None = None,
         defaults: SandboxDefaults | None = None,
         container_image: str | None = None,
+        packages: str | os.PathLike[str] | None = None,
         tags: Sequence[str] | None = None,
         base_url: str | None = None,
         exec_timeout_seconds: float | None = None,
@@ -80,6 +82,9 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
             args: arguments of `command`.
             defaults: what holds where nothing is given here; tags add up, environment variables merge.
             container_image: `host`, `python:3.N` or `dir:NAME`; None is the server's default.
+            packages: Python packages that code inside can import, and not change: a virtual environment of the sandbox's
+                Python, or a directory that packages were installed to. Its path on the server's machine, for callers on the
+                server's Unix socket, the embedded server's among them; or a name that the server's operator registered.
             tags: text of 1 to 256 characters each, for `Sandbox.list`.
             base_url: the server; see `SandboxDefaults`.
             exec_timeout_seconds: limit of commands that do not state their own; `math.inf` is none.

@@ -69,6 +69,7 @@ class SandboxOptions(TypedDict, total=False):
     args: Sequence[str] | None
     defaults: SandboxDefaults | None
     container_image: str | None
+    packages: str | os.PathLike[str] | None
     tags: Sequence[str] | None
     base_url: str | None
     exec_timeout_seconds: float | None
@@ -118,6 +119,7 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         "environment_variables": chosen.merge_environment_variables(options.get("environment_variables")),
         "tags": chosen.merge_tags(options.get("tags")),
         "annotations": _annotations(options.get("annotations")),
+        **_packages(options.get("packages"), chosen),
         **_main_command(options.get("command"), options.get("args"), chosen),
     }
     if files := options.get("mounted_files"):
@@ -169,6 +171,11 @@ def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
     if not given:
         raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})
     return given
+
+
+def _packages(given: str | os.PathLike[str] | None, defaults: SandboxDefaults) -> dict[str, Any]:
+    found = checks.packages(defaults.packages if given is None else given)
+    return {} if found is None else {"packages": found}
 
 
 def _image_fallback() -> str | None:

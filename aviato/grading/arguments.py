@@ -160,6 +160,7 @@ def same_sandbox(create: Mapping[str, Any]) -> dict[str, Any]:
     kept = (
         "image",
         "image_fallback",
+        "packages",
         "working_dir",
         "tags",
         "mounted_files",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
     options: dict[str, Any] = {"directory": Path(folder.path)}
     if settings.backend in ("local", "landlock"):
         options["images"] = {name: Path(directory) for name, directory in settings.image.items()}
+        options["packages"] = settings.packages
+        options["private"] = [os.path.dirname(folder.path), *([settings.secrets_dir] if settings.secrets_dir else [])]
         options["allow_any_directory"] = embedded
         if settings.sandbox_uid_base is not None:
             options["uid_base"] = settings.sandbox_uid_base

@@ -6,7 +6,7 @@ import os
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from aviato import hosts
 from aviato.exceptions import AviatoValidationError
@@ -56,6 +56,9 @@ class ServerSettings(BaseModel):
     tls_cert: str | None = Field(None, description="Certificate of the TCP listener and those above it, in PEM.")
     tls_key: str | None = Field(None, description="Key of the certificate, in PEM and without a password.")
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
+    packages: dict[str, str] = Field(
+        {}, description="Register a virtual environment, or a directory of packages, as packages=NAME; may be repeated."
+    )
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
@@ -117,7 +120,7 @@ class ServerSettings(BaseModel):
                 raise ValueError(f"{text!r} is no name of a W&B entity")
         return value
 
-    @field_validator("image", mode="before")
+    @field_validator("image", "packages", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:
         """`NAME=DIR` items, as flags and the variable have them, into a table."""
@@ -140,12 +143,20 @@ class ServerSettings(BaseModel):
             raise ValueError(f"must be absolute, got {value!r}")
         return value
 
-    @field_validator("image")
+    @field_validator("image", "packages")
     @classmethod
-    def _absolute(cls, value: dict[str, str]) -> dict[str, str]:
+    def _absolute(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         for name, directory in value.items():
             if not os.path.isabs(directory):
-                raise ValueError(f"the directory of image {name!r} must be absolute, got {directory!r}")
+                raise ValueError(f"the directory of {info.field_name} {name!r} must be absolute, got {directory!r}")
+        return value
+
+    @field_validator("packages")
+    @classmethod
+    def _names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if "/" in name:
+                raise ValueError(f"{name!r} cannot be a name: it would be taken for a path")
         return value
 
 

@@ -80,6 +80,9 @@ class CreateSandbox(RequestModel):
     image: str | None = None
     """None: the server's default."""
     image_fallback: Literal["nearest"] | None = None
+    packages: Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)] | None = None
+    """Python packages that code inside can import: a name that the operator registered, or, for callers on the server's Unix
+    socket, the path of a virtual environment or of a directory of packages on the server's machine."""
     command: Text | None = None
     args: list[Text] = empty(list)
     environment_variables: dict[EnvironmentName, Text] = empty(dict)

@@ -21,6 +21,7 @@ EXAMPLES = {
     "tls_cert": ("/c", "/c"),
     "tls_key": ("/t", "/t"),
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
+    "packages": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
@@ -36,6 +37,9 @@ EXAMPLES = {
 }
 
 
+TABLES = ("image", "packages")
+
+
 def test_every_setting_has_an_example():
     assert EXAMPLES.keys() == ServerSettings.model_fields.keys()
 
@@ -45,9 +49,14 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     given, value = EXAMPLES[name]
     default = getattr(ServerSettings(), name)
     file = tmp_path / "settings.toml"
-    literal = "{a = '/x', b = '/y'}" if name == "image" else repr(list(value) if isinstance(value, tuple) else value)
+    literal = "{a = '/x', b = '/y'}" if name in TABLES else repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
-    others = {"image": "z=/z", "secrets_dir": "/other", "egress_allow_cidr": "192.168.0.0/16", "allowed_host": "a.b"}
+    others = {
+        **dict.fromkeys(TABLES, "z=/z"),
+        "secrets_dir": "/other",
+        "egress_allow_cidr": "192.168.0.0/16",
+        "allowed_host": "a.b",
+    }
     other = others.get(name, "7")
     assert getattr(load({}, {}), name) == default
     assert getattr(load({"settings_file": str(file)}, {}), name) == value
@@ -60,7 +69,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         return
     assert getattr(load({}, variables), name) == value
     assert getattr(load({"settings_file": str(file)}, {f"AVIATO_{name.upper()}": other}), name) != value
-    flag = ("a=/x", "b=/y") if name == "image" else value if isinstance(value, tuple) else given
+    flag = ("a=/x", "b=/y") if name in TABLES else value if isinstance(value, tuple) else given
     assert getattr(load({name: flag}, {f"AVIATO_{name.upper()}": other}), name) == value
 
 
@@ -70,7 +79,8 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("port", "70000"), ("max_sandboxes", "0"), ("lease", "-1"), ("lease", "nan"), ("idle_exit", "inf"),
         ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"),
         ("allowed_host", "a:80"), ("allowed_host", "a b"), ("wandb_entity", "a/b"),
-        ("image", "a=relative"), ("secrets_dir", "relative"), ("socket_fd", "1"),
+        ("image", "a=relative"), ("packages", "a=relative"), ("packages", "a/b=/x"), ("packages", "/x"),
+        ("secrets_dir", "relative"), ("socket_fd", "1"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_names_its_setting(name, value):

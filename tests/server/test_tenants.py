@@ -282,7 +282,7 @@ def as_before_there_were_tenants(folder):
     db.close()
 
 
-NEWER = ("lease_id", "secrets", "secret_values", "egress_mode")
+NEWER = ("lease_id", "secrets", "secret_values", "egress_mode", "packages")
 
 
 async def test_sandboxes_of_an_older_version_stay_with_those_who_made_them(folder, backend):

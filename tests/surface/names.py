@@ -11,6 +11,7 @@ _SANDBOX_PARAMETERS = (
     *("command", "args", "defaults", "container_image", "tags", "base_url", "exec_timeout_seconds", "request_timeout_seconds"),
     *("max_lifetime_seconds", "idle_timeout_seconds", "resources", "strict_limits", "mounted_files", "ports", "network"),
     *("secrets", "environment_variables", "working_dir", "annotations", "detached", "runtime", "runway_ids", "tower_ids"),
+    "packages",
 )
 _EXEC_PARAMETERS = ("cwd", "env", "user", "stdin", "check", "timeout_seconds", "max_output_bytes", "detach")
 _ERRORS = {
@@ -67,7 +68,7 @@ NAMES: set[str] = {
     "Serialization",
     *_of("SandboxDefaults", "container_image", "command", "args", "base_url", "exec_timeout_seconds"),
     *_of("SandboxDefaults", "request_timeout_seconds", "reconnect_timeout_seconds", "max_lifetime_seconds", "temp_dir", "tags"),
-    *_of("SandboxDefaults", "secrets", "merge_secrets"),
+    *_of("SandboxDefaults", "secrets", "merge_secrets", "packages"),
     *_of("SandboxDefaults", "resources", "network", "environment_variables", "runway_ids", "tower_ids", "merge_tags"),
     *_of("SandboxDefaults", "merge_environment_variables", "with_overrides", "from_dict"),
     "stop_on_sigterm",

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 import aviato
+from tests.environments import make_environment
 from tests.surface.harness import Place, check
 
 
@@ -34,6 +35,17 @@ def image(place: Place) -> None:
         assert box.exec(["true"]).result().returncode == 0
     with pytest.raises(aviato.SandboxImageError, match="no-such-image"):
         aviato.Sandbox(container_image="no-such-image").start().result()
+
+
+@check("Sandbox(packages=)", "SandboxDefaults.packages")
+def packages(place: Place) -> None:
+    one = make_environment(place.path / "one", greetings="WORD = 'hello'")
+    two = make_environment(place.path / "two", greetings="WORD = 'good day'")
+    defaults = aviato.SandboxDefaults(packages=one)
+    assert defaults.packages == str(one)
+    for options, word in (({}, "hello"), ({"packages": str(two)}, "good day")):
+        with aviato.Sandbox(defaults=defaults, **options) as box:
+            assert box.exec(["python", "-c", "import greetings; print(greetings.WORD)"]).result().stdout == f"{word}\n"
 
 
 @check("Sandbox(base_url=)", "SandboxUnavailableError")

@@ -10,11 +10,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from aviato.exceptions import AviatoValidationError
 from aviato.server.images.resolved import ResolvedImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aviato.server.images.packages import PackageDirectory
     from aviato.server.supervisor.link import SupervisorLink
     from aviato.server.supervisor.passage import Passage
 
@@ -48,6 +50,10 @@ class SandboxSpec:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More environment variables. Their values go to the supervisor over its link and into no file, argument or log."""
+    packages: str | None = None
+    """What Python packages it sees beside those of its image: a registered name, or the path of a directory."""
+    packages_at: PackageDirectory | None = None
+    """Where they are. Put there by the backend, for as long as it makes the sandbox."""
     working_dir: str | None = None
     max_lifetime_seconds: float | None = None
     idle_timeout_seconds: float | None = None
@@ -124,6 +130,20 @@ class Backend(ABC):
     @abstractmethod
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
+
+    def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
+        """Say early which packages cannot be had in a sandbox of an image. For a thread.
+
+        Args:
+            reference: a registered name, or the path of a directory.
+            image: which has the Python that is to import them.
+            registered: the caller may name registered ones only.
+
+        Raises:
+            AviatoValidationError: these, and why.
+        """
+        why = f"the backend {self.name!r} brings none in"
+        raise AviatoValidationError(f"packages: {why}", field_violations={"packages": why})
 
     def check(self, spec: SandboxSpec) -> None:  # noqa: B027
         """Say early what this backend cannot do for a sandbox.

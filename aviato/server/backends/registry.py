@@ -34,7 +34,8 @@ def make_backend(name: str, **settings: Any) -> Backend:
 
     Args:
         name: one of `BACKENDS`.
-        settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `allow_any_directory`.
+        settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `packages`,
+            `private`, `allow_any_directory`.
 
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are, and the extra to install.

@@ -199,6 +199,7 @@ class Lives:
             image=box.image,
             environment=box.request.environment_variables,
             secrets=box.secrets,
+            packages=box.request.packages,
             working_dir=box.request.working_dir,
             max_lifetime_seconds=self.lifetime(box),
             idle_timeout_seconds=box.request.idle_timeout_seconds,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aviato.wire.sandboxes import CreateSandbox
 
 
-_NEWER = ("egress_mode", "secrets")
+_NEWER = ("egress_mode", "secrets", "packages")
 """Without these a body has the hash that an earlier version has on record for it, so that a create can be repeated after it."""
 _NOT_BODY = {"lease_id", "secret_values"}
 _OF_BODY = "b:"
@@ -91,11 +91,14 @@ class Sandboxes:
     async def accept(
         self, request: CreateSandbox, peer: Callable[[], Peer | None], caller: Caller = OPERATOR, *, for_one_run: bool = False
     ) -> Accepted:
-        """As `create`, with the secrets that it names.
+        """As `create`, with the secrets and packages that it names.
 
         Raises:
-            AviatoValidationError: there is none of that name, or not for this caller.
+            AviatoValidationError: there are none of that name, or not for this caller.
         """
+        if request.packages is not None and self._registry.find_record(request.sandbox_id) is None:
+            self._check(request)
+            await self._check_packages(request, request.packages, caller)
         if not request.secrets and not request.secret_values:
             return self.create(request, peer, caller, for_one_run=for_one_run)
         found: Mapping[str, str] = {}
@@ -322,6 +325,13 @@ class Sandboxes:
             reason="key_limit",
             retry_delay_seconds=SOON_SECONDS if soon else RETRY_DELAY_SECONDS,
         )
+
+    async def _check_packages(self, request: CreateSandbox, packages: str, caller: Caller) -> None:
+        """Look at them before the sandbox is accepted; in a thread, for their disk may be a slow one."""
+        image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
+        # Whoever comes by the Unix socket has the server's own rights, or more.
+        registered = caller.tenant is not None
+        await in_thread(self._backend.check_packages, packages, image, registered=registered)
 
     def _check(self, request: CreateSandbox) -> None:
         violations: dict[str, str] = {}

@@ -16,12 +16,14 @@ from aviato.server.backends.local import plan as local_plan
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.images.interpreters import find_interpreters
+from aviato.server.images.packages import Packages
 from aviato.server.images.reference import parse
 from aviato.server.images.resolve import LocalImages
 from aviato.server.supervisor.link import Configuration
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,9 @@ class LandlockBackend(LocalBackend):
         self._root = self._root and probe.may_change_ids()
         self._command_filter = b""
         self._etc: tuple[str, ...] = ()
+
+    def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
+        return Packages(registered, foreign=self._root and probe.may_change_ids(), by_path=True, private=private)
 
     @property
     def _exact(self) -> bool:
@@ -83,7 +88,7 @@ class LandlockBackend(LocalBackend):
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
-        return plan.shared_paths(_etc_names(), find_interpreters())
+        return [*plan.shared_paths(_etc_names(), find_interpreters()), *self._packages.shared]
 
     def root_path(self, sandbox_id: str) -> str:
         """See `Backend`."""
@@ -137,6 +142,7 @@ class LandlockBackend(LocalBackend):
             facts=self._facts,
             etc=self._etc,
             interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
+            packages=spec.packages_at,
             ids=(uid, uid) if self._root else None,
             processes=int(self.limits(spec)["processes"].value or 0) if self._root else None,
         )

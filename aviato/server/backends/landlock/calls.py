@@ -59,13 +59,18 @@ def allow(ruleset: int, path: str, rights: int) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        described = struct.pack("=Qi", rights, fd)
-        kind, number, no_flags = ctypes.c_int(RULE_PATH_BENEATH), ctypes.c_long(_ADD_RULE), ctypes.c_uint(0)
-        result = _libc.syscall(number, ctypes.c_int(ruleset), kind, ctypes.c_char_p(described), no_flags)
-        _check(result, f"landlock_add_rule {path}")
+        allow_opened(ruleset, fd, rights)
     finally:
         os.close(fd)
     return True
+
+
+def allow_opened(ruleset: int, fd: int, rights: int) -> None:
+    """As `allow`, of what is open."""
+    described = struct.pack("=Qi", rights, fd)
+    kind, number, no_flags = ctypes.c_int(RULE_PATH_BENEATH), ctypes.c_long(_ADD_RULE), ctypes.c_uint(0)
+    result = _libc.syscall(number, ctypes.c_int(ruleset), kind, ctypes.c_char_p(described), no_flags)
+    _check(result, "landlock_add_rule")
 
 
 def restrict(ruleset: int) -> None:

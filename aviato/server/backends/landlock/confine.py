@@ -40,6 +40,9 @@ class Restriction(Confinement):
             if fitting:
                 calls.allow(self._ruleset, path, fitting)
 
+    def _do_rule_of_directory(self, path: str, device: int, inode: int, rights: int) -> None:
+        calls.allow_opened(self._ruleset, os.open(self._kernel.path_of_directory(path, device, inode), os.O_PATH), rights)
+
     def _do_offer(self, badness: int) -> None:
         fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
 from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
-from aviato.server.backends.local.host_tree import own_prefix
+from aviato.server.backends.local.host_tree import CONFIGURATION, configuration, own_prefix, packages_directory
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ETC_SHARED, HostFacts, Step
 from aviato.server.backends.local.rules import families
 
@@ -56,6 +57,7 @@ class PlanOptions:
         facts: of the machine.
         etc: names in /etc that begin with one of `ETC_NAMES`.
         interpreter: prefix, executable and minor version of the Python that `python` means.
+        packages: a directory of packages for that Python, as of the local backend's plan.
         ids: the uid and gid of its own; None leaves it the server's.
         processes: how many may live at once; None where the kernel cannot tell a sandbox's from others.
     """
@@ -65,6 +67,7 @@ class PlanOptions:
     facts: HostFacts = field(default_factory=HostFacts)
     etc: tuple[str, ...] = ()
     interpreter: tuple[str, str, int] | None = None
+    packages: tuple[str, int, int] | None = None
     ids: tuple[int, int] | None = None
     processes: int | None = None
 
@@ -79,6 +82,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("session", (), "no group of processes, and so no signal to one, has it together with anything outside"),
         *_links(options),
         Step("rules", (options.abi, access(options)), "what Landlock will leave open, while every path can be seen"),
+        *_packages(options),
         Step("offer", (BADNESS,), "where the machine runs out of memory, sandboxes go before servers and trainers"),
         *([Step("ids", options.ids, "a uid that nothing else has, and with it no capability")] if options.ids else []),
         Step("directories", (tuple((f"{ROOT}/{name}", 0o755) for name in (WORKSPACE, HOME, TEMPORARY)),), "its own folders"),
@@ -98,6 +102,8 @@ def access(options: PlanOptions) -> tuple[tuple[str, int], ...]:
     """What is left open of the machine's files: paths with the rights to them. Those that are not there are left out."""
     files, _, _ = calls.handled(options.abi)
     found = [(f"{options.place}/{ROOT}", OWN), (f"{options.place}/{LINKS}", READ)]
+    if options.packages is not None:
+        found += [(f"{options.place}/{CONFIGURATION}", READ), (f"{options.place}/lib", READ)]
     found += [(path, READ) for path in PROGRAMS]
     found += [(f"/etc/{name}", READ) for name in (*ETC, *options.etc)]
     found += [(path, LOOK) for path in LOOKED_AT]
@@ -133,6 +139,15 @@ def environment(place: str, interpreter: bool) -> dict[str, str]:
     }
 
 
+def _packages(options: PlanOptions) -> list[Step]:
+    """What makes an environment of the interpreter's links: where the packages are, code inside is led by a link."""
+    if options.packages is None:
+        return []
+    files, _, _ = calls.handled(options.abi)
+    why = "the packages, if they are still the directory that was looked at"
+    return [Step("rule_of_directory", (*options.packages, READ & files), why)]
+
+
 def _links(options: PlanOptions) -> list[Step]:
     if options.interpreter is None:
         return []
@@ -141,4 +156,15 @@ def _links(options: PlanOptions) -> list[Step]:
     return [
         Step("directories", (((LINKS, 0o755),),), "for the links of the interpreter, where nobody inside can write"),
         Step("links", (links,), "`python` and its like"),
+        *(_environment(options.packages[0], executable, minor) if options.packages is not None else []),
+    ]
+
+
+def _environment(packages: str, executable: str, minor: int) -> list[Step]:
+    site = packages_directory(minor, ".")[2:]
+    library = os.path.dirname(site)
+    return [
+        Step("directories", (((os.path.dirname(library), 0o755), (library, 0o755)),), "for the way to the packages"),
+        Step("links", (((site, packages),),), "and that way"),
+        Step("files", (((CONFIGURATION, configuration(executable, minor)),),), "what has the interpreter look there"),
     ]

@@ -25,6 +25,7 @@ from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
+from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
 from aviato.server.supervisor.link import Configuration, SandboxGone, SupervisorLink
 from aviato.server.supervisor.passage import Passage
@@ -71,6 +72,8 @@ class LocalBackend(Backend):
         directory: holds `sandboxes/` and `trash/`.
         uid_base: first host uid for sandboxes, where the server is root.
         images: registered names → root directories.
+        packages: registered names → directories of packages.
+        private: directories that no sandbox may see.
         allow_any_directory: whether a caller may name any `dir:/absolute/path`.
     """
 
@@ -84,6 +87,8 @@ class LocalBackend(Backend):
         *,
         uid_base: int = 1_900_000_000,
         images: Mapping[str, Path] | None = None,
+        packages: Mapping[str, str] | None = None,
+        private: Iterable[str] = (),
         allow_any_directory: bool = False,
     ) -> None:
         self._places = Places(directory)
@@ -91,6 +96,7 @@ class LocalBackend(Backend):
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
         self._root = os.geteuid() == 0
+        self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
         self._native = native.wanted()
         """Whether compiled code takes the steps of a plan."""
@@ -107,6 +113,9 @@ class LocalBackend(Backend):
         self._remembered: Remembered | None = None
         self._layered = False
         """Whether the writable layers of `host` sandboxes can lie on a skeleton."""
+
+    def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
+        return Packages(registered, foreign=self._root, private=private)
 
     async def open(self) -> None:
         """See `Backend`."""
@@ -201,7 +210,8 @@ class LocalBackend(Backend):
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
-        return [*plan.shared_paths(facts.gather(), find_interpreters()), *map(str, self._registered.values())]
+        shared = plan.shared_paths(facts.gather(), find_interpreters())
+        return [*shared, *map(str, self._registered.values()), *self._packages.shared]
 
     def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
         """See `Backend`."""
@@ -229,8 +239,19 @@ class LocalBackend(Backend):
                 text = f"mount_path {file.path!r}: {problem}"
                 raise AviatoValidationError(f"mounted_files: {text}", field_violations={"mounted_files": text})
 
+    def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
+        """See `Backend`."""
+        self._packages.check(reference, self._images.interpreter_at(image.interpreter), registered=registered)
+
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""
+        if spec.packages is None:
+            return await self._create_somewhere(spec)
+        async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
+            return await self._create_somewhere(replace(spec, packages_at=directory))
+
+    async def _create_somewhere(self, spec: SandboxSpec) -> SupervisorLink:
+        """In a place of its own, or in one that was left."""
         template = await self._live_template()
         skeleton = await self._made_skeleton(spec)
         place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
@@ -389,8 +410,8 @@ class LocalBackend(Backend):
         """What lies below its writable layer, if that is one of ours."""
         if not self._layered or spec.image.root is not None:
             return None
-        interpreter = self._interpreter(spec.image)
-        return self._known().skeletons.get(interpreter, lambda: host_tree.skeleton(self._facts, interpreter))
+        kind = self._interpreter(spec.image), spec.packages is not None
+        return self._known().skeletons.get(kind, lambda: host_tree.skeleton(self._facts, *kind))
 
     async def _made_skeleton(self, spec: SandboxSpec) -> str | None:
         skeleton = self._skeleton(spec)
@@ -409,6 +430,7 @@ class LocalBackend(Backend):
             place=self._places.path(spec.sandbox_id),
             facts=self._facts,
             interpreter=interpreter,
+            packages=spec.packages_at,
             lower=spec.image.root,
             skeleton=skeleton,
             upper_in_memory=self._upper_in_memory,
@@ -435,7 +457,7 @@ class LocalBackend(Backend):
         if not self._native or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, skeleton, asked, _has_ports(spec), place is None, self._lends(spec))
+        key = (spec.image, spec.packages_at, skeleton, asked, _has_ports(spec), place is None, self._lends(spec))
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
@@ -453,15 +475,16 @@ class LocalBackend(Backend):
         return uid if self._root else os.getegid()
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
-        trees = []
+        trees: list[tuple[str, str, int, tuple[int, int]]] = []
         if self._root and self._modern and options.interpreter is not None and host_tree.own_prefix(options.interpreter[0]):
             # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
-            trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6))
+            trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6, (0, 0)))
+        if self._root and self._modern and options.packages is not None:
+            path, *known = options.packages
+            trees.append((plan.PACKAGES, path, syscalls.MOUNT_ATTR_RDONLY | 6, (known[0], known[1])))
         steps = plan.make_plan(options)
         compiled = self._supervisor_filter if self._unified(spec) else self._filter
-        calls = (
-            record.record(steps, frozenset(name for name, _, _ in trees), compiled) if self._native and self._modern else None
-        )
+        calls = record.record(steps, frozenset(name for name, *_ in trees), compiled) if self._native and self._modern else None
         return {
             "place": options.place,
             "owned": plan.owned_directories(options),
@@ -469,7 +492,7 @@ class LocalBackend(Backend):
             "gid": self._gid(uid),
             "plan": steps if calls is None else None,
             "calls": calls,
-            "trees": [(record.register(name), name, path, attributes) for name, path, attributes in trees],
+            "trees": [(record.register(name), name, *rest) for name, *rest in trees],
             "earlier": self._places.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
             "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@
 #include "networks.h"
 
 /* What is no system call of these arguments. */
-enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6 };
+enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6, IS = -7 };
 
 /* The operations, by name and in the order that numbers them; `native.py` reads the names. */
 #define OPERATIONS(o) \
@@ -37,7 +38,7 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAIS
     o(prctl, SYS_prctl) o(unshare, SYS_unshare) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
     o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) \
     o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER) \
-    o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND)
+    o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND) o(is, IS)
 
 #define NAME(name, number) #name " "
 #define NUMBER(name, number) number,
@@ -135,6 +136,16 @@ static long load_filter(const char *instructions, uint64_t size) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &described);
 }
 
+long aviato_is(int descriptor, uint64_t device, uint64_t inode) {
+    struct stat found;
+    if (fstat(descriptor, &found) < 0)
+        return -1;
+    if (found.st_dev == device && found.st_ino == inode)
+        return 0;
+    errno = ESTALE;
+    return -1;
+}
+
 static long make(const struct call *call, int32_t *registers) {
     long given[ARGUMENTS];
     for (int i = 0; i < ARGUMENTS; i++) {
@@ -155,6 +166,8 @@ static long make(const struct call *call, int32_t *registers) {
         return aviato_raise_loopback();
     case LEND:
         return lend((int)given[0], (int)given[1]);
+    case IS:
+        return aviato_is((int)given[0], (uint64_t)given[1], (uint64_t)given[2]);
     }
     return syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }

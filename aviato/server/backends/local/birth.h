@@ -69,6 +69,9 @@ void aviato_learn_parts(void); /* once, before the first child */
 void aviato_set_title(const struct birth *birth, const char *name);
 void aviato_become(struct birth *birth, int32_t *registers);
 
+/* Whether something open is of this file system and has this number there: 0, or -1 with ESTALE. */
+long aviato_is(int descriptor, uint64_t device, uint64_t inode);
+
 /* A message of some parts, with descriptors, MOST_SENT at most. */
 enum { MOST_SENT = 64 };
 ssize_t aviato_send(int sock, int flags, struct iovec *parts, size_t count, const int *fds, size_t fd_count);

@@ -81,8 +81,12 @@ class Confinement:
             if not self._kernel.has(name):
                 self._keep_copy(name, path, attributes)
 
-    def _keep_copy(self, name: str, path: str, attributes: tuple[str, ...]) -> None:
-        self._kernel.keep(name, self._copy(path, attributes))
+    def _do_take_directory(self, path: str, device: int, inode: int, name: str, attributes: tuple[str, ...]) -> None:
+        if not self._kernel.has(name):
+            self._keep_copy(name, self._kernel.path_of_directory(path, device, inode), attributes, private=True)
+
+    def _keep_copy(self, name: str, path: str, attributes: tuple[str, ...], *, private: bool = False) -> None:
+        self._kernel.keep(name, self._copy(path, attributes, private=private))
         self._attributes[name] = attributes
 
     def _do_identity(self) -> None:
@@ -265,11 +269,11 @@ class Confinement:
 
     # -- mounts, on new kernels and old ---------------------------------------------------------------------------------
 
-    def _copy(self, path: str, attributes: tuple[str, ...]) -> int:
-        """A mount to be attached later."""
+    def _copy(self, path: str, attributes: tuple[str, ...], *, private: bool = False) -> int:
+        """A mount to be attached later; with `private`, one that no later mount of the machine's comes to."""
         if not self._modern:
-            return self._kernel.open(path, os.O_PATH)
-        return self._kernel.copy_mount(path, sum(ATTRIBUTES[name] for name in attributes))
+            return self._kernel.open(path, os.O_PATH)  # What it is attached from has been made private by then.
+        return self._kernel.copy_mount(path, sum(ATTRIBUTES[name] for name in attributes), private=private)
 
     def _attach(self, fd: int, target: str, attributes: tuple[str, ...]) -> None:
         if self._modern:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 LINKS_DIRECTORY = "/.aviato/bin"
 """Holds `python`, `python3` and `python3.N`. A directory of its own, first on PATH, because those of PATH are the machine's:
 /usr is read only, and a link in it would be the machine's too."""
+
+
+ENVIRONMENT = os.path.dirname(LINKS_DIRECTORY)
+"""Where the sandbox has packages of the caller's it is a virtual environment of that interpreter, one that sees those of the
+machine too: they are found by whatever way the interpreter is started, and no variable, home or `pip install` changes that."""
+CONFIGURATION = "pyvenv.cfg"
 
 
 HOSTS = "/run/hosts"
@@ -29,13 +36,20 @@ class Skeleton(NamedTuple):
     nodes: tuple[tuple[str, int, int], ...] = ()
 
 
-def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skeleton:
-    """What `PlanOptions.skeleton` has to hold."""
+def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, packages: bool = False) -> Skeleton:
+    """What `PlanOptions.skeleton` has to hold.
+
+    Args:
+        facts: of the machine.
+        interpreter: as of `PlanOptions`.
+        packages: whether there is a place for packages of the caller's.
+    """
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
     directories += [("/home", 0o755), ("/opt", 0o755)]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
     links = [(f"/{name}", target) for name, target in facts.links]
+    files = etc_files()
     if interpreter is not None:
         prefix, executable, minor = interpreter
         directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
@@ -45,8 +59,23 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None) -> Skel
             ways = prefix.split("/")[1:]
             above = ("/" + "/".join(ways[: depth + 1]) for depth in range(len(ways)))
             directories += [(path, 0o755) for path in above if path not in made]
+        if packages:
+            made_for = packages_directory(minor)
+            directories += [(os.path.dirname(os.path.dirname(made_for)), 0o755), (os.path.dirname(made_for), 0o755)]
+            directories += [(made_for, 0o755)]
+            files += [(f"{ENVIRONMENT}/{CONFIGURATION}", configuration(executable, minor))]
     links += [("/etc/hosts", HOSTS), *local_time(facts)]
-    return Skeleton(tuple(directories), tuple(links), tuple(etc_files()), tuple(name for name, _ in facts.etc_shared))
+    return Skeleton(tuple(directories), tuple(links), tuple(files), tuple(name for name, _ in facts.etc_shared))
+
+
+def packages_directory(minor: int, environment: str = ENVIRONMENT) -> str:
+    """Where the packages of a virtual environment are."""
+    return f"{environment}/lib/python3.{minor}/site-packages"
+
+
+def configuration(executable: str, minor: int) -> str:
+    """What makes an environment of a directory that has links to an interpreter in its `bin`."""
+    return f"home = {os.path.dirname(executable)}\ninclude-system-site-packages = true\nversion = 3.{minor}\n"
 
 
 DEVICE_NUMBERS = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}

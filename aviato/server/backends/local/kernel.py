@@ -6,6 +6,7 @@ list of system calls can be, and what depends on how one of them ended is a meth
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -58,6 +59,18 @@ class Kernel:
     def path_by_descriptor(self, path: str) -> str:
         """Another path to the same directory, by a descriptor that stays open until others take its place."""
         return f"/proc/self/fd/{self.open(path, os.O_PATH)}"
+
+    def path_of_directory(self, path: str, device: int, inode: int) -> str:
+        """As `path_by_descriptor`, of a directory that is what it was: of these numbers, and no link.
+
+        Raises:
+            OSError: it is another one.
+        """
+        fd = self.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return f"/proc/self/fd/{fd}"
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -135,11 +148,11 @@ class Kernel:
         """Take a mount away as soon as nobody uses it."""
         syscalls.unmount(target)
 
-    def copy_mount(self, path: str, attributes: int = 0, *, recursive: bool = True) -> int:
-        """A detached copy of a mount, with attributes added."""
+    def copy_mount(self, path: str, attributes: int = 0, *, recursive: bool = True, private: bool = False) -> int:
+        """A detached copy of a mount, with attributes added; with `private`, one that no later mount elsewhere comes to."""
         fd = syscalls.open_tree(path, recursive=recursive)
-        if attributes:
-            syscalls.mount_setattr(fd, attributes)
+        if attributes or private:
+            syscalls.mount_setattr(fd, attributes, private=private)
         return fd
 
     def attach(self, fd: int, target: str) -> None:

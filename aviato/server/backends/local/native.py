@@ -25,7 +25,7 @@ OPERATIONS = (
     *("chdir", "fchdir", "openat", "dup3", "close", "write", "mkdirat", "fchmodat", "symlinkat", "unlinkat"),
     *("mount", "umount2", "open_tree", "mount_setattr", "move_mount", "pivot_root", "setresgid", "setresuid"),
     *("prctl", "unshare", "sethostname", "prlimit64", "capset", "umask", "socket"),
-    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend"),
+    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend", "is"),
 )
 """What it can do, in the order that numbers it."""
 
@@ -71,7 +71,8 @@ MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3"
 REQUEST = struct.Struct("=4s8I4x")
 """`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin, the number of
 an earlier request or 0."""
-TREE = struct.Struct("=II")
+TREE = struct.Struct("=IIQQ")
+"""`struct tree`: the register, attributes, and by which file system and number there it is known; zeros where it is not."""
 HAS_PORTS, HAS_LOWER, LENDS_ROOT = 1, 2, 4
 MOST_BURIED = 64
 """At once."""
@@ -142,8 +143,8 @@ def usual(wanted: dict[str, Any]) -> Usual | None:
     flags = (HAS_PORTS if wanted["ports"] else 0) | (HAS_LOWER if lower is not None else 0)
     flags |= LENDS_ROOT if wanted["lends"] else 0
     further = [name for name in (wanted["earlier"], lower) if name is not None]
-    names = [wanted["place"], *wanted["owned"], *further, *(path for _, _, path, _ in trees)]
-    text = b"".join(TREE.pack(register, attributes) for register, _, _, attributes in trees)
+    names = [wanted["place"], *wanted["owned"], *further, *(path for _, _, path, *_ in trees)]
+    text = b"".join(TREE.pack(register, attributes, *known) for register, _, _, attributes, known in trees)
     text += b"".join(os.fsencode(name) + b"\0" for name in names)
     text += b"\0" * (-(REQUEST.size + len(text)) % 8)
     counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))

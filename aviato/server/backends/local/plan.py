@@ -16,10 +16,10 @@ from aviato.server.backends.local.host_tree import (
     DEVICE_NUMBERS,
     HOSTS,
     LINKS_DIRECTORY,
-    etc_files,
     hosts,
     local_time,
     own_prefix,
+    packages_directory,
     skeleton,
 )
 
@@ -68,6 +68,8 @@ PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_lis
 PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PACKAGES = "packages"
+"""The name of their mount until it is put in."""
 MOUNTED_DIRECTORY = "mounted"
 ROOT = "root"
 """The writable root of a sandbox that has no layers."""
@@ -125,6 +127,8 @@ class PlanOptions:
         place: its directory on the machine.
         facts: of the machine.
         interpreter: prefix, executable and minor version of the Python that `python` means; `host` images only.
+        packages: of `host` images, a directory of packages for that Python: its path, and by which numbers of a file system
+            and in it it is known.
         lower: root directory of a `dir` image; None is `host`.
         skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
@@ -143,6 +147,7 @@ class PlanOptions:
     place: str
     facts: HostFacts = field(default_factory=HostFacts)
     interpreter: tuple[str, str, int] | None = None
+    packages: tuple[str, int, int] | None = None
     lower: str | None = None
     skeleton: str | None = None
     upper_in_memory: bool = False
@@ -251,7 +256,11 @@ def _sources(options: PlanOptions) -> list[Step]:
         take += [(f"/etc/{name}", f"etc {name}", RO) for name, _ in _etc_shared(options)]
         if options.interpreter is not None and own_prefix(options.interpreter[0]):
             take += [(options.interpreter[0], "interpreter", RO)]
-    return [*steps, Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen")]
+    steps.append(Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen"))
+    if options.packages is not None:
+        why = "the packages, if they are still the directory that was looked at; nothing mounted there later is seen here"
+        steps.append(Step("take_directory", (*options.packages, PACKAGES, RO), why))
+    return steps
 
 
 def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[str]:
@@ -301,7 +310,7 @@ def _has_own_hosts(options: PlanOptions) -> bool:
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.skeleton is not None:
         return []
-    directories, links, *_ = skeleton(options.facts, options.interpreter)
+    directories, links, files, *_ = skeleton(options.facts, options.interpreter, options.packages is not None)
     return [
         Step("directories", (directories,), "the top of the tree"),
         Step(
@@ -311,8 +320,8 @@ def _host_tree(options: PlanOptions) -> list[Step]:
         Step("links", (tuple(local_time(options.facts)),), "the time zone"),
         Step(
             "files",
-            ((*etc_files(), ("/etc/hosts", hosts(options.sandbox_id))),),
-            "what programs look up in /etc, with nothing of the machine in it",
+            ((*files, ("/etc/hosts", hosts(options.sandbox_id))),),
+            "what programs look up in /etc, with nothing of the machine in it; what makes an environment of the interpreter",
         ),
     ]
 
@@ -387,6 +396,8 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
     put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in _etc_shared(options)]
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         put += [("interpreter", options.interpreter[0], True)]
+    if options.interpreter is not None and options.packages is not None:
+        put += [(PACKAGES, packages_directory(options.interpreter[2]), True)]
     return [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
 
 

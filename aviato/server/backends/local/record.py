@@ -132,6 +132,14 @@ class Recorder:
         self.close(fd)
         return f"/proc/self/fd/{native.PATH_DESCRIPTOR}"
 
+    def path_of_directory(self, path: str, device: int, inode: int) -> str:
+        """See `Kernel`."""
+        fd = self.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        self._note("is", fd, device, inode)
+        self._note("dup3", fd, native.PATH_DESCRIPTOR, os.O_CLOEXEC)
+        self.close(fd)
+        return f"/proc/self/fd/{native.PATH_DESCRIPTOR}"
+
     def close(self, fd: int) -> None:
         """See `Kernel`."""
         self._note("close", fd)
@@ -191,11 +199,11 @@ class Recorder:
         """See `Kernel`."""
         self._note("umount2", target, syscalls.MNT_DETACH)
 
-    def copy_mount(self, path: str, attributes: int = 0, *, recursive: bool = True) -> int:
+    def copy_mount(self, path: str, attributes: int = 0, *, recursive: bool = True, private: bool = False) -> int:
         """See `Kernel`."""
         fd = self._open("open_tree", syscalls.AT_FDCWD, path, syscalls.open_tree_flags(path, recursive))
-        if attributes:
-            what = syscalls.mount_attributes(attributes)
+        if attributes or private:
+            what = syscalls.mount_attributes(attributes, private=private)
             self._note("mount_setattr", fd, "", syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE, what, len(what))
         return fd
 

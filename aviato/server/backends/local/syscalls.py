@@ -137,16 +137,16 @@ def open_tree_flags(path: str, recursive: bool) -> int:
     return OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
 
 
-def mount_setattr(fd: int, attributes: int, *, recursive: bool = True, user_namespace: int = 0) -> None:
-    """Add attributes to a mount."""
-    what = mount_attributes(attributes, user_namespace)
+def mount_setattr(fd: int, attributes: int, *, recursive: bool = True, user_namespace: int = 0, private: bool = False) -> None:
+    """Add attributes to a mount; with `private`, take it out of those to which mounts elsewhere come."""
+    what = mount_attributes(attributes, user_namespace, private=private)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _check(_mount_setattr(_MOUNT_SETATTR, fd, b"", flags, what, len(what)), "mount_setattr")
 
 
-def mount_attributes(attributes: int, user_namespace: int = 0) -> bytes:
+def mount_attributes(attributes: int, user_namespace: int = 0, *, private: bool = False) -> bytes:
     """What mount_setattr(2) is to set."""
-    return struct.pack("QQQQ", attributes, 0, 0, user_namespace)
+    return struct.pack("QQQQ", attributes, 0, MS_PRIVATE if private else 0, user_namespace)
 
 
 def move_mount(fd: int, target: str) -> None:

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -63,6 +64,8 @@ struct burial { /* the strings behind it: for each its place and the one that it
 struct tree {
     uint32_t number; /* of the register */
     uint32_t attributes;
+    uint64_t device; /* by which it is known, or 0 */
+    uint64_t inode;
 };
 
 struct template {
@@ -171,16 +174,29 @@ static int make_place(struct making *making, const struct request *request, cons
     return 0;
 }
 
-static int copy_tree(const char *path, int recursive, uint64_t attributes, int user_namespace) {
+static int copy_tree(int at, const char *path, int recursive, uint64_t attributes, uint64_t propagation, int user_namespace) {
     int flags = recursive ? AT_RECURSIVE : 0;
-    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
-    uint64_t what[4] = {attributes, 0, 0, (uint64_t)user_namespace};
+    int fd = (int)syscall(SYS_open_tree, at, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags | (*path ? 0 : AT_EMPTY_PATH));
+    uint64_t what[4] = {attributes, 0, propagation, (uint64_t)user_namespace};
     if (fd >= 0 && syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, what, sizeof what) < 0) {
         int error = errno;
         close(fd);
         errno = error;
         return -1;
     }
+    return fd;
+}
+
+/* A copy of a directory that is what it was when the server looked at it; nothing mounted there later comes to it. */
+static int copy_known(const char *path, const struct tree *tree) {
+    int directory = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = -1;
+    if (directory < 0)
+        return -1;
+    if (aviato_is(directory, tree->device, tree->inode) == 0)
+        fd = copy_tree(directory, "", 1, tree->attributes, MS_PRIVATE, 0);
+    int error = errno;
+    close(directory);
+    errno = error;
     return fd;
 }
 
@@ -295,7 +311,7 @@ static int map_ids(struct making *making, const struct request *request, long pi
         int namespace = keep(making, open(path, O_RDONLY | O_CLOEXEC));
         if (namespace < 0)
             return failed(making, "open", "ns/user");
-        if ((tree = keep(making, copy_tree(lower, 0, MOUNT_ATTR_IDMAP, namespace))) < 0)
+        if ((tree = keep(making, copy_tree(AT_FDCWD, lower, 0, MOUNT_ATTR_IDMAP, 0, namespace))) < 0)
             return failed(making, "map the ids of", lower);
     }
     return send_text(sync, "m", tree) < 0 ? failed(making, "send", "the maps") : 0;
@@ -363,7 +379,7 @@ static long make_sandbox(struct template *template, struct making *making, const
     }
     const struct tree *tree = (const struct tree *)(request + 1);
     for (uint32_t i = 0; i < request->trees; i++, tree++, text = after(text, end)) {
-        int fd = keep(making, copy_tree(text, 1, tree->attributes, 0));
+        int fd = keep(making, tree->inode ? copy_known(text, tree) : copy_tree(AT_FDCWD, text, 1, tree->attributes, 0, 0));
         if (fd < 0 || tree->number >= REGISTERS)
             return failed(making, "open_tree", text);
         registers[tree->number] = fd;

@@ -258,10 +258,10 @@ class Template:
             # Nobody is let into a group that lies outside of what his namespace shows.
             namespaces &= ~syscalls.CLONE_NEWCGROUP
         trees: list[tuple[int, str, int]] = []
-        for number, name, path, attributes in request["trees"]:
-            tree = syscalls.open_tree(path)
+        for number, name, path, attributes, known in request["trees"]:
+            tree = _copy_known(path, *known) if known[1] else syscalls.open_tree(path)
             kept.append(tree)
-            syscalls.mount_setattr(tree, attributes)
+            syscalls.mount_setattr(tree, attributes, private=bool(known[1]))
             trees.append((number, name, tree))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
@@ -349,6 +349,18 @@ class Template:
         finally:
             os.close(namespace)
             os.close(tree)
+
+
+def _copy_known(path: str, device: int, inode: int) -> int:
+    """A copy of the mount of a directory that is what it was when the server looked at it."""
+    directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(directory)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return syscalls.open_tree("", directory=directory)
+    finally:
+        os.close(directory)
 
 
 def _leave_groups() -> None:
