@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import AviatoError, FunctionSerializationError, SandboxExecutionError
 from aviato.functions import reading
 from aviato.functions.options import shown
+from aviato.grading.remedies import with_remedy
 from aviato.options import Serialization
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Outcome:
 
     def _raised(self, head: dict[str, Any], what: str) -> AviatoError:
         kind, message, trace = _line(head.get("type")), _text(head.get("message")), _text(head.get("traceback"))
-        said = f"{self._name} {what} {kind}: {message}" if message else f"{self._name} {what} {kind}"
+        said = with_remedy(f"{self._name} {what} {kind}: {message}" if message else f"{self._name} {what} {kind}")
         return self._failed(f"{said}\n\n{trace.rstrip()}" if trace else said, head, "exception")
 
     def _failed(self, message: str, head: dict[str, Any], reason: str) -> AviatoError:

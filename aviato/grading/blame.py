@@ -13,6 +13,7 @@ from aviato.grading.changes import prepare
 from aviato.grading.inside import program
 from aviato.grading.judging import run_command
 from aviato.grading.places import new_sandboxes
+from aviato.grading.remedies import with_remedy
 from aviato.text import shown
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ async def check_grader(
 
 def _failed(sandbox_id: str, why: str, judgement: Judgement) -> SandboxExecutionError:
     return SandboxExecutionError(
-        f"the grader cannot run, so there is no verdict: {shown(why)}",
+        with_remedy(f"the grader cannot run, so there is no verdict: {shown(why)}"),
         sandbox_id=sandbox_id,
         started=True,
         exec_result=judgement.graded.exec_result,

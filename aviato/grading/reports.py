@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aviato.grading.remedies import with_remedy
 from aviato.results import CaseStatus, GradeCase
 from aviato.text import shown
 
@@ -109,7 +110,7 @@ def _ended(name: str, status: Any, seconds: Any, message: Any, ok: Any, phase: A
         name=name,
         passed=good,
         status=known,
-        message=shown(str(message)),
+        message=with_remedy(shown(str(message))),
         duration_seconds=float(seconds) if type(seconds) is float else 0.0,
     )
     return Told(case, ok is True and known in _OK, phase != "collect")
@@ -126,6 +127,6 @@ def _left(name: str, record: dict[str, Any], result: ProcessResult) -> GradeCase
         status = CaseStatus.TIMED_OUT
     elif result.oom_killed or reason == "out_of_memory":
         status = CaseStatus.OUT_OF_MEMORY
-    message = shown(str(record.get("message", "")) or "its process ended")
+    message = with_remedy(shown(str(record.get("message", "")) or "its process ended"))
     seconds = float(record.get("duration_seconds", 0.0))
     return GradeCase(name=name, passed=False, status=status, message=message, duration_seconds=seconds)

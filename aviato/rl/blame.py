@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import SandboxCommandTimeoutError
 from aviato.grading import driver, programs
 from aviato.grading.programs import Program
+from aviato.grading.remedies import with_remedy
 from aviato.languages import RECIPES, TRIAL
 from aviato.one_command import run_only
 from aviato.rl.grading import NOT_STARTED, grader_failed
@@ -111,7 +112,7 @@ class Blame:
         if found[0]["passed"] or not str(found[0]["message"]).startswith(LOADING):
             self._know("tests", key)
             return None
-        return f"the tests cannot be loaded, whatever the code is: {found[0]['message']}; see packages= of Task"
+        return with_remedy(f"the tests cannot be loaded, whatever the code is: {found[0]['message']}")
 
     def _know(self, kind: str, what: str) -> None:
         if len(_works) >= MOST_KNOWN:

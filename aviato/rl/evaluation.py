@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
@@ -155,7 +157,7 @@ class _Run:
         self._slots = asyncio.Semaphore(max_concurrency)
         self._progress = Progress("evaluate", total, progress)
         self._config = config
-        self._blame = Blame(self._fresh, f"{config.connection} {(config.create or {}).get('image')}")
+        self._kinds: dict[str | None, _Kind] = {}
 
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
@@ -200,26 +202,44 @@ class _Run:
             return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
 
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
-        limit = task.timeout_seconds or self._timeout_seconds
+        limit, kind = task.timeout_seconds or self._timeout_seconds, self._kind_of(task)
         if task.kind == "test" and task.grading == "separate":
-            graders = graders_of(self._session, self._config)
-            return await self._blame.settled(task, await grade_separate(graders, self._fresh, task, limit, attempts), attempts)
-        if task.kind == "program":
-            found = await grade_programs(self._fresh, task, limit, attempts)
+            graders = graders_of(self._session, kind.config)
+            found = await grade_separate(graders, kind.fresh, task, limit, attempts)
+        elif task.kind == "program":
+            found = await grade_programs(kind.fresh, task, limit, attempts)
         else:
             grade = {"command": grade_command, "call": grade_calls, "test": grade_in_process}[task.kind]
-            async with self._fresh(task.files) as state:
+            async with kind.fresh(task.files) as state:
                 found = await grade(state, task, limit, attempts)
-        return await self._blame.settled(task, found, attempts)
+        return await kind.blame.settled(task, found, attempts)
+
+    def _kind_of(self, task: Task) -> _Kind:
+        packages = None if task.packages is None else os.fspath(task.packages)
+        if packages not in self._kinds:
+            own = {} if packages is None else {"packages": packages}
+            config = replace(self._config, create={**(self._config.create or {}), **own})
+            self._kinds[packages] = _Kind(self._session, config)
+        return self._kinds[packages]
+
+
+class _Kind:
+    """Sandboxes of one kind: those of the call, or with other packages."""
+
+    def __init__(self, session: Session, config: SandboxConfig) -> None:
+        self._session = session
+        self.config = config
+        create = config.create or {}
+        self.blame = Blame(self.fresh, f"{config.connection} {create.get('image')} {create.get('packages')}")
 
     @asynccontextmanager
-    async def _fresh(self, files: Mapping[str, bytes] | None = None) -> AsyncIterator[SandboxState]:
+    async def fresh(self, files: Mapping[str, bytes] | None = None) -> AsyncIterator[SandboxState]:
         """A sandbox for one command, which starts it where there are no files."""
         if files:
-            sandbox = self._session._sandbox(self._config)
+            sandbox = self._session._sandbox(self.config)
             state = sandbox._state
         else:
-            state = self._session._state(self._config, start=False)
+            state = self._session._state(self.config, start=False)
         try:
             for path, content in (files or {}).items():
                 await sandbox.write_file(path, content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError, SandboxExecutionError
+from aviato.grading.remedies import with_remedy
 from aviato.one_command import run_only
 from aviato.results import CaseStatus
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
@@ -77,7 +78,7 @@ def unusable_command(command: Sequence[str]) -> Outcome | None:
 def case_of(name: str, reason: str, message: str = "", **rest: object) -> CaseOutcome:
     """The outcome of a case by its reason."""
     status = STATUSES.get(reason, CaseStatus.FAILED)
-    passed, message = reason == "passed", shown(message)
+    passed, message = reason == "passed", with_remedy(shown(message))
     return CaseOutcome(name=name, passed=passed, reason=reason, message=message, status=status, **rest)  # type: ignore[arg-type]
 
 

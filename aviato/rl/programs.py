@@ -215,7 +215,7 @@ def _ended_badly(ran: Ran) -> tuple[str, str]:
 
 def _but(one: CaseOutcome, reason: str, message: str) -> CaseOutcome:
     other = case_of(one.name, reason, message)
-    return replace(one, passed=False, reason=reason, message=message, status=other.status)
+    return replace(one, passed=False, reason=reason, message=other.message, status=other.status)
 
 
 def _as_program(plan: Plan, ran: list[Ran], cases: tuple[CaseOutcome, ...], result: ProcessResult) -> ProcessResult:

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
@@ -15,6 +15,9 @@ from aviato.languages import ALIASES, RECIPES
 from aviato.rl import judges
 from aviato.rl.judges import Checker, Judge, check_judge
 from aviato.rl.test_source import TestSource, look
+
+if TYPE_CHECKING:
+    import os
 
 LARGEST_EXPECTED_BYTES = 64 << 20
 """Of what one program is expected to print."""
@@ -171,6 +174,8 @@ class Task:
         code_names: for `"separate"`: what the tests use and the code defines. It need not be stated where that is one name.
         fresh_grader: for `"separate"`: the tests have a grader's sandbox that no other tests have seen or will see. For tests
             that are not trusted with the verdicts of other tasks, such as those that a model wrote.
+        packages: Python packages that code, tests and command can import, as `packages=` of `Sandbox`; None is those of
+            `evaluate(packages=)`.
     """
 
     code: str | None = None
@@ -187,6 +192,7 @@ class Task:
     grading: str = "in_process"
     code_names: Sequence[str] = ()
     fresh_grader: bool = False
+    packages: str | os.PathLike[str] | None = None
     looks: tuple[TestSource, ...] = field(init=False, repr=False, compare=False, default=())
     """What each test case can check."""
 
@@ -200,6 +206,7 @@ class Task:
         object.__setattr__(self, "tests", cases)
         self._check_kind()
         self._check_language()
+        object.__setattr__(self, "packages", checks.packages(self.packages))
         object.__setattr__(self, "code_names", checks.texts("code_names", self.code_names))
         self._check_tests()
         for name in ("timeout_seconds", "case_timeout_seconds"):
