@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,8 @@ def test_what_is_no_python_is_refused_with_its_line(source: str, tmp_path: Path)
     told = look(source)
     assert told.kind == "nothing"
     assert NO_PYTHON[source] in told.why_nothing
+    if "\0" in source and sys.version_info < (3, 11, 4):
+        return  # An older Python takes a NUL in a file for its end.
     assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["failed", "failed"]
 
 
