@@ -70,7 +70,7 @@ class Host:
                 self.children[1].ask(call)
 
     def run(self) -> None:
-        """Until nothing more can be asked."""
+        """Until nothing more can be asked; then it ends, without what an interpreter does at its end."""
         reading = True
         while reading:
             by_fd = {child.answers: child for child in self.children.values()}
@@ -88,6 +88,7 @@ class Host:
                 reading = self.hear()
         for child in self.children.values():
             child.end()
+        os._exit(0)
 
     def hear(self) -> bool:
         """Read once; False at the end."""
