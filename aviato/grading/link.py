@@ -6,7 +6,7 @@ import asyncio
 import functools
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.bridge.collection import Kept
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
@@ -100,6 +100,16 @@ class _Heard:
             await self._room()
 
 
+class Hearing(Protocol):
+    """Hears a solution."""
+
+    def say(self, kind: bytes, body: bytes = b"") -> None:
+        """Take its output, `a`, or that it is gone, `l`."""
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
+
+
 class Solution:
     """The solution's side: the program that loads it and answers calls, in a sandbox of its own.
 
@@ -109,6 +119,7 @@ class Solution:
         code: the module `solution`, loaded at once; None if the solution is among the files.
         calls: that its first process is asked for at once.
         only: have the sandbox made, and ended, with this command.
+        timeout_seconds: of all of it; None for none.
     """
 
     def __init__(
@@ -119,15 +130,16 @@ class Solution:
         *,
         calls: Sequence[bytes] = (),
         only: bool = False,
+        timeout_seconds: float | None = None,
     ) -> None:
         from aviato.core.execution import Execution
 
         self.calls = Feed()
-        self._link: Link | None = None
+        self._link: Hearing | None = None
         self._is_linked = asyncio.Event()
         self._early: list[tuple[bytes, bytes]] = []
         """What it has said before it was linked."""
-        self.request = _request()
+        self.request = _request(timeout_seconds)
         self._stderr = Kept(STDERR_BYTES)
         self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
         literal = ascii({"directory": directory, "code": code, "calls": list(calls)}).encode()
@@ -152,7 +164,7 @@ class Solution:
         """What its command tells, without what has crossed."""
         return process_result(tuple(self.request["command"]), ended, Kept(1), self._stderr)
 
-    def linked_by(self, link: Link) -> None:
+    def linked_by(self, link: Hearing) -> None:
         """From now on it is heard there."""
         self._link = link
         for kind, data in self._early:
@@ -172,7 +184,7 @@ class Solution:
     async def _room(self) -> None:
         await self._is_linked.wait()
         if self._link is not None:
-            await self._link.grader.feed.room()
+            await self._link.room()
 
 
 class Link:
@@ -195,6 +207,10 @@ class Link:
         """Tell the grader something about this task."""
         if not self.left.done():
             self.grader.feed.put(b"%d %b %d\n%b" % (self._number, kind, len(body), body))
+
+    async def room(self) -> None:
+        """Wait until most of what was said has been passed on."""
+        await self.grader.feed.room()
 
     def heard(self, kind: bytes, body: bytes) -> None:
         """Take what it says."""
@@ -393,7 +409,7 @@ def _broker() -> tuple[bytes, bytes]:
     return driver.compiled("\n".join([program("late", "module", "cases"), *lines, program("broker").partition("\n")[2]]))
 
 
-def _request() -> dict[str, Any]:
+def _request(timeout_seconds: float | None = None) -> dict[str, Any]:
     request, _ = exec_request(
         ["python3", "-I", "-S", "-c", driver.LOADER],
         default_timeout_seconds=float("inf"),
@@ -401,7 +417,7 @@ def _request() -> dict[str, Any]:
         env=None,
         user=None,
         stdin=True,
-        timeout_seconds=None,
+        timeout_seconds=timeout_seconds,
         detach=False,
     )
     return request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aviato.grading.inside.crossing import call_of
 from aviato.grading.inside.packing import pack
@@ -22,7 +22,7 @@ _BUILT_IN = frozenset(
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set)
 
 
-class _NotKnown(Exception):
+class NotKnown(Exception):
     """What is called depends on more than the text of this expression."""
 
 
@@ -41,7 +41,7 @@ def calls_ahead(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
     for source in sources:
         try:
             calls = tuple(call for statement in ast.parse(source).body for call in _of_statement(statement, names))
-        except (_NotKnown, SyntaxError, ValueError, TypeError, RecursionError, OverflowError):
+        except (NotKnown, SyntaxError, ValueError, TypeError, RecursionError, OverflowError):
             break
         left -= sum(map(len, calls))
         if not calls or left < 0:
@@ -54,7 +54,7 @@ def _of_statement(node: ast.stmt, names: tuple[str, ...]) -> Iterator[bytes]:
     if isinstance(node, ast.ImportFrom) and node.module == "solution" and not any(alias.asname for alias in node.names):
         return
     if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
-        raise _NotKnown
+        raise NotKnown
     yield from _of(node.test, names)
 
 
@@ -78,25 +78,45 @@ def _of(node: ast.expr, names: tuple[str, ...]) -> Iterator[bytes]:
 
 
 def _of_call(node: ast.Call, name: str, names: tuple[str, ...]) -> Iterator[bytes]:
-    if name in names and not name[:1].isupper():
-        args = tuple(_data(value) for value in node.args)
-        if any(keyword.arg is None for keyword in node.keywords):
-            raise _NotKnown
-        kwargs = {str(keyword.arg): _data(keyword.value) for keyword in node.keywords}
-        yield call_of(MODULE, name, pack({"args": args, "kwargs": kwargs}, _refused))
+    if is_call(node, names):
+        yield call_in(node)
     elif name in _BUILT_IN and name not in names and not node.keywords:
         for value in node.args:
             yield from _of(value, names)
     else:
-        raise _NotKnown
+        raise NotKnown
+
+
+def is_call(node: ast.AST, names: tuple[str, ...]) -> TypeGuard[ast.Call]:
+    """Whether it calls a function of the code; what has a capital letter may be a class, whose objects are no data."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in names
+        and not node.func.id[:1].isupper()
+    )
+
+
+def call_in(node: ast.Call) -> bytes:
+    """The call, as what stands for the code would send it.
+
+    Raises:
+        NotKnown, ValueError, TypeError: its arguments are no data, or not told by its text.
+    """
+    assert isinstance(node.func, ast.Name)
+    args = tuple(_data(value) for value in node.args)
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise NotKnown
+    kwargs = {str(keyword.arg): _data(keyword.value) for keyword in node.keywords}
+    return call_of(MODULE, node.func.id, pack({"args": args, "kwargs": kwargs}, _refused))
 
 
 def _data(node: ast.expr) -> Any:
     """The value of a literal; of sets the order is another in each process."""
     if any(isinstance(each, ast.Set) for each in ast.walk(node)):
-        raise _NotKnown
+        raise NotKnown
     return ast.literal_eval(node)
 
 
 def _refused(value: Any) -> Any:
-    raise _NotKnown
+    raise NotKnown

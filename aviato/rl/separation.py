@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import symtable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourceExhaustedError
@@ -19,17 +20,19 @@ from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
+from aviato.rl.plain import GONE, Answers, TooLarge, compared, plain_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
     from aviato.rl.graders import Graders, Place
     from aviato.rl.grading import Fresh
     from aviato.rl.outcome import Outcome
+    from aviato.rl.plain import Statement
     from aviato.rl.task import Task
     from aviato.sandbox_state import SandboxState
     from aviato.wire.execution import ExecExit
@@ -42,7 +45,18 @@ _BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
 
 
 async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
-    """The tests run in a grader's sandbox and the code in one of its own; arguments and values cross as data."""
+    """The code runs in a sandbox of its own; arguments and values cross as data.
+
+    The tests run in a grader's sandbox. Cases that only compare what calls return need none, see `plain`.
+    """
+    sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
+    cases = None if _has_limits(task) else plain_cases(sources, tuple(code_names(task)))
+    if cases is not None:
+        try:
+            async with fresh(task.files or None) as state:
+                return await _compared(state, task, cases, timeout_seconds, attempts)
+        except TooLarge:
+            pass
     async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:
         found = await _graded(place, state, task, timeout_seconds, attempts)
     for case in found.cases:
@@ -53,27 +67,39 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
     return found
 
 
-async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
-    loop = asyncio.get_running_loop()
-    ahead = calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
-    calls = [call for each in ahead for call in each]
-    solution = Solution(state.handle(), ".", encode(task.code or ""), calls=calls, only=True)
-    state.used = True
-    running = loop.create_task(solution.run(), name=f"solution {state.sandbox_id}")
-    link: Link | None = None
-    try:
-        await _begun(place, solution, running)
-        link = place.begin(
-            _told(task, timeout_seconds, ahead, own=not place.is_shared), solution, b"".join(task.files.values())
-        )
-        both: set[asyncio.Future[Any]] = {link.verdicts, running}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+def _has_limits(task: Task) -> bool:
+    """Whether a case has a clock, which is not to be kept here, as far away as this is."""
+    return task.case_timeout_seconds is not None or any(case.timeout_seconds is not None for case in task.cases)
+
+
+async def _compared(
+    state: SandboxState, task: Task, cases: tuple[tuple[Statement, ...], ...], timeout_seconds: float, attempts: int
+) -> Outcome:
+    calls = [call for case in cases for statement in case for call in statement.calls]
+    code = encode(task.code or "")
+    solution = Solution(state.handle(), ".", code, calls=calls, only=True, timeout_seconds=timeout_seconds)
+    answers = Answers(solution)
+    async with _running(state, solution) as running:
+        done = tuple(await compared(answers, cases, task.case_names))
+        solution.calls.end()
+        await asyncio.wait({running}, timeout=END_SECONDS)
         if running.done() and (error := running.exception()) is not None:
             _raise_if_infrastructure(error)
-        records = await link.verdicts
         result = await _result(state, solution, running)
-        # By then it is known as a rule, so that the caller's next task has no grader that this one has changed.
-        await asyncio.wait({link.left}, timeout=END_SECONDS)
+    if result is not None and result.timed_out:
+        begun = next((at for at, case in enumerate(done) if not case.passed and case.message == GONE), len(done))
+        return too_late(done[:begun], task.case_names, result, timeout_seconds, "separate", attempts)
+    verdict, message = verdict_of(done, result)
+    return outcome(verdict, message, done, result, "separate", attempts)
+
+
+@asynccontextmanager
+async def _running(state: SandboxState, solution: Solution) -> AsyncIterator[asyncio.Task[ExecExit]]:
+    """The solution's side, which ends with the context."""
+    state.used = True
+    running = asyncio.get_running_loop().create_task(solution.run(), name=f"solution {state.sandbox_id}")
+    try:
+        yield running
     except AviatoError as error:
         count(state, class_of(error, state), error, None)
         raise
@@ -81,11 +107,32 @@ async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds
         count(state, "cancelled", None, None)
         raise
     finally:
-        place.moved_at = loop.time()
-        if link is not None and not link.verdicts.done():
-            link.say(b"x")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
+    ahead = calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
+    calls = [call for each in ahead for call in each]
+    solution = Solution(state.handle(), ".", encode(task.code or ""), calls=calls, only=True)
+    link: Link | None = None
+    async with _running(state, solution) as running:
+        try:
+            await _begun(place, solution, running)
+            told = _told(task, timeout_seconds, ahead, own=not place.is_shared)
+            link = place.begin(told, solution, b"".join(task.files.values()))
+            both: set[asyncio.Future[Any]] = {link.verdicts, running}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if running.done() and (error := running.exception()) is not None:
+                _raise_if_infrastructure(error)
+            records = await link.verdicts
+        finally:
+            place.moved_at = asyncio.get_running_loop().time()
+            if link is not None and not link.verdicts.done():
+                link.say(b"x")
+        result = await _result(state, solution, running)
+        # By then it is known as a rule, so that the caller's next task has no grader that this one has changed.
+        await asyncio.wait({link.left}, timeout=END_SECONDS)
     return _outcome(task, records, result, timeout_seconds, attempts)
 
 

@@ -16,11 +16,15 @@ import aviato
 from aviato.grading import link
 from aviato.rl import Outcome, Task, Verdict, evaluate
 from aviato.rl.calls_ahead import calls_ahead
+from aviato.rl.plain import plain_cases
 from tests.rl.machine import supervisors
 
 RIGHT = "def double(n):\n    return 2 * n\n"
 WRONG = "def double(n):\n    return n * n\n"
 TESTS = ("assert double(2) == 4", "assert double(3) == 6")
+"""Such are compared without a grader's sandbox."""
+GRADED = ("n = 2\nassert double(n) == 4", "n = 3\nassert double(n) == 6")
+BOTH = pytest.mark.parametrize("tests", [TESTS, GRADED], ids=["compared here", "in a grader"])
 WHO = """import os
 print('grader', os.getppid(), os.stat(os.path.join(os.sep, 'proc', 'self', 'ns', 'pid')).st_ino)
 assert double(2) == 4
@@ -138,13 +142,14 @@ def test_files_of_a_task_are_on_both_sides(session: aviato.Session) -> None:
 SLOW = f"import time; time.sleep(1)\n{RIGHT}"
 
 
-@pytest.mark.parametrize("which", ["grader", "solution"])
+@pytest.mark.parametrize("which", ["grader", "solution", "solution alone"])
 def test_a_lost_sandbox_is_made_again(which: str, server: Any, session: aviato.Session) -> None:
     before = supervisors(server.pid)
     run(session, separate(WHO))
     until(lambda: len(supervisors(server.pid) - before) == 1)
     grader = supervisors(server.pid) - before
-    evaluation = evaluate([separate(code=SLOW)], session=session, timeout_seconds=30)
+    tests = TESTS if which == "solution alone" else GRADED
+    evaluation = evaluate([separate(*tests, code=SLOW)], session=session, timeout_seconds=30)
     until(lambda: supervisors(server.pid) - before - grader)
     time.sleep(0.2)
     lost = grader if which == "grader" else supervisors(server.pid) - before - grader
@@ -154,22 +159,24 @@ def test_a_lost_sandbox_is_made_again(which: str, server: Any, session: aviato.S
     assert (outcome.verdict, outcome.attempts) == (Verdict.PASSED, 2), outcome.message
 
 
+@BOTH
 @pytest.mark.parametrize("how", ["os._exit(0)", "os.kill(-1, 9)", "os.kill(os.getppid(), 9)", "os.write(1, b'x' * 100)"])
-def test_a_solution_that_ends_itself_has_failed(how: str, session: aviato.Session) -> None:
+def test_a_solution_that_ends_itself_has_failed(how: str, tests: tuple[str, ...], session: aviato.Session) -> None:
     code = f"import os\ndef double(n):\n    if n == 3:\n        {how}\n    return 2 * n\n"
-    (outcome,) = run(session, separate(code=code))
+    (outcome,) = run(session, separate(*tests, code=code))
     expected = (Verdict.PASSED if "write" in how else Verdict.FAILED, 1)
     assert (outcome.verdict, outcome.attempts) == expected, outcome
 
 
-def test_who_breaks_the_rules_is_not_listened_to(session: aviato.Session) -> None:
+@BOTH
+def test_who_breaks_the_rules_is_not_listened_to(tests: tuple[str, ...], session: aviato.Session) -> None:
     """The process above that of the code writes what the grader reads; here its output is the code's to write."""
     code = (
         "import os\ndef double(n):\n    fd = os.open('/proc/%d/fd/1' % os.getppid(), os.O_WRONLY)\n"
         "    os.write(fd, {!r})\n    return 2 * n\n"
     )
     lines = [b"1 9999999999\n", b"x" * 64, b"7 3\nabc" * 1000, b'1 13\n{"value": "4"}' * 3]
-    outcomes = run(session, *[separate(code=code.format(line)) for line in lines], separate())
+    outcomes = run(session, *[separate(*tests, code=code.format(line)) for line in lines], separate(*tests))
     assert [outcome.verdict for outcome in outcomes] == [*[Verdict.FAILED] * 4, Verdict.PASSED]
     assert {outcome.attempts for outcome in outcomes} == {1}
 
@@ -199,8 +206,9 @@ def test_what_cannot_cross_is_no_verdict(test: str, session: aviato.Session) -> 
     "raised",
     ["AssertionError('NotSeparable: x')", "type('NotSeparable', (BaseException,), {})('x')", "Exception('NotSeparable')"],
 )
-def test_the_code_cannot_say_that(raised: str, session: aviato.Session) -> None:
-    (outcome,) = run(session, separate(code=f"def double(n):\n    raise {raised}\n"))
+@BOTH
+def test_the_code_cannot_say_that(raised: str, tests: tuple[str, ...], session: aviato.Session) -> None:
+    (outcome,) = run(session, separate(*tests, code=f"def double(n):\n    raise {raised}\n"))
     assert (outcome.verdict, outcome.attempts) == (Verdict.FAILED, 1)
     assert {case.reason for case in outcome.cases} <= {"assertion", "exception"}
 
@@ -225,11 +233,12 @@ def test_names_that_tests_import_from_the_solution(session: aviato.Session) -> N
 # -- many
 
 
-def test_many_at_once(server: Any, session: aviato.Session) -> None:
+@pytest.mark.parametrize("before", ["", "n = 1\n"], ids=["compared here", "in a grader"])
+def test_many_at_once(before: str, session: aviato.Session) -> None:
     """After a case that failed the others have a new process of the code each."""
     counts = "made = []\ndef double(n):\n    made.append(n)\n    return 2 * n if len(made) < 3 else 0\n"
     codes = [RIGHT, WRONG, counts, "def double(n):\n    import os; os._exit(0)", "def double(n): return"] * 40
-    tests = ["assert double(2) == 4", "assert double(3) == 6", "assert double(4) == 8", "assert double(5) == 10"]
+    tests = [f"{before}assert double({n}) == {2 * n}" for n in (2, 3, 4, 5)]
     outcomes = run(session, *[separate(*tests, code=code) for code in codes])
     passed = [[case.passed for case in outcome.cases] for outcome in outcomes]
     expected = [[True] * 4, [True, False, False, False], [True, True, False, True], [False] * 4, [False] * 4]
@@ -240,22 +249,22 @@ def test_many_at_once(server: Any, session: aviato.Session) -> None:
 def test_the_end_of_a_session_leaves_nothing(server: Any) -> None:
     before = supervisors(server.pid)
     with aviato.Session(aviato.SandboxDefaults(base_url=server.url), max_concurrency=1) as session:
-        assert [outcome.passed for outcome in run(session, *[separate()] * 4)] == [True] * 4
+        assert [outcome.passed for outcome in run(session, *[separate(), separate(*GRADED)] * 2)] == [True] * 4
         endless = evaluate([separate("while True: double(2)\nassert double(2)")] * 2, session=session)
         until(lambda: len(supervisors(server.pid) - before) >= 2)
         endless.cancel()
     until(lambda: not supervisors(server.pid) - before)
-    assert [outcome.passed for outcome in evaluate([separate()], base_url=server.url).result(50)] == [True]
+    assert [outcome.passed for outcome in evaluate([separate(*GRADED)], base_url=server.url).result(50)] == [True]
     until(lambda: not supervisors(server.pid) - before)
 
 
 def test_an_idle_grader_ends(server: Any, session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aviato.rl.graders.IDLE_SECONDS", 0.2)
     before = supervisors(server.pid)
-    run(session, separate())
+    run(session, separate(*GRADED))
     until(lambda: not supervisors(server.pid) - before)
     until(lambda: session.sandbox_count == 0)
-    assert run(session, separate())[0].passed
+    assert run(session, separate(*GRADED))[0].passed
 
 
 # -- what is sent
@@ -293,6 +302,51 @@ def test_calls_that_the_text_tells() -> None:
     known = "assert f(2) == 4"
     assert len(calls_ahead((known, UNKNOWN[0], known), ("f",))) == 1
     assert calls_ahead(("assert len(2) == 4",), ("len",)) != () == calls_ahead(("assert len('xx') == 2",), ("f",))
+
+
+@pytest.mark.parametrize(
+    "code", [RIGHT, WRONG, "def double(n):\n    raise KeyError('a\\nb')", "double = 2", "def double(n): return [n] * 9000"]
+)
+def test_what_is_compared_here_has_the_graders_verdict(code: str, session: aviato.Session) -> None:
+    tests = [
+        "assert double(2) == 4, 'why'",
+        "assert not double(0)\nassert abs(double(1.5) - 3) < 1e-9",
+        "assert double('a') == 'aa'",
+    ]
+    tests += ["assert len(double([1])) == 2\nassert 2 != double(7)", "assert double(4) is None", "assert double(2) in (4, 5)"]
+    here, there = run(session, separate(*tests, code=code), separate(*[f"pass\n{test}" for test in tests], code=code))
+    assert plain_cases(tuple(tests), ("double",)) is not None and plain_cases(("pass\nassert double(2)",), ("double",)) is None
+    assert (here.verdict, here.message, here.grading_mode) == (there.verdict, there.message, "separate")
+    for one, other in zip(here.cases, there.cases, strict=True):
+        assert (one.reason, one.message, one.status) == (other.reason, other.message, other.status)
+        assert one.traceback.splitlines()[-1:] == other.traceback.splitlines()[-1:]
+
+
+ELSEWHERE = [
+    "assert double(2) * 10**9 == 4",
+    "assert double(double(2)) == 8",
+    "assert str(double(2)) == '4'",
+    "assert double(2) == 4 and double(3) == 6",
+    "assert double(2) == 4, double(3)",
+    "assert [double(2)] == [4]",
+    "assert double(2).real == 4",
+    "assert f'{double(2)}' == '4'",
+    "double(2)",
+    "assert 1 == 1",
+]
+
+
+@pytest.mark.parametrize("source", ELSEWHERE)
+def test_nothing_else_of_a_test_is_run_here(source: str) -> None:
+    assert plain_cases((source,), ("double",)) is None
+
+
+@BOTH
+def test_an_item_that_runs_out_of_time(tests: tuple[str, ...], session: aviato.Session) -> None:
+    code = "def double(n):\n    while n == 3: pass\n    return 2 * n\n"
+    (outcome,) = evaluate([separate(*tests, tests[0], code=code)], session=session, timeout_seconds=2).result(50)
+    assert (outcome.verdict, outcome.attempts) == (Verdict.TIMED_OUT, 1)
+    assert [case.reason for case in outcome.cases] == ["passed", "timed_out", "not_run"]
 
 
 def test_no_part_of_the_graders_program_takes_a_name_of_another() -> None:

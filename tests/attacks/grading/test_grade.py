@@ -300,7 +300,8 @@ def test_a_lost_grading_sandbox_is_nobodys_fault_inside(server: Any, sandbox: av
 def test_a_lost_half_is_made_again(server: Any, session: aviato.Session) -> None:
     before = supervisors(server.pid)
     code = f"{RIGHT}\nimport time\ntime.sleep(1)\n"
-    evaluation = evaluate([Task(code=code, tests=ASSERTS, grading="separate")], session=session)
+    tests = [*ASSERTS, "n = 2\nassert double(n) == 4"]  # The last is for a grader, the others can be compared without one.
+    evaluation = evaluate([Task(code=code, tests=tests, grading="separate")], session=session)
     deadline = time.monotonic() + 20
     while len(found := sorted(supervisors(server.pid) - before)) < 2:
         assert time.monotonic() < deadline

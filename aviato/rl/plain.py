@@ -1,0 +1,241 @@
+"""Test cases that only compare what calls of the code return: the code's sandbox gives the values, and they are compared here.
+
+Such as `assert f(2) == 4`. As for call cases, no grader's sandbox is needed for them. What is run here of a test is compiled
+from those nodes of its syntax tree that are listed below, and sees data of exact built-in types, as much of it as
+`LARGEST_ANSWER_BYTES`.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import functools
+import json
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aviato.grading.inside.packing import unpack
+from aviato.grading.inside.standin import SolutionError, error_of, shown, unknown
+from aviato.rl.calls_ahead import NotKnown, call_in, is_call
+from aviato.rl.grading import case_of
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from aviato.grading.link import Solution
+    from aviato.rl.outcome import CaseOutcome
+
+LARGEST_ANSWER_BYTES = 16 << 10
+MOST_STRAY_ANSWERS = 256
+HEAD_BYTES = 32
+_FUNCTIONS: dict[str, Any] = {"abs": abs, "bool": bool, "len": len, "sorted": sorted, "set": set, "list": list, "tuple": tuple}
+_GIVEN = "_aviato_{}"
+FILE = "<a test case>"
+NOBODY = "the solution's process is gone"
+GONE = f"SolutionError: {NOBODY}"
+"""Message of a case that had no answer, since there was nobody to give it."""
+
+
+class Statement(NamedTuple):
+    """An assertion: its calls, and what asserts something of their values."""
+
+    calls: tuple[bytes, ...]
+    code: CodeType
+
+
+class TooLarge(Exception):
+    """An answer is not compared here."""
+
+
+@functools.lru_cache(maxsize=4096)
+def plain_cases(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[Statement, ...], ...] | None:
+    """The statements of each case; None if one of the cases does anything but such comparisons.
+
+    Args:
+        sources: of the cases.
+        names: of the code.
+    """
+    try:
+        return tuple(_case(source, names) for source in sources)
+    except (NotKnown, SyntaxError, ValueError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _case(source: str, names: tuple[str, ...]) -> tuple[Statement, ...]:
+    found = []
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
+            raise NotKnown
+        calls = _Calls(names)
+        node.test = calls.visit(node.test)
+        module = ast.fix_missing_locations(ast.Module([node], []))
+        found.append(Statement(tuple(calls.found), compile(module, FILE, "exec", dont_inherit=True)))
+    if not any(statement.calls for statement in found):
+        raise NotKnown
+    return tuple(found)
+
+
+class _Calls(ast.NodeTransformer):
+    """Puts names of given values in the place of calls, in the order of evaluation."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.found: list[bytes] = []
+        self._names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Compare) and len(node.comparators) == 1:
+            node.left, node.comparators = self.visit(node.left), [self.visit(node.comparators[0])]
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
+            node.operand = self.visit(node.operand)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and _is_number(node.right):
+            node.left = self.visit(node.left)
+        elif is_call(node, self._names):
+            given = ast.Call(ast.Name(_GIVEN.format(len(self.found)), ast.Load()), [], [])
+            self.found.append(call_in(node))
+            return ast.copy_location(given, node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self._names:
+            if node.func.id not in _FUNCTIONS or len(node.args) != 1 or node.keywords:
+                raise NotKnown
+            node.args = [self.visit(node.args[0])]
+        elif isinstance(node, ast.expr):
+            ast.literal_eval(node)
+        else:
+            raise NotKnown
+        return node
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+class Answers:
+    """What a solution says, whoever it is that says it: cut by lengths, and given out in order.
+
+    Args:
+        solution: who is asked; its first process has the calls of all cases already.
+    """
+
+    def __init__(self, solution: Solution) -> None:
+        self._solution = solution
+        self._number = 1
+        self._found: list[bytes] = []
+        self._data = b""
+        self._stray = 0
+        self._over = False
+        self._too_large = False
+        self._changed = asyncio.Event()
+        solution.linked_by(self)
+
+    def say(self, kind: bytes, body: bytes = b"") -> None:
+        """Hear something, or that nothing more comes."""
+        self._changed.set()
+        if kind == b"l":
+            self._over = True
+        else:
+            self._data += body
+        while not self._over and (end := self._data.find(b"\n", 0, HEAD_BYTES)) >= 0:
+            words = self._data[:end].split(b" ")
+            if len(words) != 2 or not all(word.isdigit() for word in words):
+                self._over = True
+                return
+            number, size = map(int, words)
+            self._too_large = self._too_large or size > LARGEST_ANSWER_BYTES
+            if self._too_large or len(self._data) < end + 1 + size:
+                return
+            self._take(number, self._data[end + 1 : end + 1 + size])
+            self._data = self._data[end + 1 + size :]
+        self._over = self._over or len(self._data) >= HEAD_BYTES > self._data.find(b"\n") == -1
+
+    def _take(self, number: int, message: bytes) -> None:
+        if number == self._number:
+            self._found.append(message)
+            return
+        self._stray += 1
+        self._over = self._over or self._stray > MOST_STRAY_ANSWERS
+
+    async def room(self) -> None:
+        """There is some: what is too large is not kept."""
+
+    def ask_anew(self, calls: list[bytes]) -> None:
+        """Have another process of the solution, which is asked these."""
+        self._solution.calls.put(b"%d 0\n" % self._number)
+        self._number += 1
+        self._found.clear()
+        for call in calls:
+            self._solution.calls.put(b"%d %d\n%b" % (self._number, len(call), call))
+
+    async def next(self) -> bytes | None:
+        """The next answer; None: none comes any more.
+
+        Raises:
+            TooLarge: it is.
+        """
+        while not (self._found or self._over or self._too_large):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._too_large:
+            raise TooLarge
+        return self._found.pop(0) if self._found else None
+
+
+async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], names: list[str]) -> list[CaseOutcome]:
+    """The outcomes of cases; after one that failed the others have another process of the code.
+
+    Raises:
+        TooLarge: an answer is, so that all of them are to be run elsewhere.
+    """
+    loop = asyncio.get_running_loop()
+    found: list[CaseOutcome] = []
+    for at, (case, name) in enumerate(zip(cases, names, strict=True)):
+        begin = loop.time()
+        error: Exception | None = None
+        for statement in case:
+            given = {_GIVEN.format(number): _value(await answers.next()) for number in range(len(statement.calls))}
+            error = _run(statement.code, given)
+            if error is not None:
+                break
+        found.append(_outcome(name, error, loop.time() - begin))
+        if error is not None:
+            answers.ask_anew([call for later in cases[at + 1 :] for each in later for call in each.calls])
+    return found
+
+
+def _run(code: CodeType, given: dict[str, Any]) -> Exception | None:
+    try:
+        exec(code, {"__builtins__": {**_FUNCTIONS, "AssertionError": AssertionError}, **given})
+    except Exception as error:
+        return error
+    return None
+
+
+def _value(answer: bytes | None) -> Any:
+    """What gives the value of an answer, or raises what came."""
+
+    def give() -> Any:
+        if answer is None:
+            raise SolutionError(NOBODY)
+        try:
+            told = json.loads(answer.decode("ascii"))
+            wrong = told.get("error")
+            value = None if wrong is not None else unpack(told["value"], unknown)
+        except Exception as error:
+            raise SolutionError(f"what came from the solution is no data: {shown(str(error))}") from None
+        if wrong is not None:
+            raise error_of(wrong)
+        return value
+
+    return give
+
+
+def _outcome(name: str, error: Exception | None, seconds: float) -> CaseOutcome:
+    if error is None:
+        return case_of(name, "passed", duration_seconds=seconds)
+    text = shown(str(error).split("\n")[0])
+    kind = type(error).__name__
+    is_assertion = isinstance(error, AssertionError)
+    message = (text or "assertion failed") if is_assertion else f"{kind}: {text}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+    where = f'Traceback (most recent call last):\n  File "{name}", line {lines[0]}, in <module>\n'
+    story = f"{where}{kind}: {text}\n" if text else f"{where}{kind}\n"
+    reason = "assertion" if is_assertion else "exception"
+    return case_of(name, reason, message, traceback=story, duration_seconds=seconds)
