@@ -4,11 +4,15 @@ Beside it the same programs in `bwrap --unshare-all` and as bare subprocesses, a
 interpreter, and in sandboxes that the kernel alone makes; batches in alternation. Two ways are measured: a sandbox of which a
 command is asked and that is stopped then, and `evaluate`, which does all of it in one request. The interpreter is the same on
 all sides.
+
+Code with three tests is graded besides, in each mode: in one process, and `separate` with tests that are compared by `evaluate`
+itself and with tests that need a grader's sandbox.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from contextlib import ExitStack
@@ -34,6 +38,7 @@ SIZES = {
 }
 
 SANDBOX, EVALUATE = "Sandbox: exec, stop", "evaluate(Task(command=…))"
+IN_PROCESS, SEPARATE, GRADER = "evaluate: in_process", "evaluate: separate", "evaluate: separate, a grader"
 SUBPROCESS, BWRAP, KERNEL = "subprocess.run", "bwrap --unshare-all", "kernel alone"
 BATCH = "batch: rate of bwrap's"
 PROGRAM = "print(6 * 7)"
@@ -49,6 +54,7 @@ def measure(run: Run) -> Report:
             python = sandbox.exec(WHERE, check=True).result().stdout.strip()
         command = [python, "-I", "-c", PROGRAM]
         ways = {SANDBOX: one_after_the_other, EVALUATE: evaluated}
+        ways |= {name: functools.partial(graded, name) for name in (IN_PROCESS, SEPARATE, GRADER)}
         uses: dict[str, list[Use]] = {name: [] for name in ways}
         failed: dict[str, int] = dict.fromkeys(ways, 0)
 
@@ -114,6 +120,17 @@ def evaluated(session: aviato.Session, command: list[str], items: int, at_once: 
     return sum(outcome.result is None or outcome.result.stdout != "42\n" for outcome in outcomes)
 
 
+def graded(name: str, session: aviato.Session, command: list[str], items: int, at_once: int) -> int:
+    """Code with tests, by `evaluate`; how many failed."""
+    from aviato.rl import Task, evaluate
+
+    tests = [f"{'n = 1; ' if name == GRADER else ''}assert f({n}) == {2 * n}" for n in range(3)]
+    mode = "in_process" if name == IN_PROCESS else "separate"
+    tasks = [Task(code=f"def f(n): return 2 * n  # {item}", tests=tests, grading=mode) for item in range(items)]
+    outcomes = evaluate(tasks, session=session, max_concurrency=at_once, progress=False).result()
+    return sum(not outcome.passed for outcome in outcomes)
+
+
 def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], failed: dict[str, int], items: int) -> None:
     columns = ("", "p50 items/s", "slowest", "succeeded", f"× {SUBPROCESS}", f"× {BWRAP} (90 %)")
     table, bars, meanwhile = (
@@ -143,7 +160,7 @@ def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], faile
                 report.costs[BATCH] = f"{items / floors[BWRAP].median:.1f} /s"
             assert beside[0] is not None
             report.ratios[f"batch: rate of bare subprocesses', {series.name}"] = beside[0]
-    ways = [name for name in report.ratios if name.startswith(f"{BATCH}, ")]
+    ways = [name for name in (f"{BATCH}, {way}" for way in (SANDBOX, EVALUATE)) if name in report.ratios]
     if ways:
         report.ratios[BATCH] = max((report.ratios[name] for name in ways), key=lambda quotient: quotient.value)
     report.tables += [table, meanwhile]
