@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from aviato.wire.execution import ExecExit
     from aviato.wire.sandboxes import SandboxInfo
 
+NO_GRADER = "grader_failed"
+"""Reason of the error where the program that runs tests has never run."""
 SOCKET_PATH = "/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
@@ -294,7 +296,7 @@ class Grader:
         return SandboxExecutionError(
             message,
             sandbox_id=self._sandbox_id,
-            reason="grader_lost" if known else "grader_failed",
+            reason="grader_lost" if known else NO_GRADER,
             is_infrastructure=True,
             retryable=known,
         )
@@ -423,4 +425,4 @@ def _request(timeout_seconds: float | None = None) -> dict[str, Any]:
     return request
 
 
-__all__ = ["SOCKET_PATH", "Grader", "Link", "Solution", "check_linkable", "linked"]
+__all__ = ["NO_GRADER", "SOCKET_PATH", "Grader", "Link", "Solution", "check_linkable", "linked"]

@@ -12,14 +12,15 @@ import symtable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourceExhaustedError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxResourceExhaustedError
 from aviato.grading import driver
-from aviato.grading.link import Solution
+from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.places import PATIENCE_SECONDS
 from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
+from aviato.rl.outcome import Verdict
 from aviato.rl.plain import GONE, Answers, TooLarge, compared, plain_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
@@ -57,8 +58,13 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
                 return await _compared(state, task, cases, timeout_seconds, attempts)
         except TooLarge:
             pass
-    async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:
-        found = await _graded(place, state, task, timeout_seconds, attempts)
+    try:
+        async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:
+            found = await _graded(place, state, task, timeout_seconds, attempts)
+    except SandboxExecutionError as error:
+        if error.reason != NO_GRADER:
+            raise
+        return grader_failed(str(error), attempts=attempts)  # Another attempt would fail likewise.
     for case in found.cases:
         # Said by the grader's own process, in which no code of the solution is.
         if case.reason == "not_separable":
@@ -90,7 +96,14 @@ async def _compared(
         begun = next((at for at, case in enumerate(done) if not case.passed and case.message == GONE), len(done))
         return too_late(done[:begun], task.case_names, result, timeout_seconds, "separate", attempts)
     verdict, message = verdict_of(done, result)
+    if verdict is Verdict.FAILED and done[0].message == GONE:
+        # It may be that nothing can be run there, whatever the code is: `Blame` looks at what has not begun.
+        done, message = not_run(task.case_names), f"the code's side has ended{'' if result is None else _end(result)}"
     return outcome(verdict, message, done, result, "separate", attempts)
+
+
+def _end(result: ProcessResult) -> str:
+    return f" with returncode {result.returncode}: {result.stderr.strip()[-500:]}".rstrip(": ")
 
 
 @asynccontextmanager

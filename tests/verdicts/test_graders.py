@@ -161,6 +161,7 @@ def test_no_interpreter_in_the_image(make_server: Callable[..., Any], monkeypatc
             Task(code="int main() {}", language="c", expected_output=""),
             Task(command=["python3", "-c", "pass"]),
             Task(code=RIGHT, tests=["assert f(2) == 4"], grading="separate"),
+            Task(code=RIGHT, tests=["n = 2\nassert f(n) == 4"], grading="separate"),
             Task(code="echo ok", language="bash", expected_output="ok"),
             Task(command=["sh", "-c", "exit 3"]),
         ]
@@ -170,9 +171,9 @@ def test_no_interpreter_in_the_image(make_server: Callable[..., Any], monkeypatc
     images = [one for one in found if one.error is not None and isinstance(one.error, aviato.SandboxImageError)]
     if images:
         pytest.skip(f"no directory can be an image here: {images[0].message}")
-    assert [one.reward() for one in found] == [None] * 7 + [0.0], found
-    assert all(one.error is not None and one.error.reason == "grader_failed" for one in found[:7]), found
-    assert [one.attempts for one in found] == [1] * 8, "it is not tried again"
+    assert [one.reward() for one in found] == [None] * 8 + [0.0], found
+    assert all(one.error is not None and one.error.reason == "grader_failed" for one in found[:8]), found
+    assert [one.attempts for one in found] == [1] * 9, "it is not tried again"
 
 
 def bare_root(root: Path) -> None:
