@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import stat
@@ -205,14 +206,18 @@ def test_what_was_seen_counts_for_a_while(tmp_path, monkeypatch):
 
 def test_nothing_stays_open(tmp_path):
     environment = make_environment(tmp_path / "env", greetings=GREETINGS)
-    known = Packages({}, private=["/nowhere"])
-    before = os.listdir("/proc/self/fd")
-    for path in (environment, site_of(environment), tmp_path, "/absent", tmp_path):
-        try:
-            known.check(str(path), interpreter())
-        except AviatoValidationError:
-            pass
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    async def main():
+        known = Packages({}, private=["/nowhere"])
+        await asyncio.to_thread(len, "")
+        before = os.listdir("/proc/self/fd")
+        for path in (environment, site_of(environment), environment, tmp_path, "/absent", tmp_path):
+            with contextlib.suppress(AviatoValidationError):
+                async with known.held(str(path), interpreter()):
+                    assert len(os.listdir("/proc/self/fd")) > len(before)
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    asyncio.run(main())
 
 
 # -- inside
@@ -366,4 +371,4 @@ async def test_an_image_of_a_directory_has_its_own(backend, tmp_path, environmen
     (tmp_path / "root").mkdir()
     image = backend.resolve_image(f"dir:{tmp_path / 'root'}")
     with pytest.raises(AviatoValidationError, match="install packages in its image"):
-        backend.check_packages(str(environment), image, registered=False)
+        await backend.check_packages(str(environment), image, registered=False)

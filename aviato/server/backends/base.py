@@ -131,8 +131,8 @@ class Backend(ABC):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
 
-    def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
-        """Say early which packages cannot be had in a sandbox of an image. For a thread.
+    async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
+        """Say early which packages cannot be had in a sandbox of an image.
 
         Args:
             reference: a registered name, or the path of a directory.

@@ -87,28 +87,25 @@ class Packages:
         """The registered directories, which any sandbox may see."""
         return [*self._registered.values()]
 
-    def check(self, reference: str, interpreter: Interpreter | None, *, registered: bool = False) -> None:
-        """Look at packages that are asked for; for a thread.
+    def check_registered(self, reference: str) -> None:
+        """Let those who may name no path name what is registered.
+
+        Raises:
+            AviatoValidationError: that is not.
+        """
+        if reference not in self._registered:
+            raise self._unknown(reference)
+
+    @asynccontextmanager
+    async def held(self, reference: str, interpreter: Interpreter | None) -> AsyncIterator[PackageDirectory]:
+        """The directory of packages, which stays what it is in the context; looked at in a thread, unless it was of late.
 
         Args:
             reference: a registered name, or an absolute path.
             interpreter: which is to import them.
-            registered: the caller may name no path.
 
         Raises:
-            AviatoValidationError: there are none, or not for this caller, or nobody inside could import them.
-        """
-        if registered and reference not in self._registered:
-            raise self._unknown(reference)
-        with ExitStack() as opened:
-            self._hold(reference, interpreter, opened)
-
-    @asynccontextmanager
-    async def held(self, reference: str, interpreter: Interpreter | None) -> AsyncIterator[PackageDirectory]:
-        """The directory of packages, which stays what it is in the context.
-
-        Raises:
-            AviatoValidationError: as of `check`.
+            AviatoValidationError: there are none, or nobody inside could import them.
         """
         with ExitStack() as opened:
             known = self._known.get((reference, interpreter))

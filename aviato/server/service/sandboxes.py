@@ -327,11 +327,11 @@ class Sandboxes:
         )
 
     async def _check_packages(self, request: CreateSandbox, packages: str, caller: Caller) -> None:
-        """Look at them before the sandbox is accepted; in a thread, for their disk may be a slow one."""
+        """Look at them before the sandbox is accepted, without holding others up: their disk may be a slow one."""
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         # Whoever comes by the Unix socket has the server's own rights, or more.
         registered = caller.tenant is not None
-        await in_thread(self._backend.check_packages, packages, image, registered=registered)
+        await self._backend.check_packages(packages, image, registered=registered)
 
     def _check(self, request: CreateSandbox) -> None:
         violations: dict[str, str] = {}

@@ -239,9 +239,12 @@ class LocalBackend(Backend):
                 text = f"mount_path {file.path!r}: {problem}"
                 raise AviatoValidationError(f"mounted_files: {text}", field_violations={"mounted_files": text})
 
-    def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
+    async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
         """See `Backend`."""
-        self._packages.check(reference, self._images.interpreter_at(image.interpreter), registered=registered)
+        if registered:
+            self._packages.check_registered(reference)
+        async with self._packages.held(reference, self._images.interpreter_at(image.interpreter)):
+            pass
 
     async def create(self, spec: SandboxSpec) -> SupervisorLink:
         """See `Backend`."""

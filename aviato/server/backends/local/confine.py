@@ -176,6 +176,9 @@ class Confinement:
             self._make_target(target, is_directory)
             self._put(name, target)
 
+    def _do_put_directory(self, name: str, target: str) -> None:
+        self._put(name, target)
+
     def _put(self, name: str, target: str) -> None:
         self._attach(self._kernel.kept(name), target, self._attributes.get(name, ()))
 

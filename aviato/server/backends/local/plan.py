@@ -396,9 +396,13 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
     put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in _etc_shared(options)]
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         put += [("interpreter", options.interpreter[0], True)]
+    steps = [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
     if options.interpreter is not None and options.packages is not None:
-        put += [(PACKAGES, packages_directory(options.interpreter[2]), True)]
-    return [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
+        target = packages_directory(options.interpreter[2])
+        steps.append(
+            Step("put_directory", (PACKAGES, target), "the packages, where the interpreter looks for its own")
+        )
+    return steps
 
 
 def unmountable(path: str, options: PlanOptions) -> str | None:
