@@ -221,9 +221,15 @@ def test_a_grade(served):
         assert graded.result().passed
 
 
-def test_a_separate_verdict_is_refused(served):
+def test_a_separate_verdict_is_refused_where_it_needs_a_grader(served):
+    """Cases that only compare what calls return need none."""
     from aviato.rl import Task, evaluate
 
-    task = Task(code="def add(a, b): return a + b", tests=("assert add(1, 2) == 3",), grading="separate")
+    code = "def add(a, b): return a + b"
     with pytest.raises(aviato.AviatoValidationError, match="in_process"):
-        evaluate([task]).result(50)
+        evaluate([Task(code=code, tests=("n = 1\nassert add(n, 2) == 3",), grading="separate")]).result(50)
+    outcomes = [Task(code=code, tests=(f"assert add(1, 2) == {due}",), grading="separate") for due in (3, 4)]
+    assert [(one.passed, one.grading_mode) for one in evaluate(outcomes).result(50)] == [
+        (True, "separate"),
+        (False, "separate"),
+    ]
