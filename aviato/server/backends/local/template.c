@@ -174,10 +174,11 @@ static int make_place(struct making *making, const struct request *request, cons
     return 0;
 }
 
-static int copy_tree(int at, const char *path, int recursive, uint64_t attributes, uint64_t propagation, int user_namespace) {
+/* A copy to which nothing comes that is mounted there later: on a shared one, moreover, no root can be changed. */
+static int copy_tree(int at, const char *path, int recursive, uint64_t attributes, int user_namespace) {
     int flags = recursive ? AT_RECURSIVE : 0;
     int fd = (int)syscall(SYS_open_tree, at, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags | (*path ? 0 : AT_EMPTY_PATH));
-    uint64_t what[4] = {attributes, 0, propagation, (uint64_t)user_namespace};
+    uint64_t what[4] = {attributes, 0, MS_PRIVATE, (uint64_t)user_namespace};
     if (fd >= 0 && syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, what, sizeof what) < 0) {
         int error = errno;
         close(fd);
@@ -187,13 +188,13 @@ static int copy_tree(int at, const char *path, int recursive, uint64_t attribute
     return fd;
 }
 
-/* A copy of a directory that is what it was when the server looked at it; nothing mounted there later comes to it. */
+/* A copy of a directory that is what it was when the server looked at it. */
 static int copy_known(const char *path, const struct tree *tree) {
     int directory = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), fd = -1;
     if (directory < 0)
         return -1;
     if (aviato_is(directory, tree->device, tree->inode) == 0)
-        fd = copy_tree(directory, "", 1, tree->attributes, MS_PRIVATE, 0);
+        fd = copy_tree(directory, "", 1, tree->attributes, 0);
     int error = errno;
     close(directory);
     errno = error;
@@ -311,7 +312,7 @@ static int map_ids(struct making *making, const struct request *request, long pi
         int namespace = keep(making, open(path, O_RDONLY | O_CLOEXEC));
         if (namespace < 0)
             return failed(making, "open", "ns/user");
-        if ((tree = keep(making, copy_tree(AT_FDCWD, lower, 0, MOUNT_ATTR_IDMAP, 0, namespace))) < 0)
+        if ((tree = keep(making, copy_tree(AT_FDCWD, lower, 0, MOUNT_ATTR_IDMAP, namespace))) < 0)
             return failed(making, "map the ids of", lower);
     }
     return send_text(sync, "m", tree) < 0 ? failed(making, "send", "the maps") : 0;
@@ -379,7 +380,7 @@ static long make_sandbox(struct template *template, struct making *making, const
     }
     const struct tree *tree = (const struct tree *)(request + 1);
     for (uint32_t i = 0; i < request->trees; i++, tree++, text = after(text, end)) {
-        int fd = keep(making, tree->inode ? copy_known(text, tree) : copy_tree(AT_FDCWD, text, 1, tree->attributes, 0, 0));
+        int fd = keep(making, tree->inode ? copy_known(text, tree) : copy_tree(AT_FDCWD, text, 1, tree->attributes, 0));
         if (fd < 0 || tree->number >= REGISTERS)
             return failed(making, "open_tree", text);
         registers[tree->number] = fd;

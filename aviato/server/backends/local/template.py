@@ -261,7 +261,7 @@ class Template:
         for number, name, path, attributes, known in request["trees"]:
             tree = _copy_known(path, *known) if known[1] else syscalls.open_tree(path)
             kept.append(tree)
-            syscalls.mount_setattr(tree, attributes, private=bool(known[1]))
+            syscalls.mount_setattr(tree, attributes, private=True)
             trees.append((number, name, tree))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
@@ -344,7 +344,7 @@ class Template:
         tree = syscalls.open_tree(request["lower"], recursive=False)
         namespace = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            syscalls.mount_setattr(tree, syscalls.MOUNT_ATTR_IDMAP, recursive=False, user_namespace=namespace)
+            syscalls.mount_setattr(tree, syscalls.MOUNT_ATTR_IDMAP, recursive=False, user_namespace=namespace, private=True)
             socket.send_fds(sync, [b"m"], [tree])
         finally:
             os.close(namespace)
