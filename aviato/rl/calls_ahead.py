@@ -50,8 +50,13 @@ def calls_ahead(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
     return tuple(found)
 
 
+def imports_names(node: ast.stmt) -> bool:
+    """Whether it imports names of the code and calls nothing."""
+    return isinstance(node, ast.ImportFrom) and node.module == "solution" and not any(alias.asname for alias in node.names)
+
+
 def _of_statement(node: ast.stmt, names: tuple[str, ...]) -> Iterator[bytes]:
-    if isinstance(node, ast.ImportFrom) and node.module == "solution" and not any(alias.asname for alias in node.names):
+    if imports_names(node):
         return
     if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
         raise NotKnown

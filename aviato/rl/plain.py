@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside.packing import unpack
 from aviato.grading.inside.standin import SolutionError, error_of, shown, unknown
-from aviato.rl.calls_ahead import NotKnown, call_in, is_call
+from aviato.rl.calls_ahead import NotKnown, call_in, imports_names, is_call
 from aviato.rl.grading import case_of
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def plain_cases(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
 def _case(source: str, names: tuple[str, ...]) -> tuple[Statement, ...]:
     found = []
     for node in ast.parse(source).body:
+        if imports_names(node):
+            continue
         if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
             raise NotKnown
         calls = _Calls(names)
@@ -131,8 +133,9 @@ class Answers:
         self._changed.set()
         if kind == b"l":
             self._over = True
-        else:
-            self._data += body
+        if self._over or self._too_large:
+            return  # Who breaks the rules is not listened to any more.
+        self._data += body
         while not self._over and (end := self._data.find(b"\n", 0, HEAD_BYTES)) >= 0:
             words = self._data[:end].split(b" ")
             if len(words) != 2 or not all(word.isdigit() for word in words):
@@ -144,7 +147,7 @@ class Answers:
                 return
             self._take(number, self._data[end + 1 : end + 1 + size])
             self._data = self._data[end + 1 + size :]
-        self._over = self._over or len(self._data) >= HEAD_BYTES > self._data.find(b"\n") == -1
+        self._over = self._over or (len(self._data) >= HEAD_BYTES and b"\n" not in self._data[:HEAD_BYTES])
 
     def _take(self, number: int, message: bytes) -> None:
         if number == self._number:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import signal
 import time
 import zlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import aviato
 from aviato.grading import link
 from aviato.rl import Outcome, Task, Verdict, evaluate
 from aviato.rl.calls_ahead import calls_ahead
-from aviato.rl.plain import plain_cases
+from aviato.rl.plain import Answers, TooLarge, plain_cases
 from tests.rl.machine import supervisors
 
 RIGHT = "def double(n):\n    return 2 * n\n"
@@ -316,6 +318,7 @@ def test_what_is_compared_here_has_the_graders_verdict(code: str, session: aviat
     tests += ["assert len(double([1])) == 2\nassert 2 != double(7)", "assert double(4) is None", "assert double(2) in (4, 5)"]
     here, there = run(session, separate(*tests, code=code), separate(*[f"pass\n{test}" for test in tests], code=code))
     assert plain_cases(tuple(tests), ("double",)) is not None and plain_cases(("pass\nassert double(2)",), ("double",)) is None
+    assert plain_cases(("from solution import double\nassert double(2) == 4",), ("double",)) is not None
     assert (here.verdict, here.message, here.grading_mode) == (there.verdict, there.message, "separate")
     for one, other in zip(here.cases, there.cases, strict=True):
         assert (one.reason, one.message, one.status) == (other.reason, other.message, other.status)
@@ -339,6 +342,24 @@ ELSEWHERE = [
 @pytest.mark.parametrize("source", ELSEWHERE)
 def test_nothing_else_of_a_test_is_run_here(source: str) -> None:
     assert plain_cases((source,), ("double",)) is None
+
+
+def test_what_a_solution_says_is_cut_however_it_comes() -> None:
+    async def heard(*pieces: bytes) -> list[bytes | None]:
+        answers = Answers(SimpleNamespace(linked_by=lambda _: None))  # type: ignore[arg-type]
+        for piece in pieces:
+            answers.say(b"a", piece)
+        answers.say(b"l")
+        return [await answers.next() for _ in range(3)]
+
+    whole = b"1 1\n41 1\n5"
+    for at in range(len(whole)):
+        assert asyncio.run(heard(whole[:at], whole[at:])) == [b"4", b"5", None]
+    for noise in (b"x" * 64, b"x\n", b"1 x\n", b"1\n", b" " * 31 + b"\n", b"7 0\n" * 300):
+        for pieces in ((noise + whole,), (noise, whole)):
+            assert asyncio.run(heard(*pieces)) == [None] * 3, noise
+    with pytest.raises(TooLarge):
+        asyncio.run(heard(b"1 99999\n", whole))
 
 
 @BOTH
