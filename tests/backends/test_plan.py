@@ -28,6 +28,10 @@ VARIANTS = {
     "host": options(),
     "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12)),
     "host on a skeleton": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), skeleton="/state/skeletons/a"),
+    "host with packages": options(interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2)),
+    "host with packages on a skeleton": options(
+        interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2), skeleton="/state/skeletons/a"
+    ),
     "host on a skeleton as root": options(skeleton="/state/skeletons/a", root=True),
     "host with devices made before": options(facts=replace(FACTS, devices="/state/skeletons/b")),
     "image": options(lower="/images/a"),
@@ -76,6 +80,22 @@ def test_an_interpreter_outside_usr_is_brought_in(prefix, bound):
     assert {name: links[f"/.aviato/bin/{name}"] for name in ("python", "python3", "python3.9")} == dict.fromkeys(
         ("python", "python3", "python3.9"), f"{prefix}/bin/python3.9"
     )
+
+
+@pytest.mark.parametrize("name", ["host with packages", "host with packages on a skeleton"])
+def test_packages_are_those_of_an_environment(name):
+    steps = make_plan(VARIANTS[name])
+    assert step(steps, "take_directory").arguments == ("/env/site-packages", 1, 2, "packages", plan.RO)
+    where = "/.aviato/lib/python3.12/site-packages"
+    assert step(steps, "put_directory").arguments == ("packages", where)
+    names = [one.operation for one in steps]
+    assert names.index("take_directory") < names.index("identity") and names.index("put") < names.index("put_directory")
+    made = host_tree.skeleton(FACTS, VARIANTS[name].interpreter, True)
+    assert (where, 0o755) in made.directories
+    [text] = [content for path, content in made.files if path == "/.aviato/pyvenv.cfg"]
+    assert "home = /usr/bin\n" in text and "include-system-site-packages = true\n" in text
+    plain = host_tree.skeleton(FACTS, VARIANTS[name].interpreter)
+    assert "/.aviato/pyvenv.cfg" not in {path for path, _ in plain.files}
 
 
 def test_only_what_is_there_is_covered():

@@ -232,15 +232,17 @@ def environment():
     shutil.rmtree(path)
 
 
-@pytest.fixture(params=["compiled", "interpreted", "plain"])
+@pytest.fixture(params=["compiled", "interpreted", "plain", "old"])
 def way(request, backend, monkeypatch):
-    """Sandboxes made by compiled code, by Python alone, and on machines that put no layers over one another."""
+    """Sandboxes made by compiled code, by Python alone, on machines that put no layers over one another, on old kernels."""
     if request.param != "compiled":
         monkeypatch.setattr(backend, "_native", False)
     elif not backend._native:
         pytest.skip("no C compiler was there when aviato was installed")
-    if request.param == "plain":
+    if request.param in ("plain", "old"):
         monkeypatch.setattr(backend, "_layered", False)
+    if request.param == "old":
+        monkeypatch.setattr(backend, "_modern", False)
     return request.param
 
 
