@@ -141,8 +141,9 @@ def test_links_inside_an_environment_are_not_followed(home):
         assert "has no lib/python" in why_not(environment) or "it is neither" in why_not(environment)
         part.unlink()
         away.rename(part)
+    (home / ".ssh" / "config").write_text("version = 3.99\n")
     (environment / "pyvenv.cfg").unlink()
-    (environment / "pyvenv.cfg").symlink_to(home / ".ssh" / "id_ed25519")
+    (environment / "pyvenv.cfg").symlink_to(home / ".ssh" / "config")
     assert found(environment).path == str(site)  # By the directory's name; the file was not read.
 
 

@@ -144,9 +144,23 @@ def test_grade_without_it_says_how_packages_get_in(session: aviato.Session) -> N
         assert caught.value.is_infrastructure
 
 
-def test_grade_of_code_that_lacks_one(session: aviato.Session) -> None:
-    files = {"test_it.py": b"from solution import welcome\n\ndef test_it():\n    assert welcome('you')\n\ntest_it()\n"}
+TESTS = b"""
+import unittest
+from solution import welcome
+
+class TestIt(unittest.TestCase):
+    def test_it(self):
+        self.assertTrue(welcome("you"))
+"""
+SCRIPT = b"from solution import welcome\nassert welcome('you')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "command"), [(TESTS, ["python3", "-m", "unittest", "test_it"]), (SCRIPT, ["python3", "test_it.py"])]
+)
+def test_grade_of_code_that_lacks_one(session: aviato.Session, source: bytes, command: list[str]) -> None:
     with session.sandbox() as sandbox:
         sandbox.write_file("solution.py", b"def welcome(name):\n    import farewells\n").result()
-        graded = sandbox.grade(files, ["python3", "test_it.py"], result_paths=["solution.py"], mode="in_process").result(60)
-    assert not graded.passed and [case.message.endswith(PACKAGES) for case in graded.cases] == [True]
+        files = {"test_it.py": source}
+        graded = sandbox.grade(files, command, result_paths=["solution.py"], mode="in_process").result(60)
+    assert not graded.passed and [case.message.endswith(PACKAGES) for case in graded.cases] == [True], graded
