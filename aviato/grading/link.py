@@ -408,7 +408,9 @@ def _broker() -> tuple[bytes, bytes]:
     texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in ("loop", "leftover", "verdicts")]
     # Each has what the one before it defines.
     lines = [line for text in texts for line in text.splitlines() if not line.startswith(("from __future__", "from aviato"))]
-    return driver.compiled("\n".join([program("late", "module", "cases"), *lines, program("broker").partition("\n")[2]]))
+    return driver.compiled(
+        "\n".join([program("late", "module", "cases"), *lines, program("connections", "place", "broker").partition("\n")[2]])
+    )
 
 
 def _request(timeout_seconds: float | None = None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ Standard input and output carry messages of all tasks: a line with the number of
 * from here: `h` whether tasks can share it, `c` input of the solution, `r` verdicts on the cases, `d` nothing of it runs on,
   and whether other directories are as they were.
 
-Follows `late.py`, `module.py`, `cases.py`, and of the supervisor of a sandbox `loop.py`, `leftover.py` and `verdicts.py`: the
-verdicts are made as process 1 makes them. Tests are trusted with them: they share a sandbox, and a user, with this process.
+Follows `late.py`, `module.py`, `cases.py`, `connections.py`, `place.py`, and of a sandbox's supervisor `loop.py`, `leftover.py`
+and `verdicts.py`: the verdicts are made as process 1 makes them. Tests are trusted with them: they share a sandbox, and a user,
+with this process.
 """
 
 from __future__ import annotations
@@ -21,20 +22,19 @@ import fcntl
 import gc
 import mmap  # noqa: F401  # for `aviato_solution.py`, which each process would import by itself
 import os
-import shutil
 import signal
-import socket
 import sys
 import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
-    from collections.abc import Callable
     from typing import Any
 
     from aviato.grading.inside.cases import prepared, run
+    from aviato.grading.inside.connections import HEAD_BYTES, PIECE_BYTES, Connections, listen
     from aviato.grading.inside.late import leave_packages_for_later
+    from aviato.grading.inside.place import LINK, Place
     from aviato.server.supervisor.leftover import Drain
     from aviato.server.supervisor.loop import READ, Loop
     from aviato.server.supervisor.verdicts import Program
@@ -42,12 +42,6 @@ else:
     import json
 
 BASE = "/.aviato-grading/tasks"
-LINK = "aviato_solution.py"
-MOST_BYTES = 8 << 20
-HEAD_BYTES = 32
-PIECE_BYTES = 1 << 20
-MOST_STRAY_MESSAGES = 256
-"""Of a solution, to connections that are gone: a few are on their way whenever one ends."""
 ABOVE = 64
 SUBREAPER = 36
 """`PR_SET_CHILD_SUBREAPER`."""
@@ -447,193 +441,3 @@ class Task:
         if self.place is not None:
             self.place.clean()
         self.broker.say(self.number, b"d", b"%d" % (self.broker.around == around()))
-
-
-class Place:
-    """Where one task at a time runs.
-
-    Args:
-        broker: whose it is.
-        path: of it.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-
-    def __init__(self, broker: Broker, path: str) -> None:
-        self.broker = broker
-        self.path = path
-        self.work, self.temporary = path + "/work", path + "/tmp"
-        self.socket, self.inseparable = path + "/socket", path + "/inseparable"
-        self.link = broker.link_source + b"\nenter(%a, %a)\n" % (self.socket, self.inseparable)
-        self.task: Task | None = None
-        os.mkdir(path)
-        listen(broker.loop, self.socket, self.accept)
-        os.mkdir(self.work)
-        os.mkdir(self.temporary)
-        with open(os.path.join(self.work, LINK), "wb") as file:
-            file.write(self.link)
-        self.made = self.looks()
-
-    def looks(self) -> list[tuple[int, ...]]:
-        """What tells whether a test has changed what is there for all."""
-        folders = [os.lstat(path) for path in (self.work, self.temporary)]
-        files = [os.lstat(path) for path in (self.socket, os.path.join(self.work, LINK))]
-        return [
-            *((found.st_ino, found.st_mode, found.st_uid) for found in folders),
-            *((found.st_ino, found.st_mode, found.st_uid, found.st_size, found.st_mtime_ns) for found in files),
-        ]
-
-    def accept(self, sock: socket.socket) -> None:
-        if self.task is None:
-            sock.close()
-        else:
-            self.task.connections.accept(sock)
-
-    def clean(self) -> None:
-        """Remove what a task has left, and have it for another; one that is not as it was is not used again."""
-        self.task = None
-        try:
-            for folder in (self.work, self.temporary):
-                for name in os.listdir(folder):
-                    if name != LINK or folder != self.work:
-                        remove(os.path.join(folder, name))
-            if os.path.lexists(self.inseparable):
-                remove(self.inseparable)
-            if self.looks() == self.made:
-                self.broker.places.append(self)
-        except OSError:
-            pass
-
-
-def remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        shutil.rmtree(path)
-
-
-def listen(loop: Loop, path: str, accept: Callable[[socket.socket], None]) -> None:
-    """Hear whoever connects to a path."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path + ".new")
-    listener.listen(64)
-    os.rename(path + ".new", path)  # Who finds it can connect, and who cannot connect need not wait.
-    loop.watch(listener.fileno(), READ, lambda events: accept(listener.accept()[0]))
-
-
-class Connections:
-    """Of processes of one task, to its solution."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.loop = task.loop
-        self.open = True
-        self.peers: dict[int, Peer] = {}
-        self.early: list[bytes] = []
-        """Answers to calls that were given ahead, until somebody asks for them."""
-        self.last = 1
-        """The first is for the first process of the tests: the solution has its calls, or has begun to load for it."""
-        self.first_is_free = True
-        self.stray = 0
-        self.data = b""
-
-    def accept(self, sock: socket.socket) -> None:
-        if not self.open:
-            sock.close()
-            return
-        if self.first_is_free and not self.task.done:
-            self.peers[1] = Peer(self, sock, 1, sum(map(len, self.task.told.get("calls", ()))))
-        else:
-            self.last += 1
-            self.peers[self.last] = Peer(self, sock, self.last)
-        self.first_is_free = False
-        if self.early:
-            early, self.early = self.early, []
-            for message in early:
-                self.deliver(1, message)
-
-    def ask(self, data: bytes) -> None:
-        self.task.broker.say(self.task.number, b"c", data)
-
-    def answered(self, data: bytes) -> None:
-        """Cut what has come from the solution."""
-        self.data += data
-        while self.open:
-            end = self.data.find(b"\n", 0, HEAD_BYTES)
-            if end < 0:
-                if len(self.data) >= HEAD_BYTES:
-                    self.close()
-                return
-            words = self.data[:end].split(b" ")
-            if len(words) != 2 or not (words[0].isdigit() and words[1].isdigit()) or int(words[1]) > MOST_BYTES:
-                self.close()
-                return
-            number, size = map(int, words)
-            if len(self.data) < end + 1 + size:
-                return
-            message, self.data = self.data[end + 1 : end + 1 + size], self.data[end + 1 + size :]
-            self.deliver(number, message)
-
-    def deliver(self, number: int, message: bytes) -> None:
-        peer = self.peers.get(number)
-        if number == 1 and self.first_is_free and len(self.early) < sum(map(len, self.task.told.get("calls", ()))):
-            self.early.append(message)
-            return
-        if peer is not None and peer.asked:
-            peer.answer(message)
-            return
-        self.stray += 1
-        if self.stray > MOST_STRAY_MESSAGES:
-            self.close()
-
-    def close(self) -> None:
-        """No solution is there any more: who asks hears it."""
-        self.open = False
-        for peer in list(self.peers.values()):
-            peer.close()
-        self.data = b""
-
-
-class Peer:
-    """A process of a test."""
-
-    def __init__(self, connections: Connections, sock: socket.socket, number: int, asked: int = 0) -> None:
-        self.connections = connections
-        self.socket = sock
-        self.number = number
-        self.asked = asked
-        self.data = b""
-        connections.loop.watch(sock.fileno(), READ, self.forward)
-
-    def forward(self, events: int) -> None:
-        """Pass on what has come whole."""
-        try:
-            chunk = self.socket.recv(PIECE_BYTES)
-        except OSError:
-            chunk = b""
-        self.data += chunk
-        while True:
-            head, line, rest = self.data.partition(b"\n")
-            if not line or len(rest) < int(head):
-                break
-            size = int(head)
-            self.asked += 1
-            self.connections.ask(b"%d %d\n" % (self.number, size) + rest[:size])
-            self.data = rest[size:]
-        if not chunk:
-            self.connections.ask(b"%d 0\n" % self.number)
-            self.close()
-
-    def answer(self, message: bytes) -> None:
-        self.asked -= 1
-        try:
-            self.socket.sendall(b"%d\n" % len(message) + message)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        self.connections.loop.forget(self.socket.fileno())
-        self.socket.close()
-        del self.connections.peers[self.number]
