@@ -173,6 +173,12 @@ def test_what_no_sandbox_may_see(tmp_path):
     assert found(target, private=[str(tmp_path / "tar"), str(tmp_path / "target2")]).path == str(target)
 
 
+def test_what_goes_while_it_is_looked_at(tmp_path, monkeypatch):
+    environment = make_environment(tmp_path / "env", greetings=GREETINGS)
+    monkeypatch.setattr(looked_at.os, "readlink", lambda path: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    assert "Input/output error" in why_not(environment)
+
+
 # -- what was seen before
 
 

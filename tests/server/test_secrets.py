@@ -104,7 +104,7 @@ def test_a_directory_that_sandboxes_see_is_refused(directory, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["local", "landlock"])
-def test_an_interpreter_s_directory_and_an_image_are_seen_by_sandboxes(directory, tmp_path, monkeypatch, kind):
+def test_what_an_interpreter_an_image_and_packages_have_is_seen_by_sandboxes(directory, tmp_path, monkeypatch, kind):
     prefix = tmp_path / "home" / ".pyenv" / "versions" / "3.12.0"
     (prefix / "bin").mkdir(parents=True)
     (prefix / "lib" / "python3.12").mkdir(parents=True)
@@ -112,9 +112,10 @@ def test_an_interpreter_s_directory_and_an_image_are_seen_by_sandboxes(directory
     (prefix / "bin" / "python3.12").touch(mode=0o755)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     image = tmp_path / "image"
-    settings = ServerSettings(backend=kind, image={"own": str(image)})
+    packages = tmp_path / "packages"
+    settings = ServerSettings(backend=kind, image={"own": str(image)}, packages={"own": str(packages)})
     shared = carrier(settings, Folder(str(tmp_path / "state"))).shared_paths()
-    seen = [prefix / "lib", *([image / "etc"] if kind == "local" else [])]
+    seen = [prefix / "lib", packages / "lib", *([image / "etc"] if kind == "local" else [])]
     for path in seen:
         path.mkdir(parents=True, exist_ok=True)
         with pytest.raises(AviatoValidationError, match="sandboxes can read"):

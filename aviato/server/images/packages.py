@@ -120,8 +120,11 @@ class Packages:
         look = _Look(reference, interpreter, opened, self._refused)
         top = look.open(self._path(reference))
         known = self._known.get((reference, interpreter))
-        if known is None or not _holds(known, top, opened):
-            known = self._look(look, top)
+        try:
+            if known is None or not _holds(known, top, opened):
+                known = self._look(look, top)
+        except OSError as error:  # It goes, or its disk does, while it is looked at.
+            raise self._refused(reference, str(error.strerror)) from None
         return known.directory
 
     def _look(self, look: _Look, top: int) -> _Known:
