@@ -15,7 +15,7 @@ ASKING = re.compile(
 )
 """Names of functions that answer yes or no, and whose answer must be asserted."""
 PROCESSES = frozenset({"subprocess.run", "subprocess.call", "subprocess.Popen"})
-ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort", "SystemExit", "pytest.exit", "builtins.exit"})
+ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit", "SystemExit", "pytest.exit", "builtins.exit"})
 SWALLOWERS = frozenset({"suppress", "contextlib.suppress"})
 RAISERS = re.compile(r"(?i)(raises|warns|assert_?(raises|warns|logs|no_?logs)\w*)$")
 OF_THE_INTERPRETER = frozenset(
