@@ -135,7 +135,8 @@ def run(payload: dict[str, Any], first: int) -> None:
         except MemoryError as error:
             body = failure(b"last", "out_of_memory", "MemoryError", story(error))
         except Exception as error:
-            reason = REASONS.get(getattr(error, "status", None) if kind_of(error) == "NothingPassed" else kind_of(error))
+            none_passed = "NothingPassed" in tests and isinstance(error, tests["NothingPassed"])
+            reason = REASONS.get(getattr(error, "status", "") if none_passed else kind_of(error))
             body = failure(b"failed", reason or "exception", "%s: %s" % (kind_of(error), first_line(error, "")), story(error))
         except base as error:
             reason = REASONS.get(kind_of(error))

@@ -321,7 +321,7 @@ def load(path: str, directory: str) -> Any:
 def run_program(command: list[str], directory: str, stdin: Any, timeout_seconds: Any) -> Any:
     import subprocess
 
-    given = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+    given = stdin.encode("utf-8", "surrogatepass") if isinstance(stdin, str) else bytes(stdin)
     try:
         done = subprocess.run(command, input=given, capture_output=True, cwd=directory, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
