@@ -399,9 +399,7 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
     steps = [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
     if options.interpreter is not None and options.packages is not None:
         target = packages_directory(options.interpreter[2])
-        steps.append(
-            Step("put_directory", (PACKAGES, target), "the packages, where the interpreter looks for its own")
-        )
+        steps.append(Step("put_directory", (PACKAGES, target), "the packages, where the interpreter looks for its own"))
     return steps
 
 
