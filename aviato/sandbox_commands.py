@@ -155,9 +155,9 @@ class SandboxCommands:
         Args:
             files: of the grader, path → content: this sandbox never sees them.
             command: of the grader, as a list of strings.
-            result_paths: regular files to copy, up to 256 MiB and 10,000 together: paths, patterns (`src/**/*.py`, where `*`, `?`
-                and `**` match hidden names too), and directories (`src/`, all that is in them). The paths mean the same in the
-                new sandboxes. Links are not followed, and refused where they are named or found.
+            result_paths: regular files to copy, up to 256 MiB and 10,000 together: paths, patterns (`src/**/*.py`, where `*`,
+                `?` and `**` match hidden names too), and directories (`src/`, all that is in them). The paths mean the same
+                in the new sandboxes. Links are not followed, and refused where they are named or found.
             result_changes: a directory, as a rule a repository, of which all is copied that the policy changed, added or
                 deleted; what it was before is what a new sandbox of the image has there. `.git` is not part of it.
             base_commit: of that repository: git checks it out in the new sandboxes, and what it ignores is no change. The image

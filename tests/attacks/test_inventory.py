@@ -16,7 +16,9 @@ PAIRS = "tests/attacks/pairs/"
 CONTROLLED = {
     "tests/attacks/test_filter.py",
     "tests/attacks/test_process_1.py",
+    "tests/attacks/grading/test_controls.py",
     "tests/attacks/grading/test_hacks.py::test_each_is_real",
+    "tests/attacks/grading/test_skips.py",
     "tests/server/test_tenants.py::test_without_the_check_they_are_seen",
 }
 """Tests that take their defences away themselves."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato.rl import Outcome, Task, evaluate
+from aviato.rl import Outcome, evaluate
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_cases_come_by_standard_input(given: dict[str, Any], is_right: bool) -> 
         {"token": "short"},
         {"token": "Z" * 32},
         {"output_bytes": 0},
-        {"output_bytes": (4 << 20) + 1},
+        {"output_bytes": (64 << 20) + 1},
     ],
     ids=str,
 )

@@ -32,7 +32,7 @@ READ_BYTES = 256 << 10
 
 
 class ProgramsCommand(SuccessiveCommand):
-    """One whose cases are processes of their own, each with its share of the input; what one leaves is killed before the next."""
+    """Its cases are processes of their own, each with its share of the input; what one leaves is killed before the next."""
 
     def __init__(
         self,
