@@ -16,6 +16,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecuti
 from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.places import PATIENCE_SECONDS
+from aviato.grading.separable import obstacle
 from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
@@ -26,7 +27,7 @@ from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
@@ -281,7 +282,10 @@ def code_names(task: Task) -> list[str]:
         if asserts and not (look.used & names or look.imported or (look.used & defined) - look.own):
             message = "it asserts something and uses no name of the code; if a built-in name is meant, state it in code_names"
             raise _refused(label, message)
-        _check_uses(label, look.tree, names | {local for local, name in look.imported.items() if name})
+        local = {name for name, of in look.imported.items() if of}
+        modules = {name for name, of in look.imported.items() if not of}
+        if (why := obstacle(look.tree, names | local, modules)) is not None:
+            raise _refused(label, why)
     return sorted(names)
 
 
@@ -339,24 +343,6 @@ def _globals_of(table: symtable.SymbolTable, top: bool) -> set[str]:
     for child in table.get_children():
         found |= _globals_of(child, top=False)
     return found
-
-
-def _check_uses(label: str, tree: ast.Module, names: Iterable[str]) -> None:
-    """Refuse what could only be answered by the code itself, or cannot be given to it."""
-    known = set(names)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
-            name = f"{node.value.id}.{node.attr}"
-            raise _refused(label, f"it uses {name}; of the code only calls can be graded. What the test needs, it must import")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
-            given = [*node.args, *[keyword.value for keyword in node.keywords]]
-            if any(isinstance(value, ast.Lambda) for value in given):
-                raise _refused(label, f"it gives {node.func.id}() a function, and only data can cross")
-        dropped = node.value if isinstance(node, ast.Expr) else None
-        if isinstance(dropped, ast.Call) and isinstance(dropped.func, ast.Name) and dropped.func.id in known:
-            name = dropped.func.id
-            if any(isinstance(value, ast.Name) for value in dropped.args):
-                raise _refused(label, f"it calls {name}() for what that does to an argument, and only a copy of it crosses")
 
 
 def _listed(names: list[str]) -> str:
