@@ -16,6 +16,9 @@ logger = logging.getLogger("aviato")
 
 AT_ONCE_BYTES = 64 << 10
 """So much is compared on the loop's own thread."""
+MOST_KNOWN = 4096
+_works: set[Any] = set()
+"""Judges of callers that have taken an answer: what they refuse they mean to refuse."""
 OURS = (judges.exact, judges.text, judges.tokens, judges.unordered)
 
 
@@ -34,39 +37,77 @@ async def judged(case: ProgramCase | CallCase, actual: Any, size_bytes: int) -> 
     Raises:
         JudgeFailed: the judge does not work.
     """
-    ours = case.judge in OURS or isinstance(case.judge, (judges.Floats, judges.Value))
-    if ours and size_bytes + _size(case) <= AT_ONCE_BYTES:
+    if is_ours(case.judge) and size_bytes + _size(case) <= AT_ONCE_BYTES:
         return judged_now(case, actual)
     return await in_thread(judged_now, case, actual)
 
 
 def judged_now(case: ProgramCase | CallCase, actual: Any) -> tuple[bool, str]:
     """See `judged`; on this thread."""
+    expected = judges.expected_of(case)
+    answer, message = _asked(case, actual)
+    if answer is True:
+        _know(case.judge)
+        return True, ""
+    doubtful = answer is None or not (is_ours(case.judge) or _is_known(case.judge))
+    if doubtful and expected is None:
+        if answer is None:
+            logger.warning("a judge raised for a case that expects nothing; that counts as a wrong answer: %s", message)
+    elif doubtful:
+        again, why = _asked(case, judges.as_bytes(expected) if judges.is_printed(case) else expected)
+        if again is not True:
+            raise JudgeFailed(f"the judge does not work: it does not take the expected answer either: {why}")
+        _know(case.judge)
+    return False, message
+
+
+def is_ours(judge: Any) -> bool:
+    """Whether it is a judge of `aviato.rl.judges`."""
+    return judge in OURS or isinstance(judge, (judges.Floats, judges.Value))
+
+
+def _asked(case: ProgramCase | CallCase, actual: Any) -> tuple[bool | None, str]:
+    """What a judge answers, and one line on why not; None if it could not read the answer.
+
+    Raises:
+        JudgeFailed: it answers something else.
+    """
     try:
         answer = case.judge(case, actual)  # type: ignore[operator]
-    except Exception as error:
-        return False, _unreadable(case, error)
-    if answer is None:
-        raise JudgeFailed("the judge of a case returned None; it has to return True, False, or the reason as a text")
+    except (Exception, SystemExit) as error:
+        return None, f"the judge could not read the answer: {type(error).__name__}: {shown(str(error))}"
     if isinstance(answer, str):
         return False, shown(answer)
-    return bool(answer), "" if answer else judges.differs(case, actual)
+    if answer is None or answer is False or answer is True:
+        return bool(answer), "" if answer else judges.differs(case, actual)
+    if type(answer).__module__ == "numpy" and type(answer).__name__.startswith("bool"):
+        return bool(answer), "" if answer else judges.differs(case, actual)
+    if hasattr(answer, "close") and hasattr(answer, "send"):
+        answer.close()  # a coroutine, which nobody awaits
+    raise JudgeFailed(f"a judge returns True, False, or the reason as a text; this one returned a {type(answer).__name__}")
 
 
-def _unreadable(case: ProgramCase | CallCase, error: Exception) -> str:
-    """What a judge raises that takes what is expected is a matter of the answer."""
-    expected = judges.expected_of(case)
-    raised = f"{type(error).__name__}: {error}"
-    if expected is None:
-        logger.warning("a judge raised %s, for a case that expects nothing; that counts as a wrong answer", shown(raised))
-        return f"the judge could not read the answer: {shown(raised)}"
+def _is_known(judge: Any) -> bool:
     try:
-        case.judge(case, judges.as_bytes(expected) if judges.is_printed(case) else expected)  # type: ignore[operator]
-    except Exception:
-        raise JudgeFailed(f"the judge does not work: for the expected answer too it raised {shown(raised)}") from error
-    return f"the judge could not read the answer: {shown(raised)}"
+        return judge in _works
+    except TypeError:  # cannot be hashed
+        return False
+
+
+def _know(judge: Any) -> None:
+    if is_ours(judge):
+        return
+    if len(_works) >= MOST_KNOWN:
+        _works.clear()
+    try:
+        _works.add(judge)
+    except TypeError:  # cannot be hashed
+        return
 
 
 def _size(case: ProgramCase | CallCase) -> int:
+    """About how many bytes are expected."""
     expected = judges.expected_of(case)
-    return len(expected) if isinstance(expected, (str, bytes, list, tuple, dict)) else 0
+    if isinstance(expected, (str, bytes)):
+        return len(expected)
+    return 64 * len(expected) if isinstance(expected, (list, tuple, dict, set, frozenset)) else 0

@@ -211,6 +211,36 @@ def test_the_verdict_is_a_bare_runs(name: str, outcome: Callable[..., Outcome], 
     assert found.verdict is (Verdict.PASSED if row.passes else Verdict.FAILED), found
 
 
+MAINS = {
+    "from __main__ import f\nassert f(2) == 4": True,
+    "from __main__ import f\nassert f(2) == 5": False,
+    "import timeit\nassert timeit.timeit('f(2)', setup='from __main__ import f', number=3) >= 0": True,
+    "import unittest.mock\nwith unittest.mock.patch('__main__.f', lambda n: 7): assert f(2) == 7": True,
+    "import doctest\nassert doctest.testmod().failed == 0": False,
+    "import doctest\nfound = doctest.testmod()\nassert (found.attempted, found.failed) == (1, 1)": True,
+}
+
+
+def test_the_main_module_is_the_code(outcomes: Callable[..., list[Outcome]]) -> None:
+    code = 'def f(n):\n    """\n    >>> f(3)\n    7\n    """\n    return 2 * n\n'
+    found = outcomes([Task(code=code, tests=[test]) for test in MAINS])
+    assert [one.passed for one in found] == list(MAINS.values()), found
+
+
+EXITS = {
+    "import sys\ndef main():\n    for n in range(2, 3): assert f(n) == 4\n    sys.exit(0)\nmain()": (1.0, 0.0),
+    "import sys\nok = all(f(n) == 2 * n for n in range(3))\nif not ok: sys.exit(1)": (1.0, 0.0),
+}
+
+
+def test_a_test_may_end_itself(outcomes: Callable[..., list[Outcome]]) -> None:
+    for test, rewards in EXITS.items():
+        tasks = [Task(code=f"def f(n): return {body}", tests=[test]) for body in ("2 * n", "n * n + 1")]
+        assert tuple(one.reward() for one in outcomes(tasks)) == rewards, test
+    code = "import sys\ndef f(n): sys.exit(0)"
+    assert outcomes([Task(code=code, tests=[test]) for test in EXITS])[0].reward() == 0.0
+
+
 SPAWN = (
     "import multiprocessing\n"
     "def sq(n): return n * n\n"

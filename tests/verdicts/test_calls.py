@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -200,3 +201,28 @@ def test_what_cannot_be_meant_is_refused_early() -> None:
     ):
         with pytest.raises((aviato.AviatoValidationError, TypeError)):
             wrong()
+
+
+def test_names_of_a_prelude_are_not_the_codes(outcomes: Callable[..., list[Outcome]]) -> None:
+    methods = {"search": ([4, 5], 5, 1), "merge": ([1], [2], [1, 2]), "compress": ("aab", "b", "aab")}
+    prelude = "from re import *\nfrom heapq import *\nfrom itertools import *\nfrom math import *"
+    bodies = {"search": "a.index(b)", "merge": "a + b", "compress": "a"}
+    tasks = [
+        Task(
+            code=f"from math import *\nclass Solution:\n    def {name}(self, a, b): return {bodies[name]}",
+            prelude=prelude,
+            tests=[CallCase(name, [a, b], wanted)],
+        )
+        for name, (a, b, wanted) in methods.items()
+    ]
+    missing = Task(code="x = 1", prelude=prelude, tests=[CallCase("gcd", [4, 6], 2)])
+    assert [one.reward() for one in outcomes([*tasks, missing])] == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_values_that_would_take_for_ever_are_none(outcome: Callable[..., Outcome]) -> None:
+    code = (
+        "class S(set):\n    def __iter__(self): return iter([k * (2**61 - 1) for k in range(30_000)])\ndef f(): return S([1])"
+    )
+    begin = time.monotonic()
+    found = outcome(Task(code=code, tests=[CallCase("f", [], 1)]))
+    assert found.reward() == 0.0 and "hashes" in found.message and time.monotonic() - begin < 20

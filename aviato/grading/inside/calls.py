@@ -12,22 +12,24 @@ if TYPE_CHECKING:
     from aviato.grading.inside.packing import no_data, pack, unpack
 
 
-def found(namespace: dict[str, Any], objects: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The function of a name, of the class `Solution` if there is none of that name, or of the class of a dotted one.
+def found(namespace: dict[str, Any], before: dict[str, Any], objects: dict[str, Any], name: str) -> Callable[..., Any]:
+    """The function of a name: a method of the code's class `Solution`, else a function; of a dotted name, of that class.
 
     Args:
         namespace: of the code.
+        before: the names that were there before it ran, such as those of a prelude.
         objects: those of its classes that were made; there is one of each for all cases of a process.
         name: of the function.
     """
     owner, _, method = name.rpartition(".")
+    solution = namespace.get("Solution")
+    if not owner and isinstance(solution, type) and hasattr(solution, name) and before.get("Solution") is not solution:
+        owner = "Solution"
     if not owner:
-        if name in namespace:
+        if name in namespace and (name not in before or before[name] is not namespace[name]):
             function: Callable[..., Any] = namespace[name]
             return function
-        owner = "Solution"
-        if owner not in namespace:
-            raise NameError("the code defines neither %s() nor a class Solution" % name)
+        raise NameError("the code defines neither %s() nor a class Solution with it" % name)
     if owner not in objects:
         objects[owner] = namespace[owner]()
     method_found: Callable[..., Any] = getattr(objects[owner], method or name)

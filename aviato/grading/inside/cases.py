@@ -98,6 +98,7 @@ def run(payload: dict[str, Any], first: int) -> None:
     record(b"begin\0%.6f" % time.monotonic())
     namespace: dict[str, Any] | None = None
     objects: dict[str, Any] = {}
+    begun_with: dict[str, Any] = {}
     for number, case in enumerate(cases, first):
         body = b"passed"
         checks = Checks()
@@ -110,9 +111,10 @@ def run(payload: dict[str, Any], first: int) -> None:
                     namespace["__aviato_report__"] = lambda made: report(ascii(made))
                 if prelude:
                     exec_(compile_(prelude, "prelude.py", "exec", 0, True), namespace)
+                begun_with = dict(namespace)
                 exec_(compile_(code, FILE, "exec", 0, True), namespace)
             if "call" in case:
-                value = find(namespace, objects, case["call"])(*take(case["args"]), **take(case["kwargs"]))
+                value = find(namespace, begun_with, objects, case["call"])(*take(case["args"]), **take(case["kwargs"]))
                 report(tell(value))
             else:
                 before = dict(namespace) if case["collect"] else {}
@@ -120,7 +122,16 @@ def run(payload: dict[str, Any], first: int) -> None:
                     crossing.begin(number)
                 if case["counts"]:
                     namespace[CHECKED] = checks
-                exec_(compile_(case["source"], case["name"], "exec", 0, True), namespace)
+                test = compile_(case["source"], case["name"], "exec", 0, True)
+                try:
+                    exec_(test, namespace)
+                except SystemExit as error:
+                    if not is_raised_in(error, test):
+                        raise
+                    if error.code not in (None, 0):
+                        raise AssertionError("the test called exit(%.100s)" % (error.code,)) from error
+                    if not checks.reached:
+                        raise  # What stands behind it may be all that it checks.
                 if case["collect"]:
                     exec_(compile_(payload["collect"], "aviato_collect", "exec", 0, True), tests)
                     tests["collect"](case["collect"], namespace, before, case["left_out"])
@@ -181,6 +192,19 @@ class Checks:
     def __call__(self, value: Any = None) -> Any:
         self.reached += 1
         return value
+
+
+def is_raised_in(error: BaseException, code: Any) -> bool:
+    """Whether code, or a function that it defines, raised it, and nothing that these have called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and any(one is trace.tb_frame.f_code for one in codes_of(code))
+
+
+def codes_of(code: Any) -> list[Any]:
+    """Code, and that of the functions and classes in it."""
+    return [code, *[one for const in code.co_consts if type(const) is type(code) for one in codes_of(const)]]
 
 
 def failure(kind: bytes, *story: str) -> bytes:

@@ -59,6 +59,8 @@ def leave_packages_for_later() -> None:
     for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     builtins.help = _sitebuiltins._Helper()
+    for name in ("copyright", "credits", "license"):
+        setattr(builtins, name, _sitebuiltins._Printer(name, "Type %s() in a Python of your own." % name))
     # Interpreters that this one starts get its flags, and have nobody to find their packages later; and the user's packages
     # are found where nothing is isolated.
     names = [name for name in dir(sys.flags) if name[0] != "_" and isinstance(getattr(sys.flags, name), int)]

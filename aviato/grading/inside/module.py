@@ -23,7 +23,7 @@ def be_in_a_directory(code: bytes) -> None:
 
 
 def new_module(imported: bool) -> dict[str, Any]:
-    """The names of a new module `solution`; whether it is the one that imports of that name give."""
+    """The names of a new module `solution`; whether it is the one that imports of that name, and of `__main__`, give."""
     import _frozen_importlib_external as importer
 
     name, path = FILE[: -len(".py")], os.path.join(os.getcwd(), FILE)
@@ -33,5 +33,5 @@ def new_module(imported: bool) -> dict[str, Any]:
     module.__spec__ = importer.spec_from_file_location(name, path, loader=module.__loader__)
     module.__package__ = ""
     if imported:
-        sys.modules[name] = module
+        sys.modules[name] = sys.modules["__main__"] = module
     return vars(module)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 100
 SMALL = 1 << 62
+MOST_EQUAL_HASHES = 1000
 
 
 def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0) -> Any:
@@ -58,12 +59,28 @@ def unpack(value: Any, resolve: Callable[[list[Any]], Any], depth: int = 0) -> A
         return bytes.fromhex(items[0])
     if tag == "B":
         return bytearray.fromhex(items[0])
-    if tag == "d":
-        return {unpack(key, resolve, depth + 1): unpack(item, resolve, depth + 1) for key, item in items}
+    if tag in ("d", "s", "f"):
+        return hashed(tag, items, resolve, depth)
     for name, known in SEQUENCES:
         if tag == name:
             return known([unpack(item, resolve, depth + 1) for item in items])
     return resolve(value)
+
+
+def hashed(tag: str, items: list[Any], resolve: Callable[[list[Any]], Any], depth: int) -> Any:
+    """A set or a dict, unless it is made so that looking anything up in it takes for ever."""
+    if tag == "d":
+        pairs = [(unpack(key, resolve, depth + 1), unpack(item, resolve, depth + 1)) for key, item in items]
+        check_hashes([key for key, _ in pairs])
+        return dict(pairs)
+    values = [unpack(item, resolve, depth + 1) for item in items]
+    check_hashes(values)
+    return set(values) if tag == "s" else frozenset(values)
+
+
+def check_hashes(values: list[Any]) -> None:
+    if len(values) > MOST_EQUAL_HASHES and len(values) - len(set(map(hash, values))) > MOST_EQUAL_HASHES:
+        raise ValueError("more than %d values have hashes that others have" % MOST_EQUAL_HASHES)
 
 
 def no_data(value: Any) -> Any:
