@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from aviato.results import ProcessResult
 
 WRITE = """
 while [ $# -gt 1 ]; do
@@ -33,6 +35,7 @@ class Program:
         output_bytes: how much of its stdout is kept.
         timeout_seconds: its limit; None for none.
         required: nothing follows it unless it ends with 0.
+        writes: it is no program of anybody's, and only writes files.
     """
 
     command: Sequence[str]
@@ -40,6 +43,7 @@ class Program:
     output_bytes: int = STDERR_BYTES
     timeout_seconds: float | None = None
     required: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ class Command(NamedTuple):
 def writer(files: Mapping[str, bytes]) -> Program:
     """The program that writes files, relative to the directory in which commands start; it needs a shell."""
     words = [word for path, content in files.items() for word in (path if path[:1] in "/." else f"./{path}", str(len(content)))]
-    return Program(command=["/bin/sh", "-c", WRITE, "sh", *words], stdin=b"".join(files.values()), required=True)
+    return Program(command=["/bin/sh", "-c", WRITE, "sh", *words], stdin=b"".join(files.values()), required=True, writes=True)
 
 
 def command(programs: Sequence[Program]) -> Command:
@@ -99,26 +103,32 @@ def command(programs: Sequence[Program]) -> Command:
     return Command(list(programs[0].command), b"".join(program.stdin for program in programs), asked, most)
 
 
-def records(stdout: bytes) -> Iterator[Ran]:
-    """How the programs ended, as far as they did, as the sandbox's supervisor has written it."""
-    for line in stdout.splitlines():
+def records(result: ProcessResult) -> list[Ran]:
+    """How the programs ended, as far as they did and as it is whole, as the sandbox's supervisor has written it."""
+    ran: list[Ran] = []
+    for line in result.stdout_bytes[: result.stdout_head_bytes].splitlines():
         try:
             found = json.loads(line)
         except ValueError:
-            return  # Cut off in its middle, by a limit or by an end.
+            break  # Cut off in its middle, by a limit or by an end.
         if "cases" in found:
-            return
-        yield Ran(
-            started=found["started"],
-            returncode=found["returncode"],
-            signal=found["signal"],
-            timed_out=found["timed_out"],
-            oom_killed=found["oom_killed"],
-            duration_seconds=found["duration_seconds"],
-            stdout=a2b_base64(found["stdout"]),
-            stderr=a2b_base64(found["stderr"]),
-            stdout_bytes_total=found["stdout_bytes_total"],
-        )
+            break
+        ran.append(_ran(found))
+    return ran
+
+
+def _ran(found: dict[str, Any]) -> Ran:
+    return Ran(
+        started=found["started"],
+        returncode=found["returncode"],
+        signal=found["signal"],
+        timed_out=found["timed_out"],
+        oom_killed=found["oom_killed"],
+        duration_seconds=found["duration_seconds"],
+        stdout=a2b_base64(found["stdout"]),
+        stderr=a2b_base64(found["stderr"]),
+        stdout_bytes_total=found["stdout_bytes_total"],
+    )
 
 
 def _in_base64(size: int) -> int:

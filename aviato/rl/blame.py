@@ -87,7 +87,7 @@ class Blame:
         argv, given, asked, most = programs.command([*made, Program(command=recipe.run)])
         async with self._fresh() as state:
             result = await run_only(state, argv, stdin=given, timeout_seconds=TRIAL_SECONDS, max_output_bytes=most, cases=asked)
-        ran = list(programs.records(result.stdout_bytes))
+        ran = programs.records(result)
         if len(ran) == len(asked["programs"]) and ran[-1].stdout.strip() == TRIAL.encode():
             self._know("language", language)
             return None

@@ -13,6 +13,7 @@ from aviato.one_command import run_only
 from aviato.rl import judges
 from aviato.rl.judging import JudgeFailed
 from aviato.text import encode, shown
+from aviato.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ _works: set[bytes] = set()
 COMPILE_SECONDS = 120.0
 SLACK_SECONDS = 60.0
 MOST_KNOWN = 65_536
+PORTION_BYTES = 64 << 20
 ACCEPTED, REFUSED = 0, (1, 2, 4, 7, 8)
 """Returncodes of testlib's: wrong answer, presentation, dirt at the end, points, an end too early."""
 PARTIAL = range(16, 118)
@@ -83,7 +85,21 @@ async def _check_works(fresh: Fresh, checker: Checker, cases: list[ProgramCase])
 
 
 async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:
-    """How the checker ended for each."""
+    """How the checker ended for each; as many at a time as can be sent."""
+    ran: list[Ran] = []
+    portion: list[tuple[ProgramCase, bytes]] = []
+    size = 0
+    for answer in answers:
+        own = len(answer[1]) + len(judges.as_bytes(answer[0].stdin)) + len(judges.as_bytes(answer[0].expected_stdout or ""))
+        if portion and size + own > PORTION_BYTES:
+            ran += await _run_portion(fresh, checker, portion)
+            portion, size = [], 0
+        portion.append(answer)
+        size += own
+    return ran + await _run_portion(fresh, checker, portion)
+
+
+async def _run_portion(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:
     recipe = RECIPES[checker.language]
     files = {recipe.file: encode(checker.source), **checker.files}
     for number, (case, printed) in enumerate(answers):
@@ -103,7 +119,7 @@ async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCa
     argv, given, asked, most = programs.command(made)
     async with fresh() as state:
         result = await run_only(state, argv, stdin=given, timeout_seconds=limit, max_output_bytes=most, cases=asked)
-    ran = list(programs.records(result.stdout_bytes))
+    ran = await in_thread(programs.records, result)
     if len(ran) != len(made):
         last = ran[-1].stderr if ran else result.stderr_bytes
         raise JudgeFailed(f"the checker cannot be run: {shown(last.decode(errors='replace').strip()[-500:])}")

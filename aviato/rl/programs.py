@@ -18,8 +18,11 @@ from aviato.rl.judging import JudgeFailed, judged
 from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.task import ProgramCase
 from aviato.text import encode, shown
+from aviato.threads import in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aviato.results import ProcessResult
     from aviato.rl.grading import Fresh
     from aviato.rl.outcome import CaseOutcome
@@ -28,8 +31,12 @@ if TYPE_CHECKING:
 COMPILE_SECONDS = 60.0
 REPORTED_BYTES = 64 << 10
 """Of output that nobody compares."""
-LEAST_COMPARED_BYTES = 1 << 20
-LEAST_JUDGED_BYTES = 16 << 20
+SHOWN_BYTES = 1 << 20
+"""Of the output of the program that decided."""
+PORTION_BYTES = 64 << 20
+LEAST_SECONDS = 0.1
+LEAST_COMPARED_BYTES = 256 << 10
+LEAST_JUDGED_BYTES = 4 << 20
 """Of output that a judge of the caller's, or a checker, reads."""
 MOST_COMPARED_BYTES = 160 << 20
 MOST_GIVEN_BYTES = 256 << 20
@@ -51,61 +58,111 @@ class Plan:
         return min(self.cases)
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """What came of one command: of the cases of a portion, or an outcome of the whole."""
+
+    cases: tuple[CaseOutcome, ...] = ()
+    result: ProcessResult | None = None
+    late: bool = False
+    whole: Outcome | None = None
+
+
 async def grade_programs(fresh: Fresh, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """The code passes if each of its runs ended, and printed, as it has to."""
-    plan = plan_of(task)
-    mode = "separate" if any(case.expected_stdout is not None for case in _cases(task)) else "command"
-    if sum(len(program.stdin) for program in plan.programs) > MOST_GIVEN_BYTES:
-        return _too_large(len(encode(task.code or "")), attempts)
+    mode = "separate" if any(_looks_at_output(case) for case in _cases(task)) else "command"
+    cases: tuple[CaseOutcome, ...] = ()
+    shown_result: ProcessResult | None = None
+    left = timeout_seconds
+    for numbers in portions_of(task):
+        if (too_large := _too_large(task, numbers, attempts)) is not None:
+            return too_large
+        ended = await _ended(fresh, task, plan_of(task, numbers), left, mode, attempts)
+        if ended.whole is not None:
+            return ended.whole
+        assert ended.result is not None
+        if shown_result is None or all(case.passed for case in cases):
+            shown_result = ended.result
+        cases += ended.cases
+        if ended.late:
+            return too_late(cases, task.case_names, shown_result, timeout_seconds, mode, attempts)
+        left = max(LEAST_SECONDS, left - ended.result.duration_seconds)
+        if task.stop_at_first_failure and not all(case.passed for case in cases):
+            break
+    cases = (*cases, *not_run(task.case_names[len(cases) :]))
+    verdict, message = verdict_of(cases, shown_result)
+    return outcome(verdict, message, cases, shown_result, mode, attempts)
+
+
+async def _ended(fresh: Fresh, task: Task, plan: Plan, seconds: float, mode: str, attempts: int) -> _Ended:
     argv, given, asked, most = programs.command(plan.programs)
+    late = False
     try:
         async with fresh() as state:
-            result = await run_only(
-                state, argv, stdin=given, timeout_seconds=timeout_seconds, max_output_bytes=most, cases=asked
-            )
+            result = await run_only(state, argv, stdin=given, timeout_seconds=seconds, max_output_bytes=most, cases=asked)
     except SandboxCommandTimeoutError as error:
         assert error.exec_result is not None
         result, late = error.exec_result, True
     except SandboxError as error:
-        return of_error(error, not_run(task.case_names), mode, attempts)
-    else:
-        late = False
-    ran = list(programs.records(result.stdout_bytes))
-    fault = None if late else _fault(plan, ran, result)
+        return _Ended(whole=of_error(error, not_run(task.case_names), mode, attempts))
+    ran = await in_thread(programs.records, result)
+    fault = None if late else await _fault(plan, ran, result, fresh)
     if fault is not None:
-        return grader_failed(fault, result, attempts)
+        return _Ended(whole=grader_failed(fault, result, attempts))
     try:
         cases = await _outcomes(task, plan, ran, fresh)
     except JudgeFailed as failed:
-        return grader_failed(str(failed), result, attempts)
-    shown_result = _as_program(plan, ran, cases, result)
-    if late:
-        return too_late(cases, task.case_names, shown_result, timeout_seconds, mode, attempts)
-    cases = (*cases, *not_run(task.case_names[len(cases) :]))
-    verdict, message = verdict_of(cases, result)
-    return outcome(verdict, message, cases, shown_result, mode, attempts)
+        return _Ended(whole=grader_failed(str(failed), result, attempts))
+    return _Ended(cases, _as_program(plan, ran, cases, result), late)
 
 
-def _too_large(code_bytes: int, attempts: int) -> Outcome:
-    """A task that cannot be sent whole: the code's own failure where it is most of it."""
-    if code_bytes > MOST_GIVEN_BYTES // 4:
-        return Outcome(verdict=Verdict.FAILED, message=f"the code has {code_bytes} bytes", attempts=attempts)
-    return grader_failed(f"code, files and inputs of a task may have {MOST_GIVEN_BYTES >> 20} MiB together")
+def _looks_at_output(case: ProgramCase) -> bool:
+    return case.expected_stdout is not None or case.judge is not judges.text
 
 
-def plan_of(task: Task) -> Plan:
-    """What has to run, in its order."""
+def portions_of(task: Task) -> list[list[int]]:
+    """Numbers of the cases, in the commands that run them: what each gives back fits the memory of whoever waits for it."""
+    found: list[list[int]] = [[]]
+    out = given = 0
+    for number, case in enumerate(_cases(task)):
+        size, input_size = _compared_bytes(case), _given_bytes(case)
+        if found[-1] and (out + size > PORTION_BYTES or given + input_size > PORTION_BYTES):
+            found.append([])
+            out = given = 0
+        found[-1].append(number)
+        out, given = out + size, given + input_size
+    return found
+
+
+def _given_bytes(case: ProgramCase) -> int:
+    return len(judges.as_bytes(case.stdin)) + sum(map(len, case.files.values()))
+
+
+def _too_large(task: Task, numbers: list[int], attempts: int) -> Outcome | None:
+    """The outcome of a task that cannot be sent whole: the code's own failure where all else could be."""
+    code = len(encode(task.code or ""))
+    rest = sum(map(len, task.files.values())) + sum(_given_bytes(_cases(task)[number]) for number in numbers)
+    if code + rest <= MOST_GIVEN_BYTES:
+        return None
+    if rest <= MOST_GIVEN_BYTES:
+        return Outcome(verdict=Verdict.FAILED, message=f"the code has {code} bytes", attempts=attempts)
+    return grader_failed(f"files and inputs of a task may have {MOST_GIVEN_BYTES >> 20} MiB together")
+
+
+def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
+    """What has to run for some of its cases, in its order."""
     recipe = RECIPES[task.language]
     made = [programs.writer({recipe.file: encode(task.code or ""), **task.files})]
     if recipe.compile is not None:
         made.append(
             Program(command=recipe.compile, timeout_seconds=COMPILE_SECONDS, output_bytes=REPORTED_BYTES, required=True)
         )
-    numbers = {}
-    for number, case in enumerate(_cases(task)):
+    cases = {}
+    for number in numbers:
+        case = _cases(task)[number]
         if case.files:
             made.append(programs.writer(case.files))
-        numbers[len(made)] = number
+        cases[len(made)] = number
         made.append(
             Program(
                 command=limited((*recipe.run, *case.args), case.memory_limit_bytes),
@@ -115,7 +172,7 @@ def plan_of(task: Task) -> Plan:
                 required=task.stop_at_first_failure and case.returncode == 0,
             )
         )
-    return Plan(made, recipe.compile is not None, numbers)
+    return Plan(made, recipe.compile is not None, cases)
 
 
 def _cases(task: Task) -> list[ProgramCase]:
@@ -134,18 +191,27 @@ def _compared_bytes(case: ProgramCase) -> int:
     return min(MOST_COMPARED_BYTES, 32 * size + least)
 
 
-def _fault(plan: Plan, ran: list[Ran], result: ProcessResult) -> str | None:
-    """Why nothing of the code could be run at all, by what came before its first instruction."""
+async def _fault(plan: Plan, ran: list[Ran], result: ProcessResult, fresh: Fresh) -> str | None:
+    """Why nothing of the code could be run, by what came before its first instruction, or why a case could not begin."""
     if result.oom_killed:
         return None
     if not ran:
         return f"nothing can be run in the sandbox: {_last_line(result.stderr_bytes) or f'returncode {result.returncode}'}"
-    if ran[0].returncode != 0:
-        return f"the files of the task could not be written: {_last_line(ran[0].stderr) or f'returncode {ran[0].returncode}'}"
-    program = plan.programs[len(ran) - 1].command[0]
-    if len(ran) <= plan.first_run + 1 and not ran[-1].started and "/" not in program:  # Another is of the code's own making.
-        return f"the sandbox's image has no {program}: {_last_line(ran[-1].stderr)}"
+    last, program = ran[-1], plan.programs[len(ran) - 1]
+    if program.writes and last.returncode != 0 and (len(ran) < plan.first_run or not await _can_write(fresh, program)):
+        return f"the files of the task could not be written: {_last_line(last.stderr) or f'returncode {last.returncode}'}"
+    name = program.command[0]
+    if len(ran) <= plan.first_run + 1 and not last.started and "/" not in name:  # Another is of the code's own making.
+        return f"the sandbox's image has no {name}: {_last_line(last.stderr)}"
     return None
+
+
+async def _can_write(fresh: Fresh, program: Program) -> bool:
+    """Whether the files of a case can be written where no code has run."""
+    argv, given, asked, most = programs.command([program])
+    async with fresh() as state:
+        result = await run_only(state, argv, stdin=given, timeout_seconds=COMPILE_SECONDS, max_output_bytes=most, cases=asked)
+    return [one.returncode for one in programs.records(result)] == [0]
 
 
 async def _outcomes(task: Task, plan: Plan, ran: list[Ran], fresh: Fresh) -> tuple[CaseOutcome, ...]:
@@ -157,6 +223,9 @@ async def _outcomes(task: Task, plan: Plan, ran: list[Ran], fresh: Fresh) -> tup
         )
     cases, names = _cases(task), task.case_names
     found = {number: await _of_run(cases[number], names[number], ran[at]) for at, number in plan.cases.items() if at < len(ran)}
+    if ran and plan.programs[len(ran) - 1].writes and ran[-1].returncode != 0 and len(ran) in plan.cases:
+        number = plan.cases[len(ran)]
+        found[number] = case_of(names[number], "returncode", f"its files could not be written: {_last_line(ran[-1].stderr)}")
     for judge in _checkers(cases):
         asked = {
             number: ran[at].stdout
@@ -185,7 +254,7 @@ async def _of_run(case: ProgramCase, name: str, ran: Ran) -> CaseOutcome:
         name,
         "passed",
         duration_seconds=ran.duration_seconds,
-        stdout=ran.stdout.decode(errors="replace"),
+        stdout=ran.stdout[:REPORTED_BYTES].decode(errors="replace"),
         stderr=ran.stderr.decode(errors="replace"),
         returncode=ran.returncode,
     )
@@ -195,7 +264,7 @@ async def _of_run(case: ProgramCase, name: str, ran: Ran) -> CaseOutcome:
         return _but(one, "out_of_memory", "killed at the memory limit" if ran.oom_killed else "no memory left within its limit")
     if case.returncode is not None and ran.returncode != case.returncode:
         return _but(one, *_ended_badly(ran))
-    if case.expected_stdout is None and case.judge is judges.text:
+    if not _looks_at_output(case):
         return one
     if ran.stdout_bytes_total > len(ran.stdout):
         compared = f"printed {ran.stdout_bytes_total} bytes, of which no more than {len(ran.stdout)} are compared"
@@ -233,7 +302,7 @@ def _as_program(plan: Plan, ran: list[Ran], cases: tuple[CaseOutcome, ...], resu
         signal=one.signal,
         timed_out=result.timed_out or one.timed_out,
         oom_killed=result.oom_killed or one.oom_killed,
-        stdout_bytes=one.stdout,
+        stdout_bytes=one.stdout[:SHOWN_BYTES],
         stderr_bytes=one.stderr,
         stdout_bytes_total=one.stdout_bytes_total,
         stderr_bytes_total=len(one.stderr),

@@ -228,7 +228,6 @@ def test_the_main_module_is_the_code(outcomes: Callable[..., list[Outcome]]) -> 
 
 
 EXITS = {
-    "import sys\ndef main():\n    for n in range(1, f(1) + 1): assert f(n) == 2 * n\n    sys.exit(0)\nmain()": (1.0, 0.0),
     "import sys\nok = all(f(n) == 2 * n for n in range(3))\nif not ok: sys.exit(1)": (1.0, 0.0),
 }
 
