@@ -66,3 +66,29 @@ def test_cancelled_timers_do_not_pile_up():
     assert len(loop._timers) < 5_000
     loop.turn()
     assert called == [1]
+
+
+def stood_still(loop, seconds):
+    """Have the loop find that so much time has passed since it looked at its clock."""
+    real = loop.now
+    loop.now = lambda: real() + seconds
+
+
+def test_a_limit_that_comes_much_too_late_begins_anew_once():
+    loop = Loop(lambda error: None)
+    loop.begin()
+    over = []
+    timer = loop.limit(60, lambda: over.append("late"))
+    cancelled = loop.limit(60, lambda: over.append("cancelled"))
+    in_time = loop.limit(60, lambda: over.append("in time"))
+    in_time.due += 0.5
+    stood_still(loop, 61.4)
+    loop.jobs.append(loop.start(iter(())))  # No turn waits.
+    loop.turn()
+    assert over == ["in time"]
+    cancelled.cancel()
+    assert 59 < timer.due - loop.now() <= 60
+    stood_still(loop, 600)
+    loop.jobs.append(loop.start(iter(())))
+    loop.turn()
+    assert over == ["in time", "late"]

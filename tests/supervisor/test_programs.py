@@ -6,6 +6,7 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from dataclasses import replace
+from inspect import cleandoc
 
 import pytest
 
@@ -23,6 +24,10 @@ def program(*command, given=b"", output=64 << 10, required=False, limit=None):
         "given": given,
         "limit": limit,
     }
+
+
+def python(source, *arguments, **options):
+    return program("python3", "-I", "-c", cleandoc(source), *arguments, **options)
 
 
 def make(boxes, *programs, timeout=None):
@@ -72,6 +77,15 @@ async def test_what_is_too_much_is_counted_and_dropped(box, boxes):
     _, (much, little, _) = await run(box, make(boxes, flood, program("echo", "z")))
     assert (len(printed(much)[0]), much["stdout_bytes_total"], printed(much)[1]) == (1000, 300_000_000, b"error\n")
     assert (printed(little), little["stdout_bytes_total"]) == ((b"z\n", b""), 2)
+
+
+async def test_of_stderr_little_is_kept_whatever_is_kept_of_stdout(box, boxes):
+    noisy = python("import os; os.write(2, b'e' * 4_000_000); os.write(1, b'x' * 1_000_000)", output=8 * MIB)
+    terse = python("import os; os.write(2, b'e' * 70_000); os.write(1, b'x' * 70_000)", output=10)
+    _, (much, little, _) = await run(box, make(boxes, noisy, terse))
+    assert [len(one) for one in printed(much)] == [1_000_000, 64 << 10]
+    assert (much["stdout_bytes_total"], much["stderr_bytes_total"]) == (1_000_000, 4_000_000)
+    assert [len(one) for one in printed(little)] == [10, 64 << 10]
 
 
 async def test_output_and_input_of_many_mebibytes_arrive_whole(box, boxes):
@@ -132,6 +146,29 @@ async def test_children_that_outlive_a_program_hold_nothing_up(box, boxes):
     _, (left, after, end) = await run(box, make(boxes, program("sh", "-c", "sleep 60 & echo a"), program("echo", "b")))
     assert (printed(left)[0], printed(after)[0], end) == (b"a\n", b"b\n", {"cases": 2})
     assert left["duration_seconds"] < 5
+
+
+async def test_children_that_print_after_the_end_are_heard_until_they_are_still(box, boxes):
+    prints = python("""
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            while os.getppid() != 1: time.sleep(0.01)
+            for turn in range(4):
+                time.sleep(0.2)
+                os.write(1, b"%d" % turn)
+    """)
+    for limit in (None, 20.0):
+        _, (verdict, _) = await run(box, make(boxes, {**prints, "limit": limit}))
+        assert (printed(verdict)[0], verdict["returncode"], verdict["timed_out"]) == (b"0123", 0, False)
+
+
+async def test_children_that_print_for_ever_are_heard_until_the_time_is_over(box, boxes):
+    floods = program("sh", "-c", "(while echo y; do sleep 0.01; done) & echo a", limit=1.0)
+    _, (flood, after, end) = await run(box, make(boxes, floods, program("pgrep", "-c", "sleep")))
+    assert (flood["returncode"], flood["timed_out"], end) == (0, False, {"cases": 2})
+    assert flood["stdout_bytes_total"] == len(printed(flood)[0]) > 20
+    assert printed(after)[0] == b"0\n"
 
 
 async def test_verdicts_wait_for_their_reader(box, boxes):

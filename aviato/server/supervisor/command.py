@@ -82,6 +82,11 @@ class Command:
         return self.pid is not None and self.status is None
 
     @property
+    def unfinished(self) -> bool:
+        """Whether it has begun and its result comes when its process and its pipes are done."""
+        return self.pid is not None and self.result is None
+
+    @property
     def killed(self) -> bool:
         """Whether it was ended from here, for a reason that its result tells."""
         return self.timed_out or self.cancelled or self.oom_killed or self.last_words is not None
@@ -159,6 +164,9 @@ class Command:
                 os.killpg(self.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+    def give_up(self) -> None:
+        """Somebody has ended it, as it says: it is over when its process is."""
 
     def hang_up(self) -> None:
         """Hang its terminal up, if it has one: a shell at a prompt ignores SIGTERM, and who is stopped cannot hear."""
@@ -279,7 +287,8 @@ class Command:
         return self._peak is None or self._peak <= self._own_peak + usage.SLACK_BYTES
 
     def _look(self) -> None:
-        assert self.pid is not None
+        if self.pid is None:
+            return  # Between two processes of one that has several.
         self._looked = self._loop.now()
         peak = usage.peak_sample(self._proc, self.pid)
         if peak is not None:

@@ -208,6 +208,7 @@ class Commands:
         command = self._by_id.get(exec_id)
         if command is not None and command.running:
             command.cancelled = True
+            command.give_up()
 
     def kill_but_main(self) -> Iterator[float]:
         """A job that gives all commands up but the main one, and kills all that is none of its descendants."""
@@ -234,7 +235,7 @@ class Commands:
     def all_sent(self, main_too: bool) -> bool:
         """Whether all output is read and sent to those who listen; with `main_too`, someone listened to the main command."""
         for command in self._by_id.values():
-            if command.pid is not None and command.result is None:
+            if command.unfinished:
                 return False
             if main_too and command.main and not (command.silenced or command.delivered):
                 return False
@@ -267,6 +268,7 @@ class Commands:
         for command in self:
             if command.running:
                 command.last_words = why
+                command.give_up()
         tree.signal_all(signal.SIGKILL)
 
     def reap(self) -> bool:
@@ -297,6 +299,23 @@ class Commands:
         command.reaped(status, used)
 
     def _start(self, spec: dict[str, Any]) -> Command:
+        command = self._start_programs(spec) if _runs_programs(spec) else self._start_process(spec)
+        if command.running:
+            if (given := spec.get("input")) is not None:
+                command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)
+            command.limit(spec["timeout_seconds"], self._too_late)
+        return command
+
+    def _start_programs(self, spec: dict[str, Any]) -> Command:
+        """Have it on record: each of its programs, the first too, starts when its input has come."""
+        spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+        os.chdir("/")
+        command = ProgramsCommand(self._loop, self._proc, spec, tree.NOBODY, self._over, self._renew)
+        self._by_id[command.exec_id] = command
+        command.begin(self._drains, usage.own_peak_bytes())
+        return command
+
+    def _start_process(self, spec: dict[str, Any]) -> Command:
         mark, spawned = self._launch(spec)
         command = self._new(spec, mark)
         self._by_id[command.exec_id] = command
@@ -304,16 +323,11 @@ class Commands:
             command.failed(spawned)
             return command
         self._run(command, mark, spawned)
-        if (given := spec.get("input")) is not None:
-            command.stdin.write(0, binascii.a2b_base64(given), True, _ignore)
-        command.limit(spec["timeout_seconds"], self._too_late)
         return command
 
     def _new(self, spec: dict[str, Any], mark: int) -> Command:
-        cases = spec.get("cases")
-        if cases is not None:
-            kind = CaseCommand if cases.get("programs") is None else ProgramsCommand
-            return kind(self._loop, self._proc, spec, mark, self._over, self._renew)
+        if spec.get("cases") is not None:
+            return CaseCommand(self._loop, self._proc, spec, mark, self._over, self._renew)
         return Command(self._loop, self._proc, spec, mark, self._over)
 
     def _renew(self, command: SuccessiveCommand) -> None:
@@ -324,7 +338,9 @@ class Commands:
         yield from self.kill(command.exec_id)
         try:
             if not (self.ending or command.given_up):
-                mark, spawned = self._launch(command.next_spec)
+                if not command.may_begin():
+                    return
+                mark, spawned = self._launch(command.next_spec, command.open_input())
                 if isinstance(spawned, spawn.Failure):
                     command.not_started(spawned)
                     return
@@ -335,16 +351,19 @@ class Commands:
             pass  # Its verdicts so far are what there is.
         command.end()
 
-    def _launch(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
-        spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+    def _launch(self, spec: dict[str, Any], given: int | None = None) -> tuple[int, spawn.Spawned | spawn.Failure]:
+        """Start a process; `given`: what it reads instead of a pipe. It is closed here."""
         try:
-            mark, spawned = self.place(lambda: self._begin(spec))
+            spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+            mark, spawned = self.place(lambda: self._begin(spec, given))
             if isinstance(spawned, spawn.Failure) and spawned.for_now:
                 while self.reap():
                     pass
-                mark, spawned = self.place(lambda: self._begin(spec))
+                mark, spawned = self.place(lambda: self._begin(spec, given))
         finally:
             os.chdir("/")
+            if given is not None:
+                os.close(given)
         return mark, spawned
 
     def _run(self, command: Command, mark: int, spawned: spawn.Spawned) -> None:
@@ -374,17 +393,17 @@ class Commands:
         finally:
             os.close(fd)
 
-    def _begin(self, spec: dict[str, Any]) -> tuple[int, spawn.Spawned | spawn.Failure]:
+    def _begin(self, spec: dict[str, Any], given: int | None) -> tuple[int, spawn.Spawned | spawn.Failure]:
         if self.keepers is not None:
-            spawned = self._spawn(spec, self.keepers.start)
+            spawned = self._spawn(spec, given, self.keepers.start)
             return self.keepers.newest, spawned
         try:
             mark = self.new_mark(self._proc)
         except OSError as error:
             return -1, spawn.Failure(126, f"{spec['command'][0]}: no namespace to mark it with: {error.strerror}")
-        return mark, self._spawn(spec, self.start_program)
+        return mark, self._spawn(spec, given, self.start_program)
 
-    def _spawn(self, spec: dict[str, Any], start: spawn.Start) -> spawn.Spawned | spawn.Failure:
+    def _spawn(self, spec: dict[str, Any], given: int | None, start: spawn.Start) -> spawn.Spawned | spawn.Failure:
         environment = {**self.environment, **spec["environment"]}
         size = spec.get("terminal")
         if size is not None:
@@ -393,7 +412,9 @@ class Commands:
                 spec["command"], environment, terminal.terminal(size, self._terminals, self.keepers is not None), start
             )
         cases = spec.get("cases")
-        if cases is None or cases.get("programs") is not None:
+        if given is not None:
+            connect = spawn.pipes(False, given)
+        elif cases is None:
             connect = spawn.pipes(spec["stdin"], self._null)
         else:
             connect = spawn.case_pipes(cases["reports"])
@@ -402,12 +423,19 @@ class Commands:
     def _too_late(self, command: Command) -> None:
         if command.running:
             command.timed_out = True
+            command.give_up()
             self._loop.start(self.kill(command.exec_id))
 
     def _over(self, command: Command) -> None:
         self._last_end = self._loop.now()
         if command.main:
             self.on_main_exit(command)
+
+
+def _runs_programs(spec: dict[str, Any]) -> bool:
+    """Whether its cases are programs."""
+    cases = spec.get("cases")
+    return cases is not None and cases.get("programs") is not None
 
 
 def _badness() -> bytes:

@@ -19,6 +19,8 @@ HANGUP = select.EPOLLHUP | select.EPOLLERR
 
 BLIND_SECONDS = 0.01
 FEW_TIMERS = 1024
+STOOD_STILL_SECONDS = 1.0
+"""A limit that is so late tells that nothing ran here meanwhile."""
 
 
 class Timer:
@@ -131,6 +133,23 @@ class Loop:
             self._timers = [timer for timer in self._timers if timer.callback is not None]
             heapq.heapify(self._timers)
             self._many_timers = max(FEW_TIMERS, 2 * len(self._timers))
+        return timer
+
+    def limit(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back once so much time has passed in which things ran here; see `after`.
+
+        What is limited had none of the time that this process, and the machine with it, stood still. So it gets all of its
+        time anew then; once, or whoever keeps this process busy would be let run on for ever.
+        """
+
+        def due() -> None:
+            if self.now() - timer.due <= STOOD_STILL_SECONDS:
+                callback()
+                return
+            timer.due, timer.callback = self.now() + seconds, callback
+            heapq.heappush(self._timers, timer)
+
+        timer = self.after(seconds, due)
         return timer
 
     def soon(self, callback: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
 from aviato.server.supervisor.keeper import Keepers
 from aviato.server.supervisor.lineage import Descent, Lineage
-from aviato.server.supervisor.loop import READ, Loop, Timer
+from aviato.server.supervisor.loop import READ, STOOD_STILL_SECONDS, Loop, Timer
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer
@@ -58,8 +58,6 @@ FEATURES = [
 BACKLOG = 16
 LARGEST_NOTE_ERRORS = 20
 ACCEPT_RETRY_SECONDS = 1.0
-STOOD_STILL_SECONDS = 2.0
-"""A timer that is so late tells that nothing ran here meanwhile."""
 NO_USE = frozenset({"configure", "ping"})
 """Requests of the server's own: they do not make a sandbox less idle."""
 

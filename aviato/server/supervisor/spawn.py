@@ -116,7 +116,7 @@ def pipes(stdin: bool, null: int) -> Connect:
 
     Args:
         stdin: whether it gets one; else `null`.
-        null: a descriptor of /dev/null.
+        null: a descriptor of /dev/null, or of another file that it reads.
     """
 
     def connect(opened: list[int]) -> tuple[Ends | CaseEnds, list[tuple[Any, ...]]]:

@@ -70,6 +70,18 @@ class SuccessiveCommand(Command):
         self._next_sample = self.loop.after(LAST_SAMPLE_SECONDS, self._sample)
         self.outputs = (Output(self.loop, None, self._moved), Output(self.loop, None, self._moved))
 
+    def may_begin(self) -> bool:
+        """Whether the next process may begin. If not, it is asked for anew when it may."""
+        return True
+
+    def open_input(self) -> int | None:
+        """What the next process reads as a file, the caller's; None: it is connected as the first was.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        return None
+
     def not_started(self, failure: Failure) -> None:
         """The next process could not be started: the verdicts so far are what there is."""
         self.end()

@@ -143,7 +143,8 @@ class Program:
     def _take(self, fd: int, events: int) -> None:
         """Read once; what is too much is read and dropped."""
         data = self._read(fd)
-        room = self._command.most_bytes - len(self._texts[fd])
+        most = self._command.report_bytes if fd == self._ends.report else self._command.most_bytes
+        room = most - len(self._texts[fd])
         if data and room > 0:
             self._texts[fd] += data[:room]
 
@@ -247,7 +248,7 @@ class Program:
             self._since = now
         limit = self._command.limits[self._command.done]
         if limit is not None:
-            self._timer = self._command.loop.after(limit, self._too_late)
+            self._timer = self._command.loop.limit(limit, self._too_late)
 
     def _too_late(self) -> None:
         late = self._command.done
