@@ -101,6 +101,7 @@ def command(
     packages_later: bool = False,
     output_bytes: int = OUTPUT_BYTES,
     reports: bool = False,
+    report_bytes: int | None = None,
 ) -> Command:
     """What runs code against cases.
 
@@ -112,6 +113,7 @@ def command(
         packages_later: look for installed packages when one is asked for, and not at the start.
         output_bytes: what is kept of each stream of a case.
         reports: whether cases have `__aviato_report__`, which says something of a part of them; calls need it.
+        report_bytes: what is kept of that of a case; None is `output_bytes`.
     """
     told = payload(code, cases, prelude=prelude, reports=reports)
     token, calls = told["token"], told["calls"]
@@ -121,6 +123,7 @@ def command(
         "token": token,
         "output_bytes": output_bytes,
         "reports": reports,
+        **({} if report_bytes is None else {"report_bytes": report_bytes}),
     }
     return Command([python, "-I", *(["-S"] if packages_later else []), "-c", LOADER], given, asked)
 

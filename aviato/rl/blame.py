@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOADING = ("ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError")
 TRIAL_SECONDS = 60.0
+HERE = "import os, sys\nsys.path.insert(0, os.getcwd())\n"
 MOST_KNOWN = 4096
 MESSAGE_CHARACTERS = 500
 
@@ -71,8 +72,11 @@ class Blame:
         name = task.command[0]
         if found.result is None or found.result.returncode not in NOT_STARTED or "/" in name:
             return None
-        async with self._fresh() as state:
-            result = await run_only(state, [name, "--version"], timeout_seconds=TRIAL_SECONDS)
+        try:
+            async with self._fresh() as state:
+                result = await run_only(state, [name, "--version"], timeout_seconds=TRIAL_SECONDS)
+        except SandboxCommandTimeoutError:
+            return None  # It was started.
         if result.returncode in NOT_STARTED and not result.stdout_bytes:
             return f"the sandbox's image cannot run {name!r}: {shown(result.stderr.strip())}"
         return None
@@ -85,8 +89,13 @@ class Blame:
         made = [programs.writer({recipe.file: recipe.trial.encode()})]
         made += [Program(command=recipe.compile, required=True)] if recipe.compile is not None else []
         argv, given, asked, most = programs.command([*made, Program(command=recipe.run)])
-        async with self._fresh() as state:
-            result = await run_only(state, argv, stdin=given, timeout_seconds=TRIAL_SECONDS, max_output_bytes=most, cases=asked)
+        try:
+            async with self._fresh() as state:
+                result = await run_only(
+                    state, argv, stdin=given, timeout_seconds=TRIAL_SECONDS, max_output_bytes=most, cases=asked
+                )
+        except SandboxCommandTimeoutError:
+            return f"{language} does not work in the sandbox's image: {recipe.trial!r} took longer than {TRIAL_SECONDS:g} s"
         ran = programs.records(result)
         if len(ran) == len(asked["programs"]) and ran[-1].stdout.strip() == TRIAL.encode():
             self._know("language", language)
@@ -96,12 +105,12 @@ class Blame:
 
     async def _of_tests(self, task: Task) -> str | None:
         """What the tests, or the prelude, import that is not there."""
-        source = imports_of(tuple(case.source for case in task.cases if isinstance(case, TestCase)), tuple(task.files))
-        key = f"{task.prelude}\0{source}"
+        source = imports_of(tuple(case.source for case in task.cases if isinstance(case, TestCase)))
+        key = f"{task.prelude}\0{source}\0{hash(tuple(task.files.items()))}"
         if (self._where, "tests", key) in _works:
             return None
-        command, given, asked = driver.command("", [driver.Case(source, "the tests' imports")], prelude=task.prelude)
-        async with self._fresh() as state:
+        command, given, asked = driver.command("", [driver.Case(HERE + source, "the tests' imports")], prelude=task.prelude)
+        async with self._fresh(task.files) as state:
             try:
                 result = await run_only(state, command, stdin=given, timeout_seconds=TRIAL_SECONDS, cases=asked)
             except SandboxCommandTimeoutError:
@@ -109,10 +118,11 @@ class Blame:
         found, _ = driver.records(result.stdout_bytes)
         if not found:
             return f"no test can be run in the sandbox: {shown(result.stderr.strip()) or f'returncode {result.returncode}'}"
-        if found[0]["passed"] or not str(found[0]["message"]).startswith(LOADING):
+        said = str(found[0]["message"])
+        if found[0]["passed"] or not said.startswith(LOADING) or "'solution'" in said:
             self._know("tests", key)
             return None
-        return with_remedy(f"the tests cannot be loaded, whatever the code is: {found[0]['message']}")
+        return with_remedy(f"the tests cannot be loaded, whatever the code is: {said}")
 
     def _know(self, kind: str, what: str) -> None:
         if len(_works) >= MOST_KNOWN:
@@ -121,9 +131,9 @@ class Blame:
 
 
 @functools.lru_cache(maxsize=MOST_KNOWN)
-def imports_of(sources: tuple[str, ...], files: tuple[str, ...]) -> str:
+def imports_of(sources: tuple[str, ...]) -> str:
     """The import statements of tests that they cannot do without and that the code has no part in."""
-    own = {"solution", "__main__", "__future__", *(path.split("/")[0].removesuffix(".py") for path in files)}
+    own = {"solution", "__main__", "__future__"}
     found: dict[str, None] = {}
     for source in sources:
         for node in _imports(ast.parse(source.removeprefix("\ufeff"))):

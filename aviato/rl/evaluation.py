@@ -16,13 +16,14 @@ from aviato.policy.infrastructure import retried
 from aviato.progress import Progress
 from aviato.rl.blame import Blame
 from aviato.rl.graders import graders_of, let_go
-from aviato.rl.grading import grade_command
+from aviato.rl.grading import grade_command, grader_failed
 from aviato.rl.in_process import grade_calls, grade_in_process
 from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.programs import grade_programs
 from aviato.rl.separation import grade_separate
 from aviato.rl.task import Task
 from aviato.session import Session
+from aviato.text import shown
 from aviato.waiting import as_completed
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from aviato.waiting import AsCompleted
 
 logger = logging.getLogger("aviato")
+
+ITEMS_PER_PROCESSOR = 2
+ITEMS_ELSEWHERE = 64
 
 
 class ItemEvaluation(OperationRef[Outcome]):
@@ -80,7 +84,7 @@ def evaluate(
     session: Session | None = None,
     timeout_seconds: float = 30.0,
     retry_budget_seconds: float = 60.0,
-    max_concurrency: int = 64,
+    max_concurrency: int | None = None,
     progress: Callable[[int, int], object] | bool | None = None,
     **options: Unpack[SandboxOptions],
 ) -> Evaluation:
@@ -91,7 +95,8 @@ def evaluate(
         session: whose sandboxes they use; None makes one that is closed at the end.
         timeout_seconds: of each item that does not state its own, counted from its start inside.
         retry_budget_seconds: for how long an item is tried again after infrastructure failures, from its first one on.
-        max_concurrency: items at a time.
+        max_concurrency: items at a time. None is two for each processor where the server is on this machine, so that no
+            item's clock runs while it waits for a processor, and else 64.
         progress: None shows a bar on a terminal once it takes longer than a second, and lines in the log elsewhere; False
             shows nothing. Or it is called with (items done, items in all) on the event loop's thread, so briefly.
         options: of the sandboxes, as the constructor of `Sandbox`.
@@ -122,17 +127,25 @@ def evaluate(
     return Evaluation([ItemEvaluation(index, task, run.item(task)) for index, task in enumerate(found)])
 
 
-def check_limits(timeout_seconds: float, retry_budget_seconds: float, max_concurrency: int) -> None:
+def check_limits(timeout_seconds: float, retry_budget_seconds: float, max_concurrency: int | None) -> None:
     """The limits of `evaluate`, before anything starts.
 
     Raises:
         TypeError, AviatoValidationError: one that cannot be meant.
     """
-    if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:
+    given = max_concurrency is not None
+    if given and (isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1):
         raise AviatoValidationError(f"max_concurrency must be 1 or more, got {max_concurrency!r}")
     checks.seconds("timeout_seconds", timeout_seconds)
     if retry_budget_seconds:
         checks.seconds("retry_budget_seconds", retry_budget_seconds)
+
+
+def usual_concurrency(config: SandboxConfig) -> int:
+    """How many items run at a time where nobody says it."""
+    url = config.connection.base_url
+    here = url is None or url.startswith("unix:")
+    return ITEMS_PER_PROCESSOR * len(os.sched_getaffinity(0)) if here else ITEMS_ELSEWHERE
 
 
 class _Run:
@@ -145,7 +158,7 @@ class _Run:
         timeout_seconds: float,
         retry_budget_seconds: float,
         total: int,
-        max_concurrency: int,
+        max_concurrency: int | None,
         progress: Callable[[int, int], object] | bool | None,
         config: SandboxConfig,
     ) -> None:
@@ -154,7 +167,7 @@ class _Run:
         self._timeout_seconds = timeout_seconds
         self._retry_budget_seconds = retry_budget_seconds
         self._left = total
-        self._slots = asyncio.Semaphore(max_concurrency)
+        self._slots = asyncio.Semaphore(max_concurrency or usual_concurrency(config))
         self._progress = Progress("evaluate", total, progress)
         self._config = config
         self._kinds: dict[str | None, _Kind] = {}
@@ -198,8 +211,11 @@ class _Run:
         except AviatoError as error:
             if not error.is_infrastructure:
                 raise
-            message = f"{type(error).__name__}: {error}"
+            message = shown(f"{type(error).__name__}: {error}")
             return Outcome(verdict=Verdict.INFRASTRUCTURE, message=message, error=error, attempts=attempts)
+        except Exception as error:
+            logger.exception("an item of evaluate() has no verdict, by a fault of aviato's own; please report it")
+            return grader_failed(f"a fault of aviato's own: {type(error).__name__}: {error}", attempts=attempts)
 
     async def _attempt(self, task: Task, attempts: int) -> Outcome:
         limit, kind = task.timeout_seconds or self._timeout_seconds, self._kind_of(task)

@@ -11,23 +11,38 @@ from aviato.grading.inside.packing import unpack
 from aviato.languages import limited
 from aviato.one_command import run_only
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
-from aviato.rl.judging import JudgeFailed, judged
+from aviato.rl.judging import AT_ONCE_BYTES, JudgeFailed, is_ours, judged
 from aviato.rl.outcome import Verdict
 from aviato.rl.task import CallCase, TestCase
+from aviato.threads import in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aviato.results import ProcessResult
     from aviato.rl.outcome import CaseOutcome, Outcome
     from aviato.rl.task import Task
     from aviato.sandbox_state import SandboxState
 
 LEAST_VALUE_BYTES = 1 << 20
+LEAST_JUDGED_BYTES = 4 << 20
+"""Of a value that a judge of the caller's reads."""
 MOST_VALUE_BYTES = 64 << 20
+MOST_VALUES_BYTES = 128 << 20
+"""Of all cases of a task together."""
+LEAST_PRINTED_BYTES = 2 << 10
+MOST_PRINTED_BYTES = 8 << 20
+"""Of each stream of all cases together."""
+RECORD_BYTES = 72 << 10
+"""Of a record, beside what was printed and reported."""
 
 
 async def grade_in_process(state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
     """Tests: the code passes if each has written its own record."""
-    command = driver.command(task.code or "", test_cases(task), prelude=task.prelude, packages_later=True)
+    cases = test_cases(task)
+    command = driver.command(
+        task.code or "", cases, prelude=task.prelude, packages_later=True, output_bytes=_printed_bytes(len(cases))
+    )
     return await _graded(state, task, command, timeout_seconds, "in_process", attempts)
 
 
@@ -40,7 +55,8 @@ async def grade_calls(state: SandboxState, task: Task, timeout_seconds: float, a
         prelude=task.prelude,
         packages_later=True,
         reports=True,
-        output_bytes=max(_room(case) for case in cases),
+        output_bytes=_printed_bytes(len(cases)),
+        report_bytes=_value_bytes(cases),
     )
     limits = [case.memory_limit_bytes for case in cases if case.memory_limit_bytes is not None]
     if limits:
@@ -92,14 +108,21 @@ async def _graded(
     return outcome(verdict, message, done, result, mode, attempts)
 
 
+def _printed_bytes(count: int) -> int:
+    """How much is kept of what each of so many cases prints."""
+    return max(LEAST_PRINTED_BYTES, min(driver.OUTPUT_BYTES, MOST_PRINTED_BYTES // count))
+
+
 def _most(asked: dict[str, Any]) -> int:
-    """Of the records; they are JSON, in which a character may take six."""
-    return int(max(driver.MAX_OUTPUT_BYTES, 8 * asked["output_bytes"]))
+    """Of all records; they are JSON, in which a character may take six."""
+    texts = 2 * asked["output_bytes"] + asked.get("report_bytes", 0) + RECORD_BYTES
+    return 6 * len(asked["timeout_seconds"]) * int(texts)
 
 
 async def _cases(task: Task, result: ProcessResult) -> tuple[tuple[CaseOutcome, ...], bool]:
     """The outcomes of the cases that have a record, and whether the last line came after all of them."""
-    records, whole = driver.records(result.stdout_bytes)
+    lines = result.stdout_bytes[: result.stdout_head_bytes]
+    records, whole = driver.records(lines) if len(lines) <= AT_ONCE_BYTES else await in_thread(driver.records, lines)
     found = []
     for case, name, record in zip(task.cases, task.case_names, records, strict=False):
         one = case_of_record(name, record)
@@ -127,26 +150,37 @@ def _call(case: CallCase, name: str, limit: float | None) -> driver.Case:
     return driver.Case("", name, case.timeout_seconds or limit, call=case.function, args=case.packed[0], kwargs=case.packed[1])
 
 
-def _room(case: CallCase) -> int:
-    """How many bytes of a value are read: many times what is expected."""
+def _value_bytes(cases: Sequence[CallCase]) -> int:
+    """How many bytes of a value are read: many times what is expected, and for all cases together what memory has."""
+    sizes = [_size(case.expected) for case in cases]
+    ours = all(is_ours(case.judge) for case in cases)
+    room = max(LEAST_VALUE_BYTES if ours else LEAST_JUDGED_BYTES, 32 * max(sizes))
+    return min(MOST_VALUE_BYTES, room, max(MOST_VALUES_BYTES // len(cases), 2 * max(sizes) + RECORD_BYTES))
+
+
+def _size(expected: Any) -> int:
+    """About how many bytes a value has as it crosses."""
     try:
-        size = len(repr(case.expected))
+        return len(repr(expected))
     except (RecursionError, ValueError):
-        size = LEAST_VALUE_BYTES
-    return min(MOST_VALUE_BYTES, max(LEAST_VALUE_BYTES, 32 * size))
+        return LEAST_VALUE_BYTES
 
 
 async def _compared(case: CallCase, found: CaseOutcome, reports: str) -> CaseOutcome:
     """What became of a call that has returned."""
-    lines = reports.splitlines()
     try:
-        value = unpack(json.loads(lines[0]), _unknown) if len(lines) == 1 else None
+        value = _value(reports) if len(reports) <= AT_ONCE_BYTES else await in_thread(_value, reports)
     except (ValueError, TypeError, RecursionError, MemoryError, OverflowError, IndexError) as error:
         return _failed(found, f"what it returned cannot be read: {error}")
-    if len(lines) != 1:
-        return _failed(found, "what it returned cannot be read")
     passed, message = await judged(case, value, len(reports))
     return found if passed else _failed(found, message)
+
+
+def _value(reports: str) -> Any:
+    lines = reports.splitlines()
+    if len(lines) != 1:
+        raise ValueError("it is no value")
+    return unpack(json.loads(lines[0]), _unknown)
 
 
 def _failed(found: CaseOutcome, message: str) -> CaseOutcome:

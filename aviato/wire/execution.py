@@ -57,6 +57,8 @@ class Cases(RequestModel):
     """What is kept of each stream of a case; the rest is dropped."""
     reports: bool = False
     """Whether there is a descriptor for what a case has to say of its parts."""
+    report_bytes: Annotated[int, Field(gt=0, le=LARGEST_CASE_OUTPUT_BYTES)] | None = None
+    """What is kept of what a case says there; None: as of each stream."""
     programs: list[CaseProgram] | None = None
     """Each case is a process of its own."""
 

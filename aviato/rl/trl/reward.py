@@ -41,7 +41,7 @@ class RewardConfig:
     on_outcomes: Callable[[list[Outcome]], object] | None
     timeout_seconds: float
     retry_budget_seconds: float
-    max_concurrency: int
+    max_concurrency: int | None
     session: Session | None
     options: SandboxOptions = field(repr=False)
 
@@ -86,7 +86,7 @@ def code_reward(
     on_outcomes: Callable[[list[Outcome]], object] | None = None,
     timeout_seconds: float = 30.0,
     retry_budget_seconds: float = 60.0,
-    max_concurrency: int = 64,
+    max_concurrency: int | None = None,
     session: Session | None = None,
     **options: Unpack[SandboxOptions],
 ) -> RewardFunction:
@@ -121,7 +121,7 @@ def code_reward(
         on_outcomes: called with the outcomes of each call, in order, before its rewards are returned.
         timeout_seconds: of each completion, counted from its start inside.
         retry_budget_seconds: for how long a completion is tried again after infrastructure failures.
-        max_concurrency: sandboxes at a time.
+        max_concurrency: sandboxes at a time; None is as for `evaluate`.
         session: whose sandboxes they are, in this process; a pickle carries its defaults only. None is one a process.
         options: of the sandboxes, as the constructor of `Sandbox`.
 

@@ -35,6 +35,7 @@ class CaseCommand(SuccessiveCommand):
         super().__init__(loop, proc, spec, mark, changed, renew)
         self.token: bytes = spec["cases"]["token"].encode()
         self.most_bytes: int = spec["cases"]["output_bytes"]
+        self.report_bytes: int = spec["cases"].get("report_bytes") or self.most_bytes
         self._program: Program | None = None
         self._given = bytearray()
 
