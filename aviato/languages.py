@@ -72,14 +72,25 @@ RECIPES = recipes()
 
 ALIASES = {
     "c++": "cpp",
+    "cc": "cpp",
+    "cxx": "cpp",
+    "g++": "cpp",
+    **{f"{name}{year}": "cpp" for name in ("cpp", "c++") for year in ("11", "14", "17")},
+    "c99": "c",
+    "c11": "c",
+    "c17": "c",
+    "gcc": "c",
     "js": "nodejs",
     "javascript": "nodejs",
     "node": "nodejs",
     "py": "python",
+    "py3": "python",
     "python3": "python",
     "sh": "bash",
+    "shell": "bash",
     "golang": "go",
     "rs": "rust",
+    "pl": "perl",
 }
 """Other names that people give them, in lower case."""
 

@@ -108,6 +108,10 @@ def evaluate(
         AviatoValidationError: a test of a task with `grading="separate"` gives the code what cannot cross. No code can bring
             that about: it is the test's own text.
     """
+    if isinstance(tasks, Task):
+        raise TypeError("tasks must be a list of tasks, not one: write [task]")
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"progress must be True, False, None, or a callable (done, total), not {type(progress).__name__}")
     found = list(tasks)
     for index, task in enumerate(found):
         if not isinstance(task, Task):
@@ -137,8 +141,10 @@ def check_limits(timeout_seconds: float, retry_budget_seconds: float, max_concur
     if given and (isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1):
         raise AviatoValidationError(f"max_concurrency must be 1 or more, got {max_concurrency!r}")
     checks.seconds("timeout_seconds", timeout_seconds)
-    if retry_budget_seconds:
-        checks.seconds("retry_budget_seconds", retry_budget_seconds)
+    if isinstance(retry_budget_seconds, bool) or not isinstance(retry_budget_seconds, (int, float)):
+        raise TypeError(f"retry_budget_seconds must be a number of seconds, not {type(retry_budget_seconds).__name__}")
+    if not retry_budget_seconds >= 0:
+        raise AviatoValidationError(f"retry_budget_seconds must be 0 or more seconds, got {retry_budget_seconds!r}")
 
 
 def usual_concurrency(config: SandboxConfig) -> int:

@@ -7,21 +7,21 @@ stands in the sandbox of the code.
 
 from __future__ import annotations
 
-import json
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from aviato import defaults as checks
 from aviato import text as texts
-from aviato.exceptions import AviatoValidationError
 from aviato.languages import RECIPES
+from aviato.rl import given
+from aviato.rl.equality import ATOL, RTOL, close, equal_values, identical, is_sequence, read_json, same_items
 
 Judge: TypeAlias = Callable[[Any, Any], "bool | str"]
 
 SHOWN_CHARACTERS = 200
-RTOL = 1e-6
-ATOL = 1e-9
 
 
 def exact(case: Any, actual: Any) -> bool | str:
@@ -29,7 +29,7 @@ def exact(case: Any, actual: Any) -> bool | str:
     expected = expected_of(case)
     if is_printed(case):
         return actual == as_bytes(expected) or differs(case, actual)
-    return _identical(actual, expected) or differs(case, actual)
+    return identical(actual, expected) or differs(case, actual)
 
 
 def text(case: Any, actual: Any) -> bool | str:
@@ -45,19 +45,16 @@ def tokens(case: Any, actual: Any) -> bool | str:
 
 
 def unordered(case: Any, actual: Any) -> bool | str:
-    """The lines of a program, or the items of a list, in any order; lines as `text` and items as `value` has them."""
+    """The lines of a program, or the items of a list, in any order; lines as `text` and items as `value` has them.
+
+    A tuple counts as a list, and a set does not. Values that are neither are compared as by `value`.
+    """
     expected = expected_of(case)
     if is_printed(case):
         return sorted(as_lines(actual)) == sorted(as_lines(as_bytes(expected))) or differs(case, actual)
-    if not (_is_sequence(actual) and _is_sequence(expected)) or len(actual) != len(expected):
-        return differs(case, actual)
-    left = list(expected)
-    for item in actual:
-        found = next((index for index, one in enumerate(left) if equal_values(item, one)), None)
-        if found is None:
-            return differs(case, actual)
-        del left[found]
-    return True
+    if is_sequence(actual) and is_sequence(expected):
+        return same_items(actual, expected) or differs(case, actual)
+    return equal_values(actual, expected) or differs(case, actual)
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Floats:
         if found == wanted:
             return True
         try:
-            return _close(float(found), float(wanted), self.rtol, self.atol)
+            return b"_" not in found and close(float(found), float(wanted), self.rtol, self.atol)
         except ValueError:
             return False
 
@@ -93,15 +90,22 @@ class Value:
     atol: float
 
     def __call__(self, case: Any, actual: Any) -> bool | str:
-        """As every judge."""
+        """As every judge.
+
+        Raises:
+            ValueError: what is expected of a program is no JSON.
+        """
         expected = expected_of(case)
-        found = actual
-        if is_printed(case):
-            try:
-                found, expected = json.loads(actual), json.loads(as_bytes(expected))
-            except (ValueError, RecursionError):
-                return f"no JSON: {differs(case, actual)}"
-        return equal_values(found, expected, self.rtol, self.atol) or differs(case, actual)
+        if not is_printed(case):
+            return equal_values(actual, expected, self.rtol, self.atol) or differs(case, actual)
+        wanted = read_json(as_bytes(expected))
+        if as_lines(actual) == as_lines(as_bytes(expected)):
+            return True
+        try:
+            found = read_json(actual)
+        except ValueError as error:
+            return f"no JSON ({texts.shown(str(error), SHOWN_CHARACTERS)}): {differs(case, actual)}"
+        return equal_values(found, wanted, self.rtol, self.atol) or differs(case, actual)
 
 
 BY_VALUE = Value(RTOL, ATOL)
@@ -125,10 +129,12 @@ def floats(*, rtol: float = RTOL, atol: float = ATOL) -> Floats:
 
 
 def value(*, rtol: float = RTOL, atol: float = ATOL) -> Value:
-    """Values as JSON has them; the default of calls. What a program printed is read as JSON.
+    """Values as JSON has them; the default of calls. What a program printed is read as JSON, in which no key comes twice.
 
-    A list equals a tuple of equal items. Floats are equal within the tolerance, as in `floats`, and to integers; booleans only
-    to booleans. The keys of dicts are what JSON makes of them: 1 is "1".
+    Lists equal tuples, sets frozensets, and bytes bytearrays, of equal items; no list equals a set. Integers are equal exactly;
+    numbers of which one is a float, a complex number, or expected as a `Decimal` or a `Fraction`, within the tolerance as in
+    `floats`, in sets too. Booleans equal booleans alone. Keys of dicts are equal exactly, either as Python has them (1.0 is 1)
+    or as JSON does (1 is "1"); two keys that JSON makes one are two all the same.
     """
     return Value(*_tolerances(rtol, atol))
 
@@ -145,7 +151,7 @@ def checker(
 
     Args:
         source: of the program.
-        language: a name of `aviato.languages.RECIPES`.
+        language: a name of `aviato.languages.RECIPES`, or another that is used for it, such as `py` or `C++`.
         convention: how it is called and answers. `"testlib"`: with the files of input, output and answer; it ends with 0 if
             the output is right, with 1 or 2 if not, and with 7 for a part of the points, which is not right. `"open-r1"`: with
             the files of input, expected output and output; the last word that it prints is its share of the points, and 1
@@ -154,26 +160,41 @@ def checker(
         timeout_seconds: of each answer.
 
     Raises:
-        AviatoValidationError: a language or a convention that is not known.
+        TypeError: a source that is no text, or files that are no bytes.
+        AviatoValidationError: a language or a convention that is not known, files that cannot be written, or a time that is
+            none.
     """
-    if language not in RECIPES:
-        raise _wrong("language", f"language must be one of {', '.join(sorted(RECIPES))}, got {language!r}")
+    if not isinstance(source, str):
+        raise TypeError(f"source must be a str, not {type(source).__name__}")
+    name = given.language(language)
     found = convention or ("testlib" if "testlib.h" in source else "open-r1")
     if found not in ("testlib", "open-r1"):
-        raise _wrong("convention", f"convention must be 'testlib' or 'open-r1', got {convention!r}")
-    return Checker(source, language, found, dict(files or {}), timeout_seconds)
+        raise given.wrong("convention", f"convention must be 'testlib' or 'open-r1', got {convention!r}")
+    own = given.files({} if files is None else files)
+    given.check_own(own, given.files_of(RECIPES[name]), "the checker")
+    return Checker(source, name, found, own, checks.seconds("timeout_seconds", timeout_seconds))
 
 
 def check_judge(judge: Any) -> None:
     """Refuse what is no judge.
 
     Raises:
-        TypeError: it cannot be called, or makes judges and is none.
+        TypeError: it cannot be called, makes judges and is none, or answers only to `await`.
     """
     if judge in (floats, value, checker):
         raise TypeError(f"judge must be a judge, and {judge.__name__} makes one: write {judge.__name__}(…)")
+    if isinstance(judge, type):
+        raise TypeError(f"judge must be a judge, and not the class {judge.__name__}")
     if not callable(judge) and not isinstance(judge, Checker):
         raise TypeError(f"judge must be a judge of aviato.rl, or a callable (case, actual), not {type(judge).__name__}")
+    for one in (judge, type(judge).__call__ if callable(judge) else None):
+        if inspect.iscoroutinefunction(one) or inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise TypeError("judge must be an ordinary function: one with `async` or `yield` says neither True nor False")
+
+
+def is_ours(judge: Any) -> bool:
+    """Whether it is a judge of this module, which compares with what a case expects."""
+    return isinstance(judge, (Floats, Value)) or any(judge is one for one in (exact, text, tokens, unordered))
 
 
 def is_printed(case: Any) -> bool:
@@ -207,67 +228,10 @@ def differs(case: Any, actual: Any) -> str:
     return f"returned {_shown(actual)}, expected {_shown(expected)}"
 
 
-def equal_values(actual: Any, expected: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
-    """See `value`. Values that are nested too deep to be compared are not equal."""
-    try:
-        return _equal(actual, expected, rtol, atol)
-    except RecursionError:
-        return False
-
-
-def _equal(actual: Any, expected: Any, rtol: float, atol: float) -> bool:
-    if isinstance(actual, bool) or isinstance(expected, bool):
-        return isinstance(actual, bool) and isinstance(expected, bool) and actual == expected
-    if isinstance(actual, float) or isinstance(expected, float):
-        return _is_number(actual) and _is_number(expected) and _close(actual, expected, rtol, atol)
-    if _is_sequence(actual) and _is_sequence(expected):
-        return len(actual) == len(expected) and all(_equal(a, b, rtol, atol) for a, b in zip(actual, expected, strict=True))
-    if isinstance(actual, dict) and isinstance(expected, dict):
-        found, wanted = _with_json_keys(actual), _with_json_keys(expected)
-        return found.keys() == wanted.keys() and all(_equal(found[key], wanted[key], rtol, atol) for key in wanted)
-    return type(actual) is type(expected) and bool(actual == expected)
-
-
-def _identical(actual: Any, expected: Any) -> bool:
-    """Whether two values are equal and of the same types all through."""
-    if type(actual) is not type(expected):
-        return False
-    if isinstance(actual, (list, tuple)):
-        return len(actual) == len(expected) and all(map(_identical, actual, expected))
-    if isinstance(actual, dict):
-        return actual.keys() == expected.keys() and all(_identical(actual[key], expected[key]) for key in expected)
-    return bool(actual == expected) or (actual != actual and expected != expected)
-
-
-def _close(found: Any, wanted: Any, rtol: float, atol: float) -> bool:
-    try:
-        if found == wanted or (found != found and wanted != wanted):
-            return True
-        return math.isfinite(found) and math.isfinite(wanted) and abs(found - wanted) <= max(atol, rtol * abs(wanted))
-    except OverflowError:  # an integer beyond any float
-        return False
-
-
-def _is_number(one: Any) -> bool:
-    return isinstance(one, (int, float))
-
-
-def _is_sequence(one: Any) -> bool:
-    return isinstance(one, (list, tuple))
-
-
-def _with_json_keys(one: dict[Any, Any]) -> dict[Any, Any]:
-    words = {True: "true", False: "false", None: "null"}
-    return {
-        words[key] if key is None or isinstance(key, bool) else str(key) if _is_number(key) else key: item
-        for key, item in one.items()
-    }
-
-
 def _tolerances(rtol: float, atol: float) -> tuple[float, float]:
     for name, one in (("rtol", rtol), ("atol", atol)):
         if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0 <= one < math.inf:
-            raise _wrong(name, f"{name} must be 0 or more, got {one!r}")
+            raise given.wrong(name, f"{name} must be 0 or more, got {one!r}")
     return float(rtol), float(atol)
 
 
@@ -281,7 +245,3 @@ def _shown(one: Any) -> str:
         return texts.shown(repr(one), SHOWN_CHARACTERS)
     except (RecursionError, ValueError):  # a value that deep, an integer that long
         return f"a {type(one).__name__}"
-
-
-def _wrong(name: str, message: str) -> AviatoValidationError:
-    return AviatoValidationError(message, field_violations={name: message})

@@ -33,9 +33,9 @@ class CaseOutcome:
     Attributes:
         name: of the case.
         passed: whether its status is `passed`; of a test, its own record was written after its last statement.
-        status: `passed`, `failed` (an assertion, a wrong answer, an early end), `error` (another exception, or a returncode
-            that is not the expected one), `timed_out`, `out_of_memory`, `skipped` or `not_run`. Where it is not given,
-            `passed` or `failed` as `passed` says.
+        status: `passed`, `failed` (an assertion or another exception, a wrong answer, a returncode that is not the expected
+            one, an early end), `error` (the code did not compile), `timed_out`, `out_of_memory`, `skipped` or `not_run`. Where
+            it is not given, `passed` or `failed` as `passed` says.
         reason: `passed`, `assertion`, `exception`, `wrong_answer`, `returncode`, `ended_early`, `timed_out`, `killed`,
             `out_of_memory`, `not_compiled`, `skipped`, `not_checked` (nothing was compared) or `not_run`.
         message: one line.

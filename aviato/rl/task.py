@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aviato import defaults as checks
-from aviato.exceptions import AviatoValidationError
-from aviato.grading.inside.packing import pack
-from aviato.languages import ALIASES, RECIPES
-from aviato.rl import judges
+from aviato.languages import RECIPES
+from aviato.rl import given, judges
+from aviato.rl.given import wrong
 from aviato.rl.judges import Checker, Judge, check_judge
 from aviato.rl.test_source import TestSource, look
 
@@ -22,6 +21,16 @@ if TYPE_CHECKING:
 LARGEST_EXPECTED_BYTES = 64 << 20
 """Of what one program is expected to print."""
 MODES = ("in_process", "separate")
+
+
+class _Missing:
+    """In place of what has to be given."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +61,12 @@ class ProgramCase:
 
     Attributes:
         stdin: what it reads; nothing by default.
-        expected_stdout: what it has to print, up to 64 MiB; None: that is not looked at.
-        files: path → content, written before this case.
-        args: arguments of the program.
+        expected_stdout: what it has to print, up to 64 MiB. None: that is not looked at, or a checker or a callable looks at it
+            by itself.
+        files: path → content, written before this case; no path is that of the code itself.
+        args: arguments of the program, 128 KiB in all.
         judge: compares what it printed, see `aviato.rl.judges`; `text` by default.
-        returncode: with which it has to end; None is any.
+        returncode: with which it has to end, 0 to 255, 128 + n where signal n killed it; None is any.
         name: for its outcome; None is `test_1` and so on.
         timeout_seconds: of this case alone; None is the task's `case_timeout_seconds`.
         memory_limit_bytes: private writable memory of each of its processes; None is the sandbox's limit alone.
@@ -76,14 +86,18 @@ class ProgramCase:
     memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stdin", "expected_stdout"):
-            given = getattr(self, name)
-            if not isinstance(given, (str, bytes)) and (name == "stdin" or given is not None):
-                raise TypeError(f"{name} must be a str or bytes, not {type(given).__name__}")
-        if self.expected_stdout is not None and len(judges.as_bytes(self.expected_stdout)) > LARGEST_EXPECTED_BYTES:
-            raise _wrong("expected_stdout", f"expected_stdout may have {LARGEST_EXPECTED_BYTES >> 20} MiB")
-        object.__setattr__(self, "args", checks.texts("args", self.args))
+        given.text_or_bytes("stdin", self.stdin)
         check_judge(self.judge)
+        if self.expected_stdout is not None:
+            size = len(judges.as_bytes(given.text_or_bytes("expected_stdout", self.expected_stdout)))
+            if size > LARGEST_EXPECTED_BYTES:
+                raise wrong("expected_stdout", f"expected_stdout may have {LARGEST_EXPECTED_BYTES >> 20} MiB")
+        elif judges.is_ours(self.judge) and self.judge is not judges.text:
+            message = "expected_stdout must be given: this judge compares with it. Leave judge= out if output does not matter"
+            raise wrong("expected_stdout", message)
+        object.__setattr__(self, "files", given.files(self.files))
+        object.__setattr__(self, "args", given.arguments(self.args))
+        given.returncode(self.returncode)
         _check_common(self)
 
 
@@ -93,12 +107,12 @@ class CallCase:
 
     The function is found by its name among the names of the code; else it is a method of the code's class `Solution`, or of
     the class that a dotted name says, of which an object without arguments is made. Arguments and the returned value cross as
-    data: None, bool, numbers, str, bytes, list, tuple, set, frozenset and dict.
+    data: None, bool, numbers, str, bytes, list, tuple, set, frozenset and dict, nested up to 94 deep.
 
     Attributes:
         function: its name.
         args: its arguments.
-        expected: what it has to return.
+        expected: what it has to return; None has to be written too. For a callable of your own it may be anything.
         kwargs: its arguments by name.
         judge: compares what it returned, see `aviato.rl.judges`; `value()` by default.
         name: for its outcome; None is `test_1` and so on.
@@ -110,7 +124,7 @@ class CallCase:
 
     function: str
     args: Sequence[Any] = ()
-    expected: Any = None
+    expected: Any = MISSING
     _: KW_ONLY
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     judge: Judge | Checker = judges.BY_VALUE
@@ -123,14 +137,21 @@ class CallCase:
     def __post_init__(self) -> None:
         parts = self.function.split(".") if isinstance(self.function, str) else []
         if not all(part.isidentifier() for part in parts) or not 1 <= len(parts) <= 2:
-            raise _wrong("function", f"function must be a name, or a class and its method, got {self.function!r}")
+            raise wrong("function", f"function must be a name, or a class and its method, got {self.function!r}")
         if isinstance(self.args, (str, bytes, Mapping)) or not isinstance(self.args, Sequence):
             raise TypeError(f"args must be a list of arguments, not {type(self.args).__name__}: write [argument]")
+        if not isinstance(self.kwargs, Mapping) or not all(isinstance(name, str) for name in self.kwargs):
+            raise TypeError(f"kwargs must be a dict of names and arguments, got {type(self.kwargs).__name__}")
         object.__setattr__(self, "args", tuple(self.args))
         check_judge(self.judge)
         if isinstance(self.judge, Checker):
-            raise _wrong("judge", "a checker compares what programs print; for a call give a callable (case, actual)")
-        object.__setattr__(self, "packed", (_packed("args", list(self.args)), _packed("kwargs", dict(self.kwargs))))
+            raise wrong("judge", "a checker compares what programs print; for a call give a callable (case, actual)")
+        if self.expected is MISSING:
+            raise TypeError("expected is missing: write what the call has to return, None included")
+        if judges.is_ours(self.judge):
+            given.packed("expected", self.expected, numbers=self.judge is not judges.exact)
+        crossing = (given.packed("args", list(self.args)), given.packed("kwargs", dict(self.kwargs)))
+        object.__setattr__(self, "packed", crossing)
         _check_common(self)
 
     @classmethod
@@ -143,8 +164,8 @@ class CallCase:
         try:
             values = [json.loads(line) for line in arguments.splitlines() if line.strip()]
             wanted = json.loads(expected)
-        except ValueError as error:
-            raise _wrong("arguments", f"arguments and expected must be JSON, an argument a line: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise wrong("arguments", f"arguments and expected must be JSON, an argument a line: {error}") from None
         return cls(function, values, wanted, **rest)
 
 
@@ -157,12 +178,14 @@ class Task:
 
     Attributes:
         code: source; None or blank is skipped. Without cases it passes as a program that ends with 0.
-        tests: cases of one kind, or sources of test cases.
+        tests: cases of one kind, or sources of test cases; `()` is none, and None is refused: a row that lacks its tests is no
+            row without tests.
         command: in place of code and tests; a returncode of 0 passes.
-        stdin: given to the command, or to the code as a program.
+        stdin: given to the command, or to the code as a program without tests; each `ProgramCase` has its own.
         expected_output: what the code as a program has to print: with `stdin` a short way to write one `ProgramCase`.
-        files: path → content, written before; Python files among them can be imported.
-        language: of the code, by the names of `aviato.languages.RECIPES`; all but Python take program cases alone.
+        files: path → content, written before; Python files among them can be imported. No path is that of the code itself.
+        language: of the code, by the names of `aviato.languages.RECIPES` or others that are used for them, in any case, such as
+            `C++`; all but Python take program cases alone.
         prelude: Python source, such as imports, that runs before the code, in its names; for calls, and for test cases in one
             process with it.
         timeout_seconds: of the whole item, counted from its start inside; None is that of `evaluate`.
@@ -197,23 +220,20 @@ class Task:
     """What each test case can check."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.tests, (str, TestCase, ProgramCase, CallCase)):
-            raise TypeError("tests must be a list of cases, not one: write [case]")
-        cases = tuple(TestCase(source=case) if isinstance(case, str) else case for case in self.tests)
-        for case in cases:
-            if not isinstance(case, (TestCase, ProgramCase, CallCase)):
-                raise TypeError(f"tests must be cases or sources, not {type(case).__name__}")
-        object.__setattr__(self, "tests", cases)
+        object.__setattr__(self, "tests", cases_of(self.tests))
+        object.__setattr__(self, "files", given.files(self.files))
+        for name in ("stop_at_first_failure", "fresh_grader"):
+            given.flag(name, getattr(self, name))
         self._check_kind()
         self._check_language()
         object.__setattr__(self, "packages", checks.packages(self.packages))
-        object.__setattr__(self, "code_names", checks.texts("code_names", self.code_names))
+        object.__setattr__(self, "code_names", given.strings("code_names", self.code_names))
         self._check_tests()
         for name in ("timeout_seconds", "case_timeout_seconds"):
             if (value := getattr(self, name)) is not None:
                 checks.seconds(name, value)
         if self.grading not in MODES:
-            raise _wrong("grading", f"grading must be 'in_process' or 'separate', got {self.grading!r}")
+            raise wrong("grading", f"grading must be 'in_process' or 'separate', got {self.grading!r}")
         if self.grading == "separate" and self.kind != "call" and not (self.tests and self.kind == "program"):
             self._check_separable()
 
@@ -245,29 +265,34 @@ class Task:
         return self.command is None and not (self.code or "").strip()
 
     def _check_kind(self) -> None:
+        for name in ("stdin", "expected_output"):
+            if (value := getattr(self, name)) is not None:
+                given.text_or_bytes(name, value)
         if self.command is not None:
             if self.code is not None or self.tests or self.expected_output is not None:
-                raise _wrong("command", "a task has code and tests, or a command, not both")
+                raise wrong("command", "a task has code and tests, or a command, not both")
             object.__setattr__(self, "command", command_words(self.command))
         elif self.code is not None and not isinstance(self.code, str):
             raise TypeError(f"code must be a str or None, not {type(self.code).__name__}")
         if len({type(case) for case in self.tests}) > 1:
-            raise _wrong("tests", "the cases of a task are of one kind: TestCase, ProgramCase or CallCase")
+            raise wrong("tests", "the cases of a task are of one kind: TestCase, ProgramCase or CallCase")
         if self.tests and self.expected_output is not None:
-            raise _wrong("expected_output", "a task has tests, or expected_output, not both")
+            raise wrong("expected_output", "a task has tests, or expected_output, not both")
+        if self.tests and self.stdin is not None:
+            raise wrong("stdin", "stdin is for code without tests: give each ProgramCase its stdin; other cases read nothing")
 
     def _check_language(self) -> None:
-        language = ALIASES.get(self.language.lower(), self.language.lower())
-        if language not in RECIPES:
-            raise _wrong("language", f"language must be one of {', '.join(sorted(RECIPES))}, got {self.language!r}")
-        object.__setattr__(self, "language", language)
-        if language != "python" and self.kind in ("test", "call"):
-            raise _wrong("language", f"code in {language} takes program cases; test and call cases are for Python")
+        object.__setattr__(self, "language", given.language(self.language))
+        if self.language != "python" and self.kind in ("test", "call"):
+            raise wrong("language", f"code in {self.language} takes program cases; test and call cases are for Python")
+        if not isinstance(self.prelude, str):
+            raise TypeError(f"prelude must be a str, not {type(self.prelude).__name__}")
         if self.prelude and (self.kind not in ("test", "call") or self.grading == "separate"):
-            raise _wrong("prelude", "prelude is for calls, and for test cases with grading='in_process'")
-        file = "solution.py" if self.kind in ("test", "call") else RECIPES[language].file
-        if self.command is None and file in self.files:
-            raise _wrong("files", f"{file!r} is the file of the code itself")
+            raise wrong("prelude", "prelude is for calls, and for test cases with grading='in_process'")
+        if self.command is None:
+            own = given.files_of(RECIPES[self.language]) if self.kind == "program" else ("solution.py",)
+            for files in (self.files, *(case.files for case in self.tests if isinstance(case, ProgramCase))):
+                given.check_own(files, own, "the code")
 
     def _check_tests(self) -> None:
         """Refuse tests that can check nothing: the code would pass, whatever it is."""
@@ -276,7 +301,7 @@ class Task:
             if isinstance(case, TestCase):
                 found = looked_at(case.source, self.code_names)
                 if found.kind == "nothing":
-                    raise _wrong("tests", f"{name} can check nothing: {found.why_nothing}")
+                    raise wrong("tests", f"{name} can check nothing: {found.why_nothing}")
                 looks.append(found)
         object.__setattr__(self, "looks", tuple(looks))
 
@@ -286,7 +311,7 @@ class Task:
         if self.kind == "program" and self.expected_output is not None:
             return
         if self.command is not None:
-            raise _wrong("grading", "grading='separate' is for code with tests; a command decides by its returncode")
+            raise wrong("grading", "grading='separate' is for code with tests; a command decides by its returncode")
         code_names(self)
 
 
@@ -294,6 +319,23 @@ class Task:
 def looked_at(source: str, code_names: tuple[str, ...]) -> TestSource:
     """What a test source can check; a training step has the same source many times."""
     return look(source, code_names=code_names)
+
+
+def cases_of(tests: Any) -> tuple[Case, ...]:
+    """Cases, or sources of test cases, as cases.
+
+    Raises:
+        TypeError: something else.
+    """
+    if isinstance(tests, (str, bytes, TestCase, ProgramCase, CallCase)):
+        raise TypeError("tests must be a list of cases, not one: write [case]")
+    if isinstance(tests, (Mapping, Set)) or not isinstance(tests, Iterable):
+        raise TypeError(f"tests must be a list of cases or of sources of tests, or () for none, not {type(tests).__name__}")
+    found = tuple(TestCase(source=case) if isinstance(case, str) else case for case in tests)
+    for case in found:
+        if not isinstance(case, (TestCase, ProgramCase, CallCase)):
+            raise TypeError(f"tests must be cases or sources, not {type(case).__name__}")
+    return found
 
 
 def command_words(command: Any) -> tuple[str, ...]:
@@ -305,22 +347,14 @@ def command_words(command: Any) -> tuple[str, ...]:
     """
     if isinstance(command, (str, bytes)):
         raise TypeError(f"command must be a list of strings, not one string: write [{command!r}]")
+    if isinstance(command, (Mapping, Set)) or not isinstance(command, Iterable):
+        raise TypeError(f"command must be a list of strings, not {type(command).__name__}")
     found = tuple(command)
     if not all(isinstance(word, str) for word in found):
         raise TypeError("command must be a list of strings")
     if not found:
-        raise _wrong("command", "command must have a program")
+        raise wrong("command", "command must have a program")
     return found
-
-
-def _packed(name: str, value: Any) -> Any:
-    def refuse(item: Any) -> Any:
-        raise _wrong(name, f"{name} holds a {type(item).__name__}; only data crosses: numbers, text, bytes, lists, sets, dicts")
-
-    try:
-        return pack(value, refuse)
-    except ValueError as error:
-        raise error if isinstance(error, AviatoValidationError) else _wrong(name, f"{name}: {error}") from None
 
 
 def _check_common(case: Case) -> None:
@@ -330,8 +364,4 @@ def _check_common(case: Case) -> None:
         checks.seconds("timeout_seconds", case.timeout_seconds)
     limit = getattr(case, "memory_limit_bytes", None)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise _wrong("memory_limit_bytes", f"memory_limit_bytes must be 1 or more, got {limit!r}")
-
-
-def _wrong(name: str, message: str) -> AviatoValidationError:
-    return AviatoValidationError(message, field_violations={name: message})
+        raise wrong("memory_limit_bytes", f"memory_limit_bytes must be 1 or more, got {limit!r}")
