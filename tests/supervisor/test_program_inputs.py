@@ -97,13 +97,14 @@ async def test_the_position_is_of_one_program_and_its_children(box, boxes):
     assert [printed(one)[0] for one in (first, second)] == [b"bc", b"abc"]
 
 
-async def test_a_share_is_no_memory_that_its_program_takes(make_box, boxes):
+@pytest.mark.parametrize("groups", [True, False], ids=["control groups", "looks"])
+async def test_a_share_is_no_memory_that_its_program_takes(make_box, boxes, backend, monkeypatch, groups):
+    if not groups and hasattr(backend, "_facts"):
+        monkeypatch.setattr(backend, "_facts", replace(backend._facts, groups=()))
     given = b"x" * (96 * MIB)
-    reads = python(
-        "import os; print(sum(iter(lambda: len(os.read(0, 1 << 20)), 0)), flush=True); os.wait3 and __import__('time').sleep(3)"
-    )
-    async with make_box(limits={"memory": 64 * MIB}) as box:
-        spec, given = split(boxes, {**reads, "given": given, "input_bytes": len(given)})
+    reads = program("sh", "-c", "wc -c; sleep 2; echo > touched; sleep 2", given=given)
+    async with make_box(limits={"memory": 64 * MIB, "disk": 1024 * MIB}) as box:
+        spec, given = split(boxes, reads)
         running = in_pieces(box, spec)
         await box.link.feed(spec.exec_id, given)
         found, end = lines(await running)

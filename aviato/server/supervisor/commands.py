@@ -252,6 +252,11 @@ class Commands:
         while self.reap():
             yield True  # The dead still count as processes.
 
+    def input_files(self) -> set[tuple[int, int]]:
+        """Device and number of each file in memory that is a program's input: nobody inside made it or can write to it."""
+        found = [command.input_file for command in self._by_id.values() if isinstance(command, ProgramsCommand)]
+        return {file for file in found if file is not None}
+
     def out_of_memory(self, mark: int) -> bool:
         """Kill all of a command, which has taken too much; whether there is one of this mark."""
         exec_id = self._by_mark.get(mark)

@@ -71,9 +71,18 @@ class Disk:
         layer: descriptor of the writable layer.
         pids: who lives.
         on_full: called with the name and the value of the limit that was passed.
+        not_theirs: device and number of each file without a name that they have open and that is not counted.
     """
 
-    def __init__(self, loop: Loop, proc: int, layer: int, pids: Iterable[int], on_full: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        proc: int,
+        layer: int,
+        pids: Iterable[int],
+        on_full: Callable[[str], None],
+        not_theirs: Callable[[], set[tuple[int, int]]] = set,
+    ) -> None:
         self.full: str | None = None
         """The limit that is passed, in words."""
         self.nameless: dict[int, int] = {}
@@ -83,6 +92,7 @@ class Disk:
         self._layer = layer
         self._pids = pids
         self._on_full = on_full
+        self._not_theirs = not_theirs
         self._bytes_limit = self._inodes_limit = float("inf")
         self._ceiling = (float("inf"), float("inf"))
         self._used = self._coming = self._seen_coming = 0
@@ -202,7 +212,7 @@ class Disk:
         try:
             yield from _walk(self._proc, self._layer, count)
             if not count.over:
-                yield from _nameless(self._proc, list(self._pids), self._where(), count)
+                yield from _nameless(self._proc, list(self._pids), self._where(), count, self._not_theirs())
         except OSError:
             count = None  # No descriptor is left, or somebody moved things about: the next one will do.
         finally:
@@ -331,10 +341,11 @@ def _descend(proc: int, name: str, stack: list[_Folder], waiting: list[int], cou
         count.inodes = 1 << 62
 
 
-def _nameless(proc: int, pids: list[int], where: tuple[frozenset[int], int], count: Count) -> Iterator[float]:
-    """A job that adds files which have lost their names, or never had one, and that somebody holds open."""
+def _nameless(
+    proc: int, pids: list[int], where: tuple[frozenset[int], int], count: Count, seen: set[tuple[int, int]]
+) -> Iterator[float]:
+    """A job that adds files which have lost their names, or never had one, and that somebody holds open, but those seen."""
     on_disk, in_memory = where
-    seen: set[tuple[int, int]] = set()
     for pid in pids:
         folder, names = _descriptors(proc, pid)
         if folder is None:

@@ -51,7 +51,7 @@ class Watch:
         self._commands = commands
         self._trouble = trouble
         self._processes = memory.Processes(proc)
-        self.disk = Disk(loop, proc, layer, self._processes, self._disk_full)
+        self.disk = Disk(loop, proc, layer, self._processes, self._disk_full, commands.input_files)
         self._memory: int | None = None
         self._most: int | None = None
         self._group: Group | None = None
