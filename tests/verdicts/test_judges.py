@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 
 import aviato
 from aviato.rl import CallCase, Outcome, ProgramCase, Task, Verdict, checker, exact, floats, text, tokens, unordered, value
-from aviato.rl.judging import judged_now
+from aviato.rl.judging import JudgeFailed, judged_now
 
 PRINTED: dict[str, tuple[Any, bytes, str, bool]] = {
     "exact": (exact, b"a\n", "a\n", True),
@@ -50,6 +54,16 @@ PRINTED: dict[str, tuple[Any, bytes, str, bool]] = {
     "value, another": (value(), b"[1]", "[2]", False),
     "value, no JSON": (value(), b"a", "1", False),
     "value, too deep": (value(), b"[" * 100_000, "1", False),
+    "value, deep and the same text": (value(), b"[" * 900 + b"]" * 900 + b"\n", "[" * 900 + "]" * 900, True),
+    "value, a key twice": (value(), b'{"a": 2, "a": 1}', '{"a": 1}', False),
+    "value, a key twice inside": (value(), b'[{"a": {"b": 2, "b": 1}}]', '[{"a": {"b": 1}}]', False),
+    "value, a long integer": (value(), b"1" * 5000, "1" * 5000, True),
+    "value, a long integer in a list": (value(), b"[ 1,-" + b"1" * 5000 + b"]", "[1, -" + "1" * 5000 + "]", True),
+    "value, another long integer": (value(), b"1" * 5000, "1" * 4999 + "2", False),
+    "value, a long integer and a text": (value(), b'"' + b"1" * 5000 + b'"', "1" * 5000, False),
+    "value, a long integer and a number": (value(rtol=1e9), b"1" * 5000, "1.5", False),
+    "value, longer than a float": (value(), b"1" * 5000, "1e400", False),
+    "floats, no such number": (floats(), b"1_0", "10", False),
 }
 
 
@@ -57,6 +71,113 @@ PRINTED: dict[str, tuple[Any, bytes, str, bool]] = {
 def test_of_what_programs_print(name: str) -> None:
     judge, printed, expected, passes = PRINTED[name]
     assert judged_now(ProgramCase("", expected, judge=judge), printed)[0] is passes
+
+
+BIG = 2**4000
+OBJECTS: dict[str, tuple[Any, Any, Any, bool]] = {
+    "sets": (value(), {1, 2}, {2, 1}, True),
+    "a set and a frozenset": (value(), {1, 2}, frozenset({1, 2}), True),
+    "a set and a list": (value(), {1, 2}, [1, 2], False),
+    "sets, one more": (value(), {1, 2, 3}, {1, 2}, False),
+    "sets of floats": (value(), {0.1 + 0.2, 7}, {0.3, 7.0}, True),
+    "sets of floats that are off": (value(), {0.31}, {0.3}, False),
+    "sets of tuples": (value(), {(1, 0.1 + 0.2), ("a", None)}, {("a", None), (1, 0.3)}, True),
+    "sets of floats that sort otherwise": (value(), {(1.0, 3), (1.0000000001, 5)}, {(1.0, 5), (1.0000000001, 3)}, True),
+    "sets of booleans": (value(), {True}, {1}, False),
+    "bytes and bytearray": (value(), bytearray(b"a"), b"a", True),
+    "bytes and text": (value(), b"a", "a", False),
+    "keys 1.0 and 1": (value(), {1.0: "a"}, {1: "a"}, True),
+    "keys 1.0 and '1.0'": (value(), {1.0: "a"}, {"1.0": "a"}, True),
+    "keys None and 'null'": (value(), {None: 1, 2: 3}, {"null": 1, "2": 3}, True),
+    "keys True and 1": (value(), {True: "a"}, {1: "a"}, False),
+    "keys True and 'true'": (value(), {True: "a"}, {"true": "a"}, True),
+    "keys 1 and '1' beside each other": (value(), {1: "wrong", "1": "right"}, {"1": "right"}, False),
+    "the same, the other way": (value(), {"1": "right"}, {1: "wrong", "1": "right"}, False),
+    "the same as itself": (value(), {1: "a", "1": "b"}, {"1": "b", 1: "a"}, True),
+    "the same, swapped": (value(), {1: "a", "1": "b"}, {1: "b", "1": "a"}, False),
+    "keys that are tuples": (value(), {(1, "a"): 1}, {(1.0, "a"): 1}, True),
+    "keys that are tuples of booleans": (value(), {(True,): 1}, {(1,): 1}, False),
+    "keys that are frozensets": (value(), {frozenset({1, 2}): 1}, {frozenset({2, 1}): 1}, True),
+    "keys beyond what Python writes": (value(), {10**5000: 1}, {10**5000: 1}, True),
+    "Decimal and int": (value(), 3, Decimal(3), True),
+    "Decimal and float": (value(), 0.1, Decimal("0.1"), True),
+    "Decimal and another": (value(), 0.2, Decimal("0.1"), False),
+    "Fraction and float": (value(), 1 / 3, Fraction(1, 3), True),
+    "Fraction and int": (value(), [2], [Fraction(4, 2)], True),
+    "Decimal and text": (value(), "3", Decimal(3), False),
+    "complex": (value(), 1 + 2j, 1.0000000001 + 2j, True),
+    "complex and float": (value(), 1 + 0j, 1, True),
+    "int and bool": (value(), 1, True, False),
+    "great integers are exact": (value(), BIG + 1, BIG, False),
+    "great integers and floats": (value(), BIG, 1.0, False),
+    "an enum of text": (value(), "passed", Verdict.PASSED, True),
+    "a counter": (value(), {"a": 2}, Counter("aa"), True),
+    "exact, a counter": (exact, {"a": 2}, Counter("aa"), True),
+    "exact, sets of other types": (exact, {1.0}, {1}, False),
+    "exact, sets": (exact, {(1, "a"), (2, "b")}, {(2, "b"), (1, "a")}, True),
+    "exact, keys of other types": (exact, {1.0: "a"}, {1: "a"}, False),
+    "exact, keys that are booleans": (exact, {True: "a"}, {1: "a"}, False),
+    "exact, dicts": (exact, {1: "a", (2,): "b"}, {(2,): "b", 1: "a"}, True),
+    "unordered, sets": (unordered, {1, 2}, {1, 2}, True),
+    "unordered, a set for a list": (unordered, {1, 2}, [1, 2], False),
+    "unordered, text": (unordered, "ab", "ab", True),
+    "unordered, text in another order": (unordered, "ba", "ab", False),
+    "unordered, an int": (unordered, 5, 5, True),
+    "unordered, a dict": (unordered, {"a": 1}, {"a": 1}, True),
+    "unordered, a tuple": (unordered, (2, 1), [1, 2], True),
+    "unordered, one twice": (unordered, [1, 1, 2], [1, 2, 2], False),
+    "unordered, booleans": (unordered, [True, 0], [0, 1], False),
+    "unordered, floats": (unordered, [0.1 + 0.2, 1], [1.0, 0.3], True),
+    "unordered, rows": (unordered, [[2, "b"], [1.0, "a"], []], [[], [1, "a"], [2, "b"]], True),
+    "unordered, rows whose items are not": (unordered, [[2, 1]], [[1, 2]], False),
+    "unordered, dicts": (unordered, [{"a": 1.0, "b": [1]}, {1: 2}], [{"1": 2}, {"b": [1], "a": 1}], True),
+    "unordered, nothing is a number": (unordered, [math.nan, 1, math.nan], [math.nan, math.nan, 1], True),
+    "unordered, floats side by side": (
+        unordered,
+        [1.0, 1.0 + 9e-7, 1.0 + 18e-7],
+        [1.0 + 27e-7, 1.0 + 18e-7, 1.0 + 9e-7],
+        True,
+    ),
+    "unordered, infinities": (unordered, [-math.inf, math.inf, BIG, -BIG], [BIG, math.inf, -BIG, -math.inf], True),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_of_what_calls_return(name: str) -> None:
+    judge, actual, expected, passes = OBJECTS[name]
+    assert judged_now(CallCase("f", [], expected, judge=judge), actual)[0] is passes
+
+
+class CountedInt(int):
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedInt.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+class CountedFloat(float):
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedFloat.compared += 1
+        return float(self) == other
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize("counted", [CountedInt, CountedFloat])
+def test_unordered_does_not_compare_all_with_all(counted: Any) -> None:
+    size = 9000
+    expected = [[2**70 + number, "same", {"key": number}] for number in range(size)]
+    actual = [[number, same, {"key": counted(key["key"])}] for number, same, key in reversed(expected)]
+    near = [counted(number) + (1e-9 if counted is CountedFloat else 0) for number in reversed(range(size))]
+    counted.compared = 0
+    for found, wanted in ((actual, expected), (list(map(counted, near)), list(range(size)))):
+        assert judged_now(CallCase("f", [], wanted, judge=unordered), found)[0] is True
+    assert counted.compared < 10 * size
 
 
 DATA = st.recursive(
@@ -70,6 +191,24 @@ DATA = st.recursive(
 def test_a_value_equals_itself(data: Any) -> None:
     for judge in (value(), exact):
         assert judged_now(CallCase("f", [], data, judge=judge), data) == (True, "")
+
+
+@given(st.lists(DATA, max_size=6), st.randoms())
+def test_unordered_takes_every_order(items: list[Any], random: Any) -> None:
+    mixed = random.sample(items, len(items))
+    assert judged_now(CallCase("f", [], items, judge=unordered), mixed)[0] is True
+    assert judged_now(CallCase("f", [], items, judge=unordered), [*mixed, None])[0] is False
+
+
+SMALL = st.integers(0, 2) | st.booleans() | st.sampled_from([0.0, 1.0, "0", "1", None])
+
+
+@given(st.sets(SMALL) | st.lists(SMALL) | st.dictionaries(SMALL, SMALL), st.sets(SMALL) | st.lists(SMALL))
+def test_what_python_takes_for_equal_is_equal_but_for_booleans(one: Any, other: Any) -> None:
+    for left, right in ((one, other), (one, one), (other, one)):
+        if any(isinstance(item, bool) for item in (*left, *right)) or isinstance(left, dict):
+            continue
+        assert judged_now(CallCase("f", [], right), left)[0] is (left == right)
 
 
 def listed(data: Any) -> Any:
@@ -171,17 +310,73 @@ def test_a_callable_of_the_callers(outcome: Callable[..., Outcome]) -> None:
     assert found.cases[1].message == "the sum\\nis wrong\\x1b[31m"
 
 
-def test_wrong_judges_are_refused() -> None:
-    for judge in (None, "text", floats, value, checker):
-        with pytest.raises(TypeError):
-            ProgramCase("", "", judge=judge)
-    for make in (
-        lambda: floats(rtol=-1),
-        lambda: value(atol=math.nan),
-        lambda: checker("", "cobol"),
-        lambda: checker("", "c", convention="x"),
-    ):
-        with pytest.raises(aviato.AviatoValidationError):
-            make()
-    with pytest.raises(aviato.AviatoValidationError):
-        CallCase("f", [], 1, judge=checker("", "python"))
+async def answers_later(case: Any, actual: Any) -> bool:
+    return True
+
+
+def answers_bit_by_bit(case: Any, actual: Any) -> Any:
+    yield True
+
+
+class Later:
+    async def __call__(self, case: Any, actual: Any) -> bool:
+        return True
+
+
+NO_JUDGES: dict[str, Any] = {
+    "None": None,
+    "text": "text",
+    "floats": floats,
+    "value": value,
+    "checker": checker,
+    "a class": type(floats()),
+    "a coroutine function": answers_later,
+    "a part of one": partial(answers_later, None),
+    "an object of one": Later(),
+    "a generator function": answers_bit_by_bit,
+}
+
+
+@pytest.mark.parametrize("name", NO_JUDGES)
+def test_wrong_judges_are_refused(name: str) -> None:
+    for make in (ProgramCase, CallCase):
+        with pytest.raises(TypeError, match="judge must be"):
+            make(*(("", "") if make is ProgramCase else ("f", [], 1)), judge=NO_JUDGES[name])
+
+
+WRONG_JUDGES: dict[str, tuple[Callable[[], Any], str]] = {
+    "rtol": (lambda: floats(rtol=-1), "0 or more"),
+    "atol": (lambda: value(atol=math.nan), "0 or more"),
+    "language": (lambda: checker("", "cobol"), "language must be one of .*cpp .*c[+][+]"),
+    "no language": (lambda: checker("", 3), "language must be a str"),  # type: ignore[arg-type]
+    "convention": (lambda: checker("", "c", convention="x"), "'testlib' or 'open-r1'"),
+    "a source of bytes": (lambda: checker(b"x", "c"), "source must be a str"),  # type: ignore[arg-type]
+    "no time": (lambda: checker("", "c", timeout_seconds=0), "more than 0 seconds"),
+    "files of text": (lambda: checker("", "c", files={"a.h": "x"}), r"'a.h' .*\.encode\(\)"),  # type: ignore[dict-item]
+    "its own file": (lambda: checker("", "c", files={"./main.c": b""}), "file of the checker itself"),
+    "for a call": (lambda: CallCase("f", [], 1, judge=checker("", "python")), "give a callable"),
+    "exact, expecting nothing": (lambda: ProgramCase("", judge=exact), "expected_stdout must be given"),
+    "tokens, expecting nothing": (lambda: ProgramCase("", judge=tokens), "expected_stdout must be given"),
+    "floats, expecting nothing": (lambda: ProgramCase("", judge=floats()), "expected_stdout must be given"),
+    "value, expecting nothing": (lambda: ProgramCase("", judge=value()), "expected_stdout must be given"),
+    "unordered, expecting nothing": (lambda: ProgramCase("", judge=unordered), "expected_stdout must be given"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_JUDGES)
+def test_judges_are_made_of_what_can_be_meant(name: str) -> None:
+    make, message = WRONG_JUDGES[name]
+    with pytest.raises((aviato.AviatoValidationError, TypeError), match=message):
+        make()
+
+
+def test_a_checkers_language_has_the_names_of_a_tasks() -> None:
+    for name, meant in {"py": "python", " C++ ": "cpp", "C++17": "cpp", "JavaScript": "nodejs", "golang": "go"}.items():
+        assert checker("", name).language == meant == Task(code="x", language=name).language
+
+
+def test_a_value_that_is_no_json_is_a_judge_that_does_not_work() -> None:
+    for expected in ("not json", "", '{"a": 1, "a": 2}', "[" * 100_000):
+        for printed in (b"1", expected.encode()):
+            with pytest.raises(JudgeFailed):
+                judged_now(ProgramCase("", expected, judge=value()), printed)
