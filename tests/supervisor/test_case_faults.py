@@ -148,3 +148,20 @@ async def test_endless_records_of_those_left_behind_hold_up_nothing(box, boxes):
     result, found = await run(box, make(boxes, "", TOKEN_INSIDE + FLOOD, "", timeout=8))
     assert reasons(found) == ["ended_early", "passed", 2]
     assert not result.exit["timed_out"]
+
+
+async def test_a_stop_of_process_1_is_no_time_of_a_case(box, boxes):
+    begins = (
+        "import os, time\nopen('/workspace/begun', 'w').close()\nwhile not os.path.exists('/workspace/go'): time.sleep(0.01)"
+    )
+    spec = make(boxes, "", Case(begins, "a", 4.0), "", timeout=60)
+    subscription = box.link.subscribe(spec, spec.exec_id)
+    await box.sh("until [ -e begun ]; do sleep 0.01; done")
+    os.kill(box.process_1, signal.SIGSTOP)
+    try:
+        time.sleep(5.5)
+    finally:
+        os.kill(box.process_1, signal.SIGCONT)
+    await box.run("touch", "go")
+    result = await asyncio.wait_for(box.finish(spec.exec_id, subscription), 30)
+    assert reasons(verdicts(result)) == ["passed", "passed", 2]

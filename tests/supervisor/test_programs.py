@@ -151,9 +151,10 @@ async def test_children_that_outlive_a_program_hold_nothing_up(box, boxes):
 async def test_children_that_print_after_the_end_are_heard_until_they_are_still(box, boxes):
     prints = python("""
         import os, time
+        parent = os.getpid()
         if os.fork() == 0:
             os.setsid()
-            while os.getppid() != 1: time.sleep(0.01)
+            while os.getppid() == parent: time.sleep(0.01)
             for turn in range(4):
                 time.sleep(0.2)
                 os.write(1, b"%d" % turn)
