@@ -11,7 +11,8 @@ from aviato.grading.inside.packing import unpack
 from aviato.languages import limited
 from aviato.one_command import run_only
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
-from aviato.rl.judging import AT_ONCE_BYTES, JudgeFailed, is_ours, judged
+from aviato.rl.judges import is_ours
+from aviato.rl.judging import AT_ONCE_BYTES, JudgeFailed, judged
 from aviato.rl.outcome import Verdict
 from aviato.rl.task import CallCase, TestCase
 from aviato.threads import in_thread

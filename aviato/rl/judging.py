@@ -19,7 +19,6 @@ AT_ONCE_BYTES = 64 << 10
 MOST_KNOWN = 4096
 _works: set[Any] = set()
 """Judges of callers that have taken an answer: what they refuse they mean to refuse."""
-OURS = (judges.exact, judges.text, judges.tokens, judges.unordered)
 
 
 class JudgeFailed(Exception):
@@ -37,7 +36,7 @@ async def judged(case: ProgramCase | CallCase, actual: Any, size_bytes: int) -> 
     Raises:
         JudgeFailed: the judge does not work.
     """
-    if is_ours(case.judge) and size_bytes + _size(case) <= AT_ONCE_BYTES:
+    if judges.is_ours(case.judge) and size_bytes + _size(case) <= AT_ONCE_BYTES:
         return judged_now(case, actual)
     return await in_thread(judged_now, case, actual)
 
@@ -49,7 +48,7 @@ def judged_now(case: ProgramCase | CallCase, actual: Any) -> tuple[bool, str]:
     if answer is True:
         _know(case.judge)
         return True, ""
-    doubtful = answer is None or not (is_ours(case.judge) or _is_known(case.judge))
+    doubtful = answer is None or not (judges.is_ours(case.judge) or _is_known(case.judge))
     if doubtful and expected is None:
         if answer is None:
             logger.warning("a judge raised for a case that expects nothing; that counts as a wrong answer: %s", message)
@@ -59,11 +58,6 @@ def judged_now(case: ProgramCase | CallCase, actual: Any) -> tuple[bool, str]:
             raise JudgeFailed(f"the judge does not work: it does not take the expected answer either: {why}")
         _know(case.judge)
     return False, message
-
-
-def is_ours(judge: Any) -> bool:
-    """Whether it is a judge of `aviato.rl.judges`."""
-    return judge in OURS or isinstance(judge, (judges.Floats, judges.Value))
 
 
 def _asked(case: ProgramCase | CallCase, actual: Any) -> tuple[bool | None, str]:
@@ -95,7 +89,7 @@ def _is_known(judge: Any) -> bool:
 
 
 def _know(judge: Any) -> None:
-    if is_ours(judge):
+    if judges.is_ours(judge):
         return
     if len(_works) >= MOST_KNOWN:
         _works.clear()
