@@ -37,7 +37,7 @@ class CaseProgram(RequestModel):
     input_bytes: Annotated[int, Field(ge=0, le=MOST_CASE_INPUT_BYTES)] = 0
     """Its share of the command's input, of which each has what follows the share of the one before."""
     output_bytes: Annotated[int, Field(gt=0, le=LARGEST_PROGRAM_OUTPUT_BYTES)] = 64 << 10
-    """What is kept of each stream; the rest is counted and dropped."""
+    """What is kept of its standard output, and 64 KiB of its standard error; the rest is counted and dropped."""
     required: bool = False
     """Whether no other follows it unless it ends with 0."""
 

@@ -36,6 +36,8 @@ nothing has come for so long, a writer is taken for one that only has the pipe o
 as long as it may take."""
 MOST_QUIET_SECONDS = 2.0
 """So long at most they may print on where the case has no limit of its own."""
+NO_INPUT_CODE = 126
+"""How such a command ends where the input of the next program cannot be kept."""
 STARVED_SECONDS = 60.0
 """Without a sign of those who give input and take verdicts for so long, a command that has a limit is over."""
 
@@ -126,7 +128,14 @@ class ProgramsCommand(SuccessiveCommand):
 
     def open_input(self) -> int | None:
         """See `SuccessiveCommand.open_input`: its share."""
-        return self._shares.open()
+        try:
+            return self._shares.open()
+        except OSError as error:
+            self._status = NO_INPUT_CODE << 8
+            self._say(
+                f"aviato: no room for the {self._programs[self.done]['input_bytes']} bytes of its input: {error.strerror}"
+            )
+            raise
 
     def started(self, spawned: Spawned, drains: set[Drain], own_peak: int) -> None:
         """The process of a case runs."""
