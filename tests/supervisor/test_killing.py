@@ -97,8 +97,10 @@ async def test_neighbours_are_left_as_they_were(box, size):
     stopped, first = box.start("sh", "-c", "echo $$; kill -STOP $$; echo went on")
     going, second = box.start("sh", "-c", "read line; echo fine", stdin=True)
     state = "import sys; print(open(f'/proc/{sys.argv[1]}/stat').read().rpartition(') ')[2][0])"
-    number = (await box.run("pgrep", "-f", "went on")).stdout.split()[0]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
+    while not (numbers := (await box.run("pgrep", "-f", "went on")).stdout.split()):
+        assert time.monotonic() < deadline
+    number = numbers[0]
     while (await box.python(state, number)).stdout != "T\n":
         assert time.monotonic() < deadline
     result = await box.run("sh", "-c", f"for i in $(seq {size}); do setsid sleep 60 & done; wait", timeout=0.5)
