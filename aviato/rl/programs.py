@@ -141,7 +141,8 @@ def _given_bytes(case: ProgramCase) -> int:
 def _too_large(task: Task, numbers: list[int], attempts: int) -> Outcome | None:
     """The outcome of a task that cannot be sent whole: the code's own failure where all else could be."""
     code = len(encode(task.code or ""))
-    rest = sum(map(len, task.files.values())) + sum(_given_bytes(_cases(task)[number]) for number in numbers)
+    cases = _cases(task)
+    rest = sum(map(len, task.files.values())) + sum(_given_bytes(cases[number]) for number in numbers)
     if code + rest <= MOST_GIVEN_BYTES:
         return None
     if rest <= MOST_GIVEN_BYTES:
@@ -157,12 +158,12 @@ def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
         made.append(
             Program(command=recipe.compile, timeout_seconds=COMPILE_SECONDS, output_bytes=REPORTED_BYTES, required=True)
         )
-    cases = {}
+    cases, places = _cases(task), {}
     for number in numbers:
-        case = _cases(task)[number]
+        case = cases[number]
         if case.files:
             made.append(programs.writer(case.files))
-        cases[len(made)] = number
+        places[len(made)] = number
         made.append(
             Program(
                 command=limited((*recipe.run, *case.args), case.memory_limit_bytes),
@@ -172,7 +173,7 @@ def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
                 required=task.stop_at_first_failure and case.returncode == 0,
             )
         )
-    return Plan(made, recipe.compile is not None, cases)
+    return Plan(made, recipe.compile is not None, places)
 
 
 def _cases(task: Task) -> list[ProgramCase]:
