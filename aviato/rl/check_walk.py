@@ -54,6 +54,21 @@ class Place:
     in_handler: bool = False
 
 
+@dataclass(frozen=True)
+class End:
+    """A statement that ends the module.
+
+    Attributes:
+        node: the statement.
+        status: what it ends with, where that is not known to be a success.
+        in_try: it stands in a `try`.
+    """
+
+    node: ast.stmt
+    status: ast.expr | None
+    in_try: bool
+
+
 @dataclass
 class Found:
     """What a walk found.
@@ -64,7 +79,7 @@ class Found:
         calls: functions of the source that every run calls.
         notes: sentences on what checks nothing.
         never: calls that are left to whoever collects the tests.
-        cut: the statement at which the module ends itself as a success, where it does.
+        end: where the module ends itself, as a success or with a status that tells, where it does.
         returned: a `return` may have come before.
         defined: functions and classes, at the top of the body.
     """
@@ -74,7 +89,7 @@ class Found:
     calls: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     never: list[Mark] = field(default_factory=list)
-    cut: ast.stmt | None = None
+    end: End | None = None
     returned: bool = False
     defined: list[ast.stmt] = field(default_factory=list)
 
@@ -241,10 +256,23 @@ class Walk:
             self._fails(node, "SystemExit", place)
         elif self._is_swallowed("SystemExit", place):
             return False
-        elif self.function is None and place.decision is None and well:
-            self.found.cut = self.found.cut or node
+        elif self.function is None and place.decision is None and (well or not isinstance(status, ast.Constant)):
+            self.found.end = self.found.end or End(node, None if well else status, bool(place.tries))
+            self._asks(node, status, place)
         self._note(f"line {node.lineno} ends the program: what stands behind it never runs")
         return False
+
+    def _asks(self, node: ast.stmt, status: ast.expr, place: Place) -> None:
+        """What a status that is an expression checks: `sys.exit(main())`, `sys.exit(not result.wasSuccessful())`."""
+        if isinstance(status, ast.Constant):
+            return
+        function = self.names.function(terms.called(status))
+        if terms.asks_a_runner(status):
+            self.names.runs_itself = True
+        elif function is None or any(isinstance(part, ast.Return) and part.value is not None for part in ast.walk(function)):
+            self._checks(node, place, strong=True, error="AssertionError")
+        if function is not None:
+            self._calls_own(terms.called(status), place)
 
     def _fails(self, node: ast.stmt, error: str, place: Place) -> None:
         """A statement that fails wherever it is reached: what led to it is the check."""

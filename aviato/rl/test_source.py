@@ -8,9 +8,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.rl.check_marks import before, insert
+from aviato.rl.check_marks import Mark, before, insert
 from aviato.rl.check_names import Function, Names
-from aviato.rl.check_walk import DYNAMIC, Check, Found, Place, Walk
+from aviato.rl.check_walk import DYNAMIC, Check, End, Found, Place, Walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -163,6 +163,9 @@ class _Look:
         checks = strong or self.checks
         if not checks:
             return _nothing(self.source, self._why())
+        if self.module.end is not None and self.module.end.in_try:
+            line = self.module.end.node.lineno
+            return _nothing(self.source, f"line {line} ends the program inside a `try`: let the test end by itself there")
         certain = any(check.certain for check in checks)
         text = self._text(checks, certain, mark)
         return TestSource(self._kind(), "", text, not certain, tuple(node.name for node in self.ran))
@@ -177,12 +180,21 @@ class _Look:
         marks = [*self.never]
         if not certain:
             marks += [check.mark for check in checks if check.mark is not None]
-        if self.module.cut is not None:
-            end = self.module.cut.lineno, self.module.cut.col_offset
-            marks = [one for one in marks if (one.node.lineno, one.node.col_offset) < end]
-            kept = len(before(self.source, self.module.cut))
-            return insert(self.source[:kept], marks, mark)
+        if self.module.end is not None:
+            return self._ended(self.module.end, marks, mark)
         return insert(self.source, marks, mark) if marks else self.source
+
+    def _ended(self, end: End, marks: list[Mark], mark: str) -> str:
+        """The source up to its end, whose status is asserted where there is one to ask."""
+        place = end.node.lineno, end.node.col_offset
+        kept = [one for one in marks if (one.node.lineno, one.node.col_offset) < place]
+        text = insert(before(self.source, end.node), kept, mark)
+        if end.status is None:
+            return text + "pass"
+        asked = f"({ast.get_source_segment(self.source, end.status)})"
+        if len(kept) < len(marks):
+            asked = f"{mark}({asked})"
+        return f"{text}assert {asked} in (0, None), 'the test ended with a status that is not 0'"
 
     def _why(self) -> str:
         if not self.tree.body:

@@ -227,7 +227,20 @@ def test_the_main_module_is_the_code(outcomes: Callable[..., list[Outcome]]) -> 
     assert [one.passed for one in found] == list(MAINS.values()), found
 
 
+UNIT_EXIT = (
+    "import sys, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual([f(n) for n in range(3)], [0, 2, 4])\n"
+    "result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\n"
+)
 EXITS = {
+    UNIT_EXIT + "sys.exit(not result.wasSuccessful())": (1.0, 0.0),
+    UNIT_EXIT + "sys.exit(0 if result.wasSuccessful() else 1)": (1.0, 0.0),
+    UNIT_EXIT + "raise SystemExit(not result.wasSuccessful())": (1.0, 0.0),
+    "import sys\ndef main():\n    for n in range(3): assert f(n) == 2 * n\nsys.exit(main())": (1.0, 0.0),
+    "import sys\ndef main():\n    return int(any(f(n) != 2 * n for n in range(3)))\nsys.exit(main())": (1.0, 0.0),
+    "import sys\nwrong = [n for n in range(3) if f(n) != 2 * n]\nsys.exit(len(wrong))\nassert False": (1.0, 0.0),
+    "import sys\nsys.exit(\n    f(2) != 4\n    or f(0) != 0\n)": (1.0, 0.0),
+    "def main():\n    return None if f(0) == 0 else 'wrong'\nexit(main())": (1.0, 0.0),
+    "import os\nassert f(0) == 0\nwith open(os.devnull):\n    exit()\n": (1.0, 0.0),
     "import sys\nok = all(f(n) == 2 * n for n in range(3))\nif not ok: sys.exit(1)": (1.0, 0.0),
 }
 

@@ -103,6 +103,7 @@ UNREACHED = {
     "from threading import Thread\ndef check():\n    assert f(2) == 4\nt = Thread(target=check)\nt.start()": "nobody hears",
     "import atexit\ndef check():\n    assert f(2) == 4\natexit.register(check)": "nobody hears of it",
     "import sys\nsys.exit()\nassert f(2) == 4": "ends the program",
+    "import sys\ndef main(): print(f(2))\nsys.exit(main())": "calls main(), which asserts nothing",
     "raise SystemExit\nassert f(2) == 4": "ends the program",
     "import os\nos._exit(0)\nassert f(2) == 4": "ends the program",
     "import sys\nsys.exit(0)\nassert f(2) == 4": "ends the program",
@@ -211,6 +212,11 @@ DATA_SETS = {
 
 def sources(*tables: object) -> list[str]:
     return [source for table in tables for source in table]  # type: ignore[attr-defined]
+
+
+def test_an_end_that_cannot_be_left_out_is_refused() -> None:
+    told = look("import sys\nassert f(2) == 4\ntry:\n    sys.exit(0)\nfinally:\n    print()")
+    assert (told.kind, "inside a `try`" in told.why_nothing) == ("nothing", True)
 
 
 @pytest.mark.parametrize("source", sources(NOTHING, UNREACHED))
