@@ -228,7 +228,8 @@ def test_the_main_module_is_the_code(outcomes: Callable[..., list[Outcome]]) -> 
 
 
 UNIT_EXIT = (
-    "import sys, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual([f(n) for n in range(3)], [0, 2, 4])\n"
+    "import sys, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+    "        self.assertEqual([f(n) for n in range(3)], [0, 2, 4])\n"
     "result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))\n"
 )
 EXITS = {
