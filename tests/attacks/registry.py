@@ -257,7 +257,9 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
     with ExitStack() as stack:
         swap = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
         if families:
-            swap(backend, "_filter", filters.compile_rules(tuple(one for one in rules.RULES if one.family not in families)))
+            kept = tuple(one for one in rules.RULES if one.family not in families)
+            swap(backend, "_filter", filters.compile_rules(kept))
+            swap(backend, "_spawner_filter", filters.compile_rules(rules.with_spawner(kept)))
         swap(plan, "make_plan", changed_plan)
         swap(backend, "_remembered", None)  # plans of before
         if any(not defence.patches for defence in defences):

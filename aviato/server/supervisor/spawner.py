@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STACK_BYTES = 512 << 10
+NUMBER = 2
+"""Of the thread: process 1 starts it before anything else. The filter keeps others from it by this number."""
 
 
 class Spawner:
@@ -33,7 +35,7 @@ class Spawner:
         self._done = _thread.allocate_lock()
         self._asked.acquire()
         self._done.acquire()
-        self._work: Callable[[], Any] = lambda: _enter(tasks)
+        self._work: Callable[[], Any] = lambda: _begin(tasks)
         self._value: Any = None
         self._error: BaseException | None = None
         before = _thread.stack_size(STACK_BYTES)
@@ -68,7 +70,9 @@ def directly(work: Callable[[], T]) -> T:
     return work()
 
 
-def _enter(tasks: list[int]) -> None:
+def _begin(tasks: list[int]) -> None:
+    if _thread.get_native_id() != NUMBER:
+        raise RuntimeError(f"the thread that starts commands has number {_thread.get_native_id()}, which no filter knows")
     for fd in tasks:
         os.write(fd, b"0")
         os.close(fd)

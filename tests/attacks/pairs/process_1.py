@@ -7,13 +7,14 @@ import json
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aviato.server.backends.local import groups
 from aviato.server.memory import Memory
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
-from tests.attacks.pairs.kernel import FAMILIES
+from tests.attacks.pairs.kernel import FAMILIES, NO_CAPABILITIES
 from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 area = Area(__name__)
 TEMPLATE, NEWBORN, BIRTH = (f"server/backends/local/{name}" for name in ("template.py", "newborn.py", "birth.c"))
+GROUPED = {"memory": 256 << 20}
 CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
 
 MEMORY = """
@@ -176,21 +178,77 @@ async def signals(arena: Arena) -> bool:
 
 ROBBED = """
 import resource
-try: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))
+try: resource.prlimit(int(sys.argv[1]), resource.RLIMIT_CPU, (0, 0))
 except PermissionError: raise SystemExit(0)
 while True: os.write(1, bytes(1 << 16))
 """
+
+
+async def is_robbed(box: Any, number: int) -> bool:
+    try:
+        assert (await box.python(PRELUDE + ROBBED, str(number))).returncode == 0
+        return bool((await box.run("true")).returncode != 0)
+    except SandboxGone:
+        return True
 
 
 @area.attack("take the processor from process 1", FAMILIES["process 1"])
 async def robbed(arena: Arena) -> bool:
     """The kernel kills who has used up a limit; then the sandbox is lost, and the machine would get the blame."""
     async with arena.box() as box:
-        try:
-            assert (await box.python(PRELUDE + ROBBED)).returncode == 0
-            return bool((await box.run("true")).returncode != 0)
-        except SandboxGone:
-            return True
+        return await is_robbed(box, 1)
+
+
+def one_thread(backend: Any) -> str | None:
+    found = dict(backend._facts.groups)
+    return None if found and groups.UNIFIED not in found else "process 1 has one thread here"
+
+
+BY_ITS_THREAD = """
+def attempt(source):
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        eval(source)
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+print(*(name for name, source in eval(sys.argv[1]).items() if attempt(source)), sep=",")
+"""
+THREADS_LIMITS = {
+    "limits": "call('prlimit64', 2, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
+    "upper half": "call('prlimit64', 2 | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
+}
+THREADS_TURNS = {
+    "priority": "call('setpriority', 0, 2, 19)",
+    "scheduler": "call('sched_setscheduler', 2, 5 | 1 << 30, buffer(bytes(4)))",
+    "attributes": "call('sched_setattr', 2, buffer(struct.pack('<IIQiIQQQ', 48, 5, 1, 0, 0, 0, 0, 0)), 0)",
+    "parameters": "call('sched_setparam', 2, buffer(bytes(4)))",
+    "affinity": "call('sched_setaffinity', 2, 8, buffer(struct.pack('Q', 1)))",
+    "input priority": "call('ioprio_set', 1, 2, 2 << 13 | 7)",
+}
+
+
+for _name, _calls, _walls in (
+    ("limit", THREADS_LIMITS, (FAMILIES["process 1"],)),
+    ("reschedule", THREADS_TURNS, (FAMILIES["process 1"], NO_CAPABILITIES)),
+):
+
+    @area.attack(f"{_name} process 1 by its second thread", *_walls, impossible=one_thread)
+    async def by_its_thread(arena: Arena, calls: dict[str, str] = _calls, walls: tuple[str, ...] = _walls) -> bool:
+        async with arena.box(limits=GROUPED) as box:
+            assert (await box.sh("ls /proc/1/task")).stdout.split() == ["1", "2"]
+            result = await box.python(PRELUDE + BY_ITS_THREAD, repr(calls))
+            assert (result.returncode, result.stderr) == (0, ""), result
+            done = {name for name in result.stdout.strip().split(",") if name}
+            assert len(arena.off) < len(walls) or done == set(calls), done
+            return bool(done)
+
+
+@area.attack("take the processor from process 1 by its second thread", FAMILIES["process 1"], impossible=one_thread)
+async def robbed_by_thread(arena: Arena) -> bool:
+    """Then a wrong solution would count as a failure of the machine."""
+    async with arena.box(limits=GROUPED) as box:
+        return await is_robbed(box, 2)
 
 
 LEASE = """

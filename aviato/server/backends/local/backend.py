@@ -108,7 +108,7 @@ class LocalBackend(Backend):
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
-        self._filter = self._supervisor_filter = self._born_filter = b""
+        self._filter = self._spawner_filter = self._supervisor_filter = self._born_filter = b""
         self._skeletons = Skeletons(directory / "skeletons")
         self._remembered: Remembered | None = None
         self._layered = False
@@ -148,6 +148,7 @@ class LocalBackend(Backend):
 
     def _compile_filters(self) -> None:
         self._filter = filters.compile_rules(rules.RULES)
+        self._spawner_filter = filters.compile_rules(rules.with_spawner(rules.RULES))
         self._supervisor_filter, self._born_filter = map(filters.compile_rules, rules.of_born(rules.RULES))
 
     def _gather(self) -> host_tree.Skeleton | None:
@@ -486,7 +487,7 @@ class LocalBackend(Backend):
             path, *known = options.packages
             trees.append((plan.PACKAGES, path, syscalls.MOUNT_ATTR_RDONLY | 6, (known[0], known[1])))
         steps = plan.make_plan(options)
-        compiled = self._supervisor_filter if self._unified(spec) else self._filter
+        compiled = self._filter_of(spec, options.threads)
         calls = record.record(steps, frozenset(name for name, *_ in trees), compiled) if self._native and self._modern else None
         return {
             "place": options.place,
@@ -513,6 +514,12 @@ class LocalBackend(Backend):
                 options.processes or None,
             ),
         }
+
+    def _filter_of(self, spec: SandboxSpec, threads: int) -> bytes:
+        """What process 1 takes, which has so many threads."""
+        if self._unified(spec):
+            return self._supervisor_filter
+        return self._spawner_filter if threads > 1 else self._filter
 
     def _unified(self, spec: SandboxSpec) -> bool:
         """Whether control groups of version 2 limit it."""

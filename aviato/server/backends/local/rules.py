@@ -12,7 +12,11 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
+from aviato.server.supervisor.spawner import NUMBER as SPAWNER
+
 LOW = 0xFFFFFFFF
+ASK = -1
+"""An answer: the supervisor decides, see `by_number`."""
 
 
 class Condition(NamedTuple):
@@ -24,7 +28,7 @@ class Condition(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Calls that are refused, where all conditions hold."""
+    """Calls that are refused with this error, or asked about, where all conditions hold."""
 
     family: str
     calls: tuple[str, ...]
@@ -78,16 +82,38 @@ def _process_1() -> list[Rule]:
 
     Not for every process but oneself: threads are others, too.
     """
-    calls = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", *PAGES)
-    groups = (("setpriority", PRIO_PGRP), ("setpriority", PRIO_USER), ("ioprio_set", IOPRIO_PGRP), ("ioprio_set", IOPRIO_USER))
     return [
-        Rule("process 1", calls, where=(Condition(0, 1),)),
-        Rule("process 1", ("setpriority",), where=(Condition(0, PRIO_PROCESS), Condition(1, 1))),
-        Rule("process 1", ("ioprio_set",), where=(Condition(0, IOPRIO_PROCESS), Condition(1, 1))),
-        *(Rule("process 1", (call,), where=(Condition(0, which),)) for call, which in groups),
+        *limits_of("process 1", 1),
+        *limits_of_groups("process 1"),
         # The kernel drops a signal from inside and says nothing: whoever sends one learns here that it did nothing.
         Rule("process 1", ("kill",), where=(Condition(0, 1), Condition(1, 1, None))),
     ]
+
+
+def limits_of(family: str, number: int) -> list[Rule]:
+    """Limits, priorities and places of the process or thread of this number: the kernel looks at uids alone."""
+    return [
+        Rule(family, BY_NUMBER, where=(Condition(0, number),)),
+        Rule(family, ("setpriority",), where=(Condition(0, PRIO_PROCESS), Condition(1, number))),
+        Rule(family, ("ioprio_set",), where=(Condition(0, IOPRIO_PROCESS), Condition(1, number))),
+    ]
+
+
+def limits_of_others(family: str, answer: int) -> list[Rule]:
+    """The same of every number but 0, which is oneself. To look at limits of others is left."""
+    limits, *rest = BY_NUMBER
+    return [
+        Rule(family, (limits,), answer, (Condition(0, 1, None), Condition(2, 1, None))),
+        Rule(family, tuple(rest), answer, (Condition(0, 1, None),)),
+        Rule(family, ("setpriority",), answer, (Condition(0, PRIO_PROCESS), Condition(1, 1, None))),
+        Rule(family, ("ioprio_set",), answer, (Condition(0, IOPRIO_PROCESS), Condition(1, 1, None))),
+    ]
+
+
+def limits_of_groups(family: str) -> list[Rule]:
+    """The same of all processes of a group or a user."""
+    groups = (("setpriority", PRIO_PGRP), ("setpriority", PRIO_USER), ("ioprio_set", IOPRIO_PGRP), ("ioprio_set", IOPRIO_USER))
+    return [Rule(family, (call,), where=(Condition(0, which),)) for call, which in groups]
 
 
 def _sockets() -> list[Rule]:
@@ -129,7 +155,10 @@ def _preallocation() -> list[Rule]:
     ]
 
 
-PAGES = ("migrate_pages", "move_pages")
+BY_NUMBER = (
+    *("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", "migrate_pages", "move_pages"),
+)
+"""Calls whose first argument is a process or thread, 0 being oneself."""
 _MACHINE: tuple[str, ...] = (
     *("acct", "reboot", "swapon", "swapoff", "quotactl", "quotactl_fd", "syslog", "vhangup", "sethostname", "setdomainname"),
     *("settimeofday", "clock_settime", "iopl", "ioperm", "modify_ldt", "open_by_handle_at", "fanotify_init"),
@@ -169,6 +198,12 @@ def of_born(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]
     """Those for process 1 where it starts commands in a control group of version 2, and the rest, for the commands."""
     commands = tuple(rule for rule in rules if rule.calls == ("clone3",))
     return tuple(rule for rule in rules if rule not in commands), commands
+
+
+def with_spawner(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Those where process 1 has a second thread (`spawner`): it is process 1 by another number."""
+    extra = tuple(limits_of("process 1", SPAWNER)) if "process 1" in families(rules) else ()
+    return (*rules, *extra)
 
 
 def families(rules: tuple[Rule, ...]) -> tuple[str, ...]:
