@@ -454,6 +454,15 @@ async def test_old_kernels_get_the_same_mounts(backend, boxes, monkeypatch):
         assert await _mounts(box) == expected
 
 
+async def test_what_a_kernel_module_took_along_is_not_needed(backend, boxes, monkeypatch):
+    """The server looked before it was unloaded."""
+    gone = frozenset({"of-a-module"})
+    facts = replace(backend._facts, proc=backend._facts.proc | gone, proc_writable=backend._facts.proc_writable | gone)
+    monkeypatch.setattr(backend, "_facts", facts)
+    async with boxes.make_box(backend) as box:
+        assert (await box.sh("test ! -e /proc/of-a-module && ! touch /proc/sys/kernel/shmmax")).returncode == 0
+
+
 async def _mounts(box):
     lines = [line.split() for line in (await box.run("cat", "/proc/self/mounts")).stdout.splitlines()]
     return sorted((fields[1], fields[3].split(",")[0], "nosuid" in fields[3], "nodev" in fields[3]) for fields in lines)

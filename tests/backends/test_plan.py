@@ -105,6 +105,16 @@ def test_only_what_is_there_is_covered():
     assert step(steps, "cover_directory").arguments == (("/proc/acpi",), False)
 
 
+def test_whatever_can_be_written_in_proc_is_covered():
+    """Whether or not it has a name that is known; what is hidden is not shown again."""
+    names = frozenset({"sys", "kcore", "scsi", "mtrr", "new", "meminfo"})
+    facts = replace(FACTS, proc=names, proc_writable=frozenset({"kcore", "scsi", "mtrr", "new"}))
+    steps = make_plan(options(facts=facts))
+    assert step(steps, "cover_read_only").arguments == (("/proc/mtrr", "/proc/new", "/proc/sys"),)
+    assert step(steps, "cover_file").arguments == (("/proc/kcore",),)
+    assert step(steps, "cover_directory").arguments == (("/proc/scsi",), False)
+
+
 AT = "../sb-x"
 """Its own directory, seen from inside that."""
 

@@ -148,6 +148,12 @@ area.program(
     SETTINGS,
 )
 area.program(
+    "have the kernel watch its load for it, which takes time from all",
+    CHANGE.format("file = open('/proc/pressure/cpu', 'w'); file.write('some 500000 2000000'); file.flush()"),
+    SETTINGS,
+    impossible=lambda backend: None if "pressure" in backend._facts.proc else "this kernel does not measure it",
+)
+area.program(
     "put something into /dev",
     CHANGE.format("import os; os.mkdir('/dev/x')"),
     READ_ONLY_DEV,

@@ -6,11 +6,12 @@ import os
 import platform
 import re
 import resource
+import stat
 
 from aviato.server import host
 from aviato.server.backends.local import groups
 from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, OPEN_FILES_SHARE
-from aviato.server.backends.local.plan import ETC_SHARED, HostFacts
+from aviato.server.backends.local.plan import ETC_SHARED, PROC_READ_ONLY, HostFacts
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 OVERLAYFS_MAGIC = "overlay"
@@ -29,11 +30,13 @@ def gather(*, grouped: bool = True) -> HostFacts:
     shared = tuple((name, os.path.isdir(f"/etc/{name}")) for name in ETC_SHARED if os.path.exists(f"/etc/{name}"))
     zones = (f"/usr/share/zoneinfo/{name}" for name in ("Etc/UTC", "UTC"))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    names = [name for name in os.listdir("/proc") if not name.isdecimal()]
     return HostFacts(
         links=links,
         directories=directories,
         etc_shared=shared,
-        proc=frozenset(name for name in os.listdir("/proc") if not name.isdecimal()),
+        proc=frozenset(names),
+        proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
@@ -42,6 +45,19 @@ def gather(*, grouped: bool = True) -> HostFacts:
         swap=bool(host.meminfo_bytes("SwapTotal")),
         groups=groups.find() if grouped else (),
     )
+
+
+def _is_writable(path: str) -> bool:
+    """Whether it is a file that anybody can write to, or a directory that may hold one; a link is neither."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return any(_is_writable(f"{path}/{name}") for name in os.listdir(path))
+    except PermissionError:
+        return True
+    except OSError:
+        return False  # Gone meanwhile.
+    return not stat.S_ISLNK(mode) and bool(mode & 0o222)
 
 
 def memory_bytes() -> int:

@@ -144,6 +144,13 @@ class Kernel:
                 continue
         return syscalls.mount(source, target, type, flags, options[-1] if options else None)
 
+    def bind_self(self, path: str) -> None:
+        """Bind a name over itself, with the attributes of the mount that it is seen by; nothing where it is gone."""
+        try:
+            syscalls.mount(path, path, None, syscalls.MS_BIND)
+        except FileNotFoundError:
+            pass
+
     def unmount(self, target: str) -> None:
         """Take a mount away as soon as nobody uses it."""
         syscalls.unmount(target)
@@ -223,6 +230,10 @@ class Kernel:
     def load_filter(self) -> None:
         """Have the filter of system calls."""
         syscalls.load_filter(self._compiled)
+
+    def load_asking_filter(self) -> int:
+        """The same with one that asks; gives the descriptor by which it is answered."""
+        return syscalls.load_filter(self._compiled, listening=True)
 
 
 def bounded_by(hard: int, value: int) -> int:

@@ -63,7 +63,8 @@ ETC_SHARED = (
     "mime.types",
     "ssl/certs",
 )
-PROC_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+PROC_READ_ONLY = ("bus", "driver", "fs", "irq", "pressure", "sys", "sysrq-trigger")
+"""With everything else that `HostFacts.proc_writable` names. Nobody has to write there; kernel modules add to these."""
 PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list")
 PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 
@@ -94,6 +95,7 @@ class HostFacts:
         directories: directories in / beside /usr that programs of /usr need, on machines without a merged /usr.
         etc_shared: which of `ETC_SHARED` exist, and whether each is a directory.
         proc: names in /proc.
+        proc_writable: those of them that somebody can write to, or that hold what somebody can.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
         limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
@@ -108,6 +110,7 @@ class HostFacts:
     directories: tuple[str, ...] = ()
     etc_shared: tuple[tuple[str, bool], ...] = ()
     proc: frozenset[str] = frozenset()
+    proc_writable: frozenset[str] = frozenset()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
     limit_processes: bool = True
@@ -359,7 +362,11 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
             (_kernel_counts(options),),
             "what the kernel keeps for the sandbox or counts for the server's user, as far as it lets a sandbox say so",
         ),
-        Step("cover_read_only", (_in_proc(facts, PROC_READ_ONLY),), "kernel settings"),
+        Step(
+            "cover_read_only",
+            (_read_only(facts),),
+            "kernel settings, and whatever else can be written to",
+        ),
         Step("cover_file", (_in_proc(facts, PROC_HIDDEN_FILES),), "kernel memory, keys and addresses"),
         Step("cover_directory", (_hidden_directories(facts), facts.devices is not None), "hardware"),
     ]
@@ -378,6 +385,11 @@ def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
         ("kernel/sem", "250 4096 32 128"),
         ("kernel/msgmni", "64"),
     )
+
+
+def _read_only(facts: HostFacts) -> tuple[str, ...]:
+    names = (facts.proc_writable | set(PROC_READ_ONLY)) - {*PROC_HIDDEN_FILES, *PROC_HIDDEN_DIRECTORIES}
+    return _in_proc(facts, tuple(sorted(names)))
 
 
 def _hidden_directories(facts: HostFacts) -> tuple[str, ...]:
