@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError
+from aviato.text import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from aviato.async_client import AsyncSandbox
 
 FAILED = 125
 """Exit status when aviato itself could not do it, as other container tools have it."""
@@ -20,11 +24,17 @@ TIMED_OUT = 124
 """Exit status when the command ran longer than `--timeout`, as timeout(1) has it."""
 INTERRUPTED = 130
 
+_RESOURCE = re.compile(r"resources: (?:(?:limits|requests)\[)?'(\w+)'\]?")
+_RESOURCE_FLAGS = {"memory": "--memory", "cpu": "--cpus", "processes": "--pids-limit"}
+_SAME = {
+    "cwd": "working_dir",
+    "env": "environment_variables",
+    "egress_mode": "network",
+    "exec_timeout_seconds": "timeout_seconds",
+}
+"""Names that the API has for what another parameter of a verb means."""
+
 base_url = click.option("--base-url", metavar="URL", help="Server to talk to. [AVIATO_BASE_URL; else the embedded one]")
-environment = click.option("-e", "--env", metavar="NAME=VALUE", multiple=True, help="Environment variable of the command.")
-working_dir = click.option("-w", "--workdir", metavar="DIR", help="Directory in which the command starts.")
-timeout = click.option("--timeout", type=float, metavar="S", help="Kill the command after so many seconds. [300]")
-interactive = click.option("-i", "--interactive", is_flag=True, help="Pass standard input on to the command.")
 
 
 def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., NoReturn]:
@@ -35,10 +45,10 @@ def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[...
         try:
             status = asyncio.run(function(*args, **kwargs))
         except SandboxCommandTimeoutError as error:
-            click.echo(f"aviato: {error}", err=True)
+            click.echo(f"aviato: {printable(in_flags(str(error)))}", err=True)
             status = TIMED_OUT
         except (AviatoError, TypeError, ValueError) as error:
-            click.echo(f"aviato: {printable(str(error))}", err=True)
+            click.echo(f"aviato: {printable(in_flags(str(error)))}", err=True)
             status = FAILED
         except KeyboardInterrupt:
             status = INTERRUPTED
@@ -47,17 +57,44 @@ def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[...
     return run
 
 
-def pairs(items: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` options as a mapping."""
-    found = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{item!r} is not NAME=VALUE", param_hint="--env")
-        found[name] = value
-    return found
+def in_flags(text: str) -> str:
+    """What the API says of its parameters, said of the flags of the verb that runs."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return text
+    flags = {str(one.name): max(one.opts, key=len) for one in context.command.params if one.opts[0].startswith("-")}
+    flags |= {name: flags[same] for name, same in _SAME.items() if same in flags}
+    text = _RESOURCE.sub(lambda found: _RESOURCE_FLAGS.get(found[1], found[0]), text)
+    # Some parameters are ordinary words elsewhere in a sentence.
+    any_of = "|".join(flags)
+    named = re.compile(rf"^({any_of})\b=?|\b({any_of})=|\b((?={any_of})\w+_\w+)\b")
+    return named.sub(lambda found: flags.get(found[1] or found[2] or found[3], found[0]), text)
 
 
-def printable(text: str) -> str:
-    """Text with control characters escaped: what code inside chose must not steer the terminal."""
-    return "".join(character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text)
+def check_tty(interactive: bool, tty: bool, timeout_seconds: float | None) -> None:
+    """See whether a command can have a terminal that asks for one.
+
+    Raises:
+        click.UsageError: it cannot have one like that.
+        AviatoValidationError: there is none here.
+    """
+    if not tty:
+        return
+    from aviato.cli.tty import check_terminal
+
+    if not interactive:
+        raise click.UsageError("--tty is there only with --interactive: give -it, or leave -t out")
+    if timeout_seconds is not None:
+        raise click.UsageError("--timeout is for a command without a terminal; leave -t out")
+    check_terminal("--tty", "in a pipe leave -t out")
+
+
+def tell(sandbox: AsyncSandbox) -> None:
+    """Say on standard error what a new sandbox has that its caller must know: where its ports are, which limit is not kept."""
+    if (info := sandbox.info) is None:
+        return
+    for port, url in info.service_urls.items():
+        click.echo(f"aviato: port {port} is at {url}", err=True)
+    cpu = info.limits.get("cpu")
+    if cpu is not None and cpu.value is not None and cpu.strength == "none":
+        click.echo("aviato: --cpus is not kept on this machine; `aviato doctor` says why", err=True)

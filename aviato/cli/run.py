@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aviato.cli import common
+from aviato.cli import common, flags
+from aviato.cli.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from aviato.async_client import AsyncClient
 
 
-@click.command(name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(name="run", cls=CommandLine)
 @common.base_url
 @click.option("-d", "--detach", is_flag=True, help="Leave a detached sandbox behind and print its id.")
-@click.option("--image", metavar="IMAGE", help="host, python:3.N or dir:PATH. [the machine's own programs]")
-@click.option("--tag", metavar="TAG", multiple=True, help="Tag of the sandbox; may be repeated.")
-@click.option("--lifetime", type=float, metavar="S", help="End the sandbox after so many seconds.")
-@common.environment
-@common.working_dir
-@common.timeout
-@common.interactive
+@flags.new_sandbox
+@flags.environment
+@flags.working_dir
+@flags.timeout
+@flags.interactive
+@flags.tty
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @common.coroutine
 async def command(
@@ -26,35 +29,42 @@ async def command(
     *,
     base_url: str | None,
     detach: bool,
-    image: str | None,
-    tag: tuple[str, ...],
-    lifetime: float | None,
-    env: tuple[str, ...],
-    workdir: str | None,
-    timeout: float | None,
+    timeout_seconds: float | None,
     interactive: bool,
+    tty: bool,
+    **new: Any,
 ) -> int:
     """Run COMMAND in a new sandbox and exit with its status.
 
-    With --detach COMMAND becomes the sandbox's main command, whose end ends it; without a COMMAND the sandbox lives until it
-    is stopped.
+    Options behind COMMAND are its own. With --detach COMMAND becomes the sandbox's main command, whose end ends it; without a
+    COMMAND the sandbox lives until it is stopped.
     """
     from aviato.async_client import AsyncClient
 
     if not command and not detach:
         raise click.UsageError("give a COMMAND, or --detach for a sandbox to use later")
-    if detach and (interactive or timeout is not None):
-        raise click.UsageError("--interactive and --timeout are for a command in the foreground")
-    options: dict[str, Any] = {"container_image": image, "tags": tag, "max_lifetime_seconds": lifetime}
-    options |= {"environment_variables": common.pairs(env), "working_dir": workdir}
+    if detach and (interactive or tty or timeout_seconds is not None):
+        raise click.UsageError("--interactive, --tty and --timeout are for a command in the foreground")
+    common.check_tty(interactive, tty, timeout_seconds)
+    options = flags.sandbox_options(new)
     async with AsyncClient(base_url=base_url) as client:
         if detach:
-            if command:
-                options |= {"command": command[0], "args": list(command[1:])}
-            sandbox = await client.sandbox(**options, detached=True)
-            click.echo(sandbox.sandbox_id)
-            return 0
+            return await _leave(client, command, options)
+        if tty:
+            from aviato.cli.tty import in_new_sandbox
+
+            return await in_new_sandbox(client, command, options)
         from aviato.cli.relay import relay
 
         async with await client.sandbox(**options) as sandbox:
-            return await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout)
+            common.tell(sandbox)
+            return await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
+
+
+async def _leave(client: AsyncClient, command: tuple[str, ...], options: dict[str, Any]) -> int:
+    if command:
+        options |= {"command": command[0], "args": list(command[1:])}
+    sandbox = await client.sandbox(**options, detached=True)
+    common.tell(sandbox)
+    click.echo(sandbox.sandbox_id)
+    return 0

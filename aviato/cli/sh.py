@@ -2,72 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from aviato.cli import common
-
-if TYPE_CHECKING:
-    from aviato.async_client import AsyncClient, AsyncSandbox
+from aviato.cli import common, flags
+from aviato.cli.command_line import CommandLine
 
 ID_PREFIX = "sb-"
-STOP_SECONDS = 3.0
+SHELL = ("/bin/bash",)
 
 
-@click.command(name="sh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(name="sh", cls=CommandLine)
 @common.base_url
-@click.option("--image", metavar="IMAGE", help="Of a new sandbox: host, python:3.N or dir:PATH.")
-@click.option("--tag", metavar="TAG", multiple=True, help="Tag of a new sandbox; may be repeated.")
-@common.environment
-@common.working_dir
+@flags.new_sandbox
+@flags.environment
+@flags.working_dir
+@click.option("-i", "--interactive", is_flag=True, help="A shell reads what is typed: this is always so.")
+@click.option("-t", "--tty", is_flag=True, help="A shell has a terminal: this is always so.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SANDBOX] [--] [COMMAND]...")
 @common.coroutine
-async def command(
-    words: tuple[str, ...],
-    *,
-    base_url: str | None,
-    image: str | None,
-    tag: tuple[str, ...],
-    env: tuple[str, ...],
-    workdir: str | None,
-) -> int:
+async def command(words: tuple[str, ...], *, base_url: str | None, interactive: bool, tty: bool, **new: Any) -> int:
     """Open a shell, or COMMAND, on this terminal, in SANDBOX (its id) or in a new sandbox that ends with it.
 
     Keys go to the sandbox, Ctrl-C and Ctrl-Z too. Enter, `~`, `.` one after the other ends it in any case. The exit status is
     the shell's. TERM is this terminal's, unless -e says otherwise.
     """
     from aviato.async_client import AsyncClient
-    from aviato.cli.tty import attach, check_terminal
+    from aviato.cli.tty import attach, check_terminal, in_new_sandbox
 
-    check_terminal()
     sandbox_id = words[0] if words and words[0].startswith(ID_PREFIX) else None
-    rest = words[1:] if sandbox_id is not None else words
-    rest = rest[1:] if rest[:1] == ("--",) else rest
-    options: dict[str, Any] = {"env": {**_kind(), **common.pairs(env)}, "cwd": workdir}
-    if sandbox_id is not None and (image is not None or tag):
-        raise click.UsageError("--image and --tag are for a new sandbox")
+    program = words if sandbox_id is None else CommandLine.program(words[1:], behind="SANDBOX")
+    options = flags.sandbox_options(new)
+    cwd, env = options.get("working_dir"), options.get("environment_variables", {})
+    if sandbox_id is not None and options.keys() - {"working_dir", "environment_variables"}:
+        raise click.UsageError("--image, --tag and limits are for a new sandbox; of one that exists only -e, --env-file and -w")
+    check_terminal("`aviato sh`", "in a pipe use `aviato run -i` or `aviato exec -i`")
     async with AsyncClient(base_url=base_url) as client:
-        sandbox = await _sandbox(client, sandbox_id, image, tag)
-        try:
-            return await attach(sandbox, rest or ("/bin/bash",), **options)
-        finally:
-            if sandbox_id is None:
-                with suppress(TimeoutError):  # the client's own end says what becomes of it
-                    async with asyncio.timeout(STOP_SECONDS):
-                        await sandbox.stop(0, missing_ok=True)
-
-
-def _kind() -> dict[str, str]:
-    """What our terminal understands is what programs may send."""
-    kind = os.environ.get("TERM")
-    return {"TERM": kind} if kind else {}
-
-
-async def _sandbox(client: AsyncClient, sandbox_id: str | None, image: str | None, tag: tuple[str, ...]) -> AsyncSandbox:
-    if sandbox_id is not None:
-        return await client.from_id(sandbox_id)
-    return await client.sandbox(container_image=image, tags=tag)
+        if sandbox_id is None:
+            return await in_new_sandbox(client, program or SHELL, options)
+        return await attach(await client.from_id(sandbox_id), program or SHELL, cwd=cwd, env=env)

@@ -12,42 +12,65 @@ import tty
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from aviato.cli import common
 from aviato.exceptions import AviatoError, AviatoValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aviato.async_client import AsyncSandbox
+    from aviato.async_client import AsyncClient, AsyncSandbox
     from aviato.terminal import AsyncTerminal
 
 PIECE_BYTES = 64 << 10
 ESCAPE = b"\r~."
 STDIN, STDOUT = 0, 1
+STOP_SECONDS = 3.0
 LEAVE_SECONDS = 2.0
 """How long the end of the command may take, once it has been asked for."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-def check_terminal() -> None:
+def check_terminal(who: str, otherwise: str) -> None:
     """Refuse to work without a terminal.
+
+    Args:
+        who: needs it.
+        otherwise: what to do where there is none.
 
     Raises:
         AviatoValidationError: standard input or output is none.
     """
     if not (os.isatty(STDIN) and os.isatty(STDOUT)):
-        raise AviatoValidationError(
-            "`aviato sh` needs a terminal as its input and output; in a pipe use `aviato run -i` or `aviato exec -i`"
-        )
+        raise AviatoValidationError(f"{who} needs a terminal as its input and output; {otherwise}")
 
 
-async def attach(sandbox: AsyncSandbox, command: Sequence[str], **options: Any) -> int:
+async def in_new_sandbox(client: AsyncClient, command: Sequence[str], options: dict[str, Any]) -> int:
+    """As `attach`, in a sandbox that is made with these options and ends with the command."""
+    sandbox = await client.sandbox(**options)
+    common.tell(sandbox)
+    try:
+        return await attach(sandbox, command, env=options.get("environment_variables", {}))
+    finally:
+        with suppress(TimeoutError):  # the client's own end says what becomes of it
+            async with asyncio.timeout(STOP_SECONDS):
+                await sandbox.stop(0, missing_ok=True)
+
+
+async def attach(sandbox: AsyncSandbox, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None) -> int:
     """Run a command on a terminal of the sandbox that this one shows; its returncode, or 128 + the signal that ended us.
+
+    Args:
+        sandbox: where it runs.
+        command: program and arguments.
+        env: variables of this command; without a TERM among them it has this terminal's.
+        cwd: absolute; where it begins.
 
     Raises:
         AviatoError: it came to no returncode.
     """
     loop = asyncio.get_running_loop()
-    terminal = sandbox.shell(command, *_size(), **options)
+    kind = os.environ.get("TERM")  # What our terminal understands is what programs may send.
+    terminal = sandbox.shell(command, *_size(), cwd=cwd, env={**({"TERM": kind} if kind else {}), **env})
     screen = Screen()
     showing = loop.create_task(_show(terminal, screen))
     ended_by: list[int] = []
