@@ -13,6 +13,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from aviato import event_loop
 from aviato.exceptions import AsyncUsageWarning
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            runner = asyncio.Runner(loop_factory=_loop_factory())
+            runner = asyncio.Runner(loop_factory=event_loop.loop_factory())
             runner.get_loop()  # Where none can be made, it fails before there is a coroutine.
             try:
                 runner.run(self._main())
@@ -125,14 +126,6 @@ class LoopThread:
         finally:
             # A dying loop must not accept work that nobody will finish.
             self.closing = True
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 _lock = threading.Lock()

@@ -60,8 +60,7 @@ def command(**flags: Any) -> None:
 def _serve(settings: ServerSettings) -> None:
     import logging
 
-    import uvloop
-
+    from aviato import event_loop
     from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, make_directory, state_directory, take_lock
     from aviato.server.run import serve
@@ -88,7 +87,7 @@ def _serve(settings: ServerSettings) -> None:
         for line in lines:
             click.echo(line)
 
-    uvloop.run(serve(settings, folder, backend, listeners, key_hashes=hashes, on_ready=ready))
+    event_loop.run(serve(settings, folder, backend, listeners, key_hashes=hashes, on_ready=ready))
 
 
 def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | None]:

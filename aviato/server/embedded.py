@@ -56,8 +56,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     import logging
     import socket
 
-    import uvloop
-
+    from aviato import event_loop
     from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, sign_lock
     from aviato.server.run import Listeners, serve
@@ -75,7 +74,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))
     logging.info("the embedded server starts in %s", directory)
-    uvloop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners, embedded=True))
+    event_loop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners, embedded=True))
 
 
 if __name__ == "__main__":

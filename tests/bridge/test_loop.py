@@ -151,13 +151,14 @@ def test_a_loop_that_cannot_start_is_an_error_and_the_next_one_is_tried(lines):
         sys.modules["uvloop"] = None
         def full():
             raise OSError(24, "Too many open files")
-        new_event_loop, asyncio.new_event_loop = asyncio.new_event_loop, full
+        from aviato import event_loop
+        usual, event_loop.with_overflow = event_loop.with_overflow, full
         for _ in range(2):
             try:
                 start(asyncio.sleep(0))
             except RuntimeError as error:
                 say(error)
-        asyncio.new_event_loop = new_event_loop
+        event_loop.with_overflow = usual
         say(start(asyncio.sleep(0, "value")).result(5), threading.active_count())
     """
     error = "work: aviato's event loop cannot be started (OSError: [Errno 24] Too many open files)"
