@@ -227,6 +227,13 @@ def test_the_main_module_is_the_code(outcomes: Callable[..., list[Outcome]]) -> 
     assert [one.passed for one in found] == list(MAINS.values()), found
 
 
+def test_getsource_knows_a_function_of_the_test(outcome: Callable[..., Outcome]) -> None:
+    """As where code and tests are one file."""
+    code = "import inspect\ndef lines(f): return len(inspect.getsource(f).splitlines())"
+    test = "def three(x):\n    y = x\n    return y\nassert lines(three) == 3"
+    assert outcome(Task(code=code, tests=[test])).passed
+
+
 UNIT_EXIT = (
     "import sys, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
     "        self.assertEqual([f(n) for n in range(3)], [0, 2, 4])\n"
