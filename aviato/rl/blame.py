@@ -152,5 +152,17 @@ def _imports(node: ast.AST) -> list[ast.Import | ast.ImportFrom]:
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             found.append(child)
         elif not isinstance(child, (ast.Try, ast.TryStar)):
+            found += [ast.Import(names=[ast.alias(name)]) for name in [_imported_by_call(child)] if name]
             found += _imports(child)
     return found
+
+
+def _imported_by_call(node: ast.AST) -> str:
+    """The module that `importlib.import_module("…")` or `__import__("…")` asks for."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ) if all(part.isidentifier() for part in name.split(".")):
+            return name
+    return ""
