@@ -34,6 +34,8 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from aviato.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 class AviatoError(Exception):
     """Base of every aviato error.
+
+    Its message may quote what code inside a sandbox has written; in it all but printable characters, line ends and tabs are
+    escaped, so that it can be shown as it is.
 
     Attributes:
         reason: a stable code in lower case for programs, such as `"lifetime"` or `"no_such_file"`.
@@ -65,7 +70,7 @@ class AviatoError(Exception):
         retry_delay_seconds: float | None = None,
         is_infrastructure: bool | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.reason = reason if reason is not None else self.default_reason
         self.retryable = self.default_retryable if retryable is None else retryable
         self.retry_delay_seconds = retry_delay_seconds
@@ -203,8 +208,8 @@ class SandboxExecutionError(SandboxError):
     ) -> None:
         super().__init__(message, **kwargs)
         self.exec_result = exec_result
-        self.exception_type = exception_type
-        self.exception_message = exception_message
+        self.exception_type = None if exception_type is None else printable(exception_type)
+        self.exception_message = None if exception_message is None else printable(exception_message)
 
 
 class SandboxFileError(SandboxError):

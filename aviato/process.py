@@ -399,9 +399,4 @@ def _shown(command: tuple[str, ...]) -> str:
 
 def _last_words(result: ProcessResult) -> str:
     lines = result.stderr.strip().splitlines()
-    return f": {_printable(lines[-1][:200])}" if lines else ""
-
-
-def _printable(text: str) -> str:
-    """Without what would steer the terminal that an error ends up on: code inside chose it."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return f": {lines[-1][:200]}" if lines else ""

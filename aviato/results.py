@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from aviato.text import line
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceUsage:
@@ -137,7 +139,7 @@ class GradeCase:
     """One test of a grade.
 
     Attributes:
-        name: as its framework names it.
+        name: as its framework names it; what is no printable character in it is escaped, here and in the message.
         passed: it ran and passed.
         status: what became of it; where it is not given, `passed` or `failed` as `passed` says.
         message: why not.
@@ -153,6 +155,8 @@ class GradeCase:
     def __post_init__(self) -> None:
         found = self.status or (CaseStatus.PASSED if self.passed else CaseStatus.FAILED)
         object.__setattr__(self, "status", CaseStatus(found))
+        object.__setattr__(self, "name", line(self.name))
+        object.__setattr__(self, "message", line(self.message))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +170,7 @@ class GradeResult:
         exec_result: how the grader's command ended; with `timed_out` or `oom_killed` the verdict is not passed.
         mode: `separate`: no process of the grader ran code of the policy. `in_process`: the tests share their process with it,
             and code that is out to deceive them can.
-        message: one line on why it did not pass.
+        message: one printable line on why it did not pass.
         left_out: files that a pattern or a directory found, or that the policy changed, and that were not taken over, since a
             grader's tools would load them by themselves.
     """
@@ -177,6 +181,9 @@ class GradeResult:
     mode: str
     message: str = ""
     left_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", line(self.message))
 
     @property
     def statuses(self) -> dict[str, CaseStatus]:

@@ -94,7 +94,7 @@ def _print(checks: list[Check], steps: list[str], works: bool) -> None:
         sign = "✓" if check.ok else "✗" if check.required else "!"
         click.echo(f"{sign} {check.name.ljust(width)}  {common.printable(check.detail)}")
         if check.remedy is not None and not check.ok:
-            click.echo(f"  {' ' * width}  repair: {check.remedy}")
+            click.echo(f"  {' ' * width}  repair: {common.printable(check.remedy)}")
     if steps:
         click.echo("\nA sandbox takes these steps:")
         for number, step in enumerate(steps, 1):

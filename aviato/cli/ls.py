@@ -8,6 +8,7 @@ import time
 import click
 
 from aviato.cli import common
+from aviato.text import line
 
 
 @click.command(name="ls")
@@ -29,20 +30,21 @@ async def command(
     found = [info for info in infos if info is not None]
     if quiet:
         for info in found:
-            click.echo(info.sandbox_id)
+            click.echo(line(info.sandbox_id))
     elif as_json:
         for info in found:
             click.echo(json.dumps(info.model_dump(mode="json")))
     else:
-        rows = [("SANDBOX", "STATUS", "AGE", "IMAGE", "TAGS")]
+        rows: list[tuple[str, ...]] = [("SANDBOX", "STATUS", "AGE", "IMAGE", "TAGS")]
         for info in found:
             why = info.status_reason if info.queue is None else f"place {info.queue.position} in the queue"
             state = f"{info.status} ({why})" if why else str(info.status)
-            rows.append((info.sandbox_id, state, _age(time.time() - info.created_at), info.image or "", ", ".join(info.tags)))
+            cells = (info.sandbox_id, state, _age(time.time() - info.created_at), info.image or "", ", ".join(info.tags))
+            rows.append(tuple(map(line, cells)))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            click.echo(common.printable("  ".join([*cells, row[4]]).rstrip()))
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            click.echo("  ".join([*padded, row[4]]).rstrip())
     return 0
 
 

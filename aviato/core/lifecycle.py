@@ -19,6 +19,7 @@ from aviato.exceptions import (
     SandboxTerminatedError,
 )
 from aviato.options import SandboxStatus
+from aviato.text import line
 from aviato.wire.sandboxes import SandboxInfo
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class SandboxHandle:
             self.has_started(info.startup_seconds)
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
-            logger.warning("%s", info.image_note)
+            logger.warning("%s", line(info.image_note))
         if self.turns is not None and info.status.is_terminal:
             self.turns.leave(self)
         return info

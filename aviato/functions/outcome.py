@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TOO_LARGE = b"too large"
 MOST_HEAD = 1 << 20
 MOST_NAME = 200
+MOST_TEXT = 100_000
 
 
 class Outcome:
@@ -89,7 +90,7 @@ class Outcome:
             types = {(kind.__module__, kind.__qualname__): kind for kind in self._options.result_types}
             return reading.loads(body, types)
         except (reading.Refused, ValueError, RecursionError, MemoryError) as error:
-            raise FunctionSerializationError(f"the result of {self._name} was refused: {_clean(str(error))[:500]}") from None
+            raise FunctionSerializationError(f"the result of {self._name} was refused: {str(error)[:500]}") from None
 
     def _raised(self, head: dict[str, Any], what: str) -> AviatoError:
         kind, message, trace = _line(head.get("type")), _text(head.get("message")), _text(head.get("traceback"))
@@ -155,9 +156,4 @@ def _line(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return _clean(value)[:100_000] if isinstance(value, str) else ""
-
-
-def _clean(text: str) -> str:
-    """Without the control characters that would act in a terminal."""
-    return "".join(c if c in "\n\t" or (c.isprintable()) else c.encode("unicode_escape", "replace").decode() for c in text)
+    return value[:MOST_TEXT] if isinstance(value, str) else ""

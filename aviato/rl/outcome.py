@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from aviato.results import CaseStatus
+from aviato.text import line, printable
 
 if TYPE_CHECKING:
     from aviato.exceptions import AviatoError
@@ -38,10 +39,10 @@ class CaseOutcome:
             it is not given, `passed` or `failed` as `passed` says.
         reason: `passed`, `assertion`, `exception`, `wrong_answer`, `returncode`, `ended_early`, `timed_out`, `killed`,
             `out_of_memory`, `not_compiled`, `skipped`, `not_checked` (nothing was compared) or `not_run`.
-        message: one line.
-        traceback: of an assertion or exception.
+        message: one printable line.
+        traceback: of an assertion or exception, with what is no printable character escaped.
         duration_seconds: of this case.
-        stdout, stderr: what it printed. Of a test up to 64 KiB each; of a program all that is compared of stdout.
+        stdout, stderr: what it printed, as it is. Of a test up to 64 KiB each; of a program all that is compared of stdout.
         returncode: of a program that came to its end.
     """
 
@@ -59,6 +60,8 @@ class CaseOutcome:
     def __post_init__(self) -> None:
         if self.status is None:
             object.__setattr__(self, "status", CaseStatus.PASSED if self.passed else CaseStatus.FAILED)
+        object.__setattr__(self, "message", line(self.message))
+        object.__setattr__(self, "traceback", printable(self.traceback))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class Outcome:
 
     Attributes:
         verdict: see `Verdict`.
-        message: one line on why it did not pass.
+        message: one printable line on why it did not pass.
         cases: one for each test case, in their order.
         result: of the command that ran inside; None where none came to an end.
         duration_seconds: of that command.
@@ -86,6 +89,9 @@ class Outcome:
     grading_mode: str | None = None
     error: AviatoError | None = None
     attempts: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", line(self.message))
 
     @property
     def passed(self) -> bool:

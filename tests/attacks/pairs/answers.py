@@ -30,7 +30,7 @@ area = Area(__name__)
 DATA = area.defence(
     "results are read as data", swaps={"aviato.functions.reading.loads": lambda body, types: pickle.loads(body)}
 )
-CLEAN = area.defence("words of results lose their control characters", swaps={"aviato.functions.outcome._line": str})
+CLEAN = area.defence("texts of errors lose their control characters", swaps={"aviato.exceptions.printable": str})
 
 
 class Evil:
@@ -92,7 +92,8 @@ async def link(arena: Arena) -> bool:
 
 
 NAMES = area.defence(
-    "names in a tree lose their control characters", swaps={"aviato.trees.unpack.shown": lambda name: os.fsdecode(name)}
+    "names in a tree lose their control characters",
+    swaps={"aviato.trees.unpack.shown": lambda name: os.fsdecode(name), "aviato.exceptions.printable": str},
 )
 
 
@@ -116,12 +117,7 @@ async def named(arena: Arena) -> bool:
         shutil.rmtree(target)
 
 
-PRINTABLE = area.defence(
-    "last words of a command lose their control characters", swaps={"aviato.process._printable": lambda text: text}
-)
-
-
-@area.attack("write to the caller's terminal by one's last words", PRINTABLE)
+@area.attack("write to the caller's terminal by one's last words", CLEAN)
 async def last_words(arena: Arena) -> bool:
     state = make_state_dir()
     server = start_server(state)
