@@ -12,7 +12,8 @@ from aviato.server.backends.local.rules import LATE_NUMBERS
 from tests.attacks.mutate import CAPABILITIES
 
 CALLS = (
-    *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_uring_setup"),
+    *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_setup"),
+    *("io_uring_setup", "setsockopt"),
     *("ioctl", "ioprio_set", "kcmp", "keyctl", "mount", "open_tree", "perf_event_open", "personality"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
@@ -150,10 +151,30 @@ def _kernel() -> dict[str, Attack]:
         "io_uring": Attack(
             family="io_uring", source="print(call('io_uring_setup', 4, buffer(bytes(120))) > 0)", refused="ENOSYS", reaches=True
         ),
+        **_counts(),
         "userfaultfd": Attack(family="userfaultfd", source="print(call('userfaultfd', 1 | os.O_CLOEXEC) > 0)", reaches=True),
         "personality": Attack(family="personality", source="print(call('personality', 1 << 22) >= 0)"),
         "personality, upper half": Attack(family="personality", source="print(call('personality', 1 << 22 | 1 << 32) >= 0)"),
     }
+
+
+def _counts() -> dict[str, Attack]:
+    option = "import socket\nsock = socket.socket(socket.{})\nprint(call('setsockopt', sock.fileno(), {}, {}, {}, {}) == 0)"
+    label = "buffer(socket.inet_pton(socket.AF_INET6, '::1') + struct.pack('!IBBHHHI', 5, 0, 1, 256, 0, 0, 0))"
+    compiled = "code := buffer(struct.pack('HBBI', 6, 0, 0, 1)), buffer(struct.pack('HxxxxxxQ', 1, ctypes.addressof(code)))"
+    compiled = f"({compiled})[1]"
+    sources = {
+        "flow label": option.format("AF_INET6, socket.SOCK_DGRAM", 41, 32, label, 32),
+        "flow label, upper half": option.format("AF_INET6, socket.SOCK_DGRAM", "41 | 1 << 32", "32 | 1 << 32", label, 32),
+        "filter of a socket": option.format("AF_INET, socket.SOCK_DGRAM", 1, 26, compiled, 16),
+        "filter of a pair": option.format("AF_UNIX", 1, 26, compiled, 16),
+        "filter of a port": option.format("AF_INET, socket.SOCK_DGRAM", 1, 51, compiled, 16).replace(
+            "\nprint", "\nsock.setsockopt(1, socket.SO_REUSEPORT, 1)\nsock.bind(('127.0.0.1', 0))\nprint"
+        ),
+    }
+    found = {name: Attack(family="machine's counts", source=source) for name, source in sources.items()}
+    setup = "print(call('io_setup', 128, buffer(bytes(8))) == 0)"
+    return {**found, "io_setup": Attack(family="machine's counts", source=setup, refused="ENOSYS", reaches=True)}
 
 
 def _sockets() -> dict[str, Attack]:

@@ -53,6 +53,8 @@ PROTOCOLS = (33, 115, 132, 136)
 """DCCP, L2TP, SCTP, UDP-Lite."""
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 F_SETLEASE, F_SETDELEG = 1024, 1040
+COUNTED = ((41, 32), (1, 26), (1, 51))
+"""Levels and names of options of sockets: IPV6_FLOWLABEL_MGR, SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF."""
 MMAP_PAGE_ZERO, READ_IMPLIES_EXEC = 1 << 20, 1 << 22
 MAKES_ROOM = 0x2 | 0x8 | 0x20
 """Modes of fallocate: into a hole, away, apart. All others take room."""
@@ -183,6 +185,9 @@ RULES: tuple[Rule, ...] = (
     Rule("perf", ("perf_event_open",)),
     Rule("keys", ("keyctl", "add_key", "request_key")),
     Rule("io_uring", ("io_uring_setup", "io_uring_enter", "io_uring_register"), errno.ENOSYS),
+    # The machine has so many for all of its users. The only wall.
+    Rule("machine's counts", ("io_setup",), errno.ENOSYS),
+    *(Rule("machine's counts", ("setsockopt",), where=(Condition(1, level), Condition(2, name))) for level, name in COUNTED),
     Rule("userfaultfd", ("userfaultfd",)),
     *_sockets(),
     # Typing into a terminal for someone else, moving a console's text, and line disciplines, which load code.
