@@ -14,7 +14,8 @@ from tests.attacks.mutate import CAPABILITIES
 CALLS = (
     *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_setup"),
     *("io_uring_setup", "setsockopt"),
-    *("ioctl", "ioprio_set", "kcmp", "keyctl", "mount", "open_tree", "perf_event_open", "personality"),
+    *("ioctl", "ioprio_set", "kcmp", "keyctl", "migrate_pages", "mount", "move_pages"),
+    *("open_tree", "perf_event_open", "personality"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
     *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd"),
@@ -49,6 +50,47 @@ def child():
     os.read(read, 1)
     return pid
 """
+
+EACH = """
+import ast
+def attempt(source):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(write, 1)
+        try: eval(source); print("done", flush=True)
+        finally: sys.stdout.flush(); os._exit(0)
+    os.close(write)
+    said = os.read(read, 100).decode().strip()
+    os.waitpid(pid, 0)
+    return said
+print({name: attempt(source) for name, source in ast.literal_eval(sys.argv[1]).items()})
+"""
+"""After `PRELUDE`: makes each of the calls that its argument has by name, and prints what became of it."""
+
+LIMITS_BY_NUMBER = {
+    "limits": "call('prlimit64', {0}, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
+    "limits, upper half": "call('prlimit64', {0} | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
+}
+TURNS_BY_NUMBER = {
+    "priority": "call('setpriority', 0, {0}, 19)",
+    "priority, upper half": "call('setpriority', 1 << 32, {0} | 1 << 32, 19)",
+    "scheduler": "call('sched_setscheduler', {0}, 5 | 1 << 30, buffer(bytes(4)))",
+    "attributes": "call('sched_setattr', {0}, buffer(struct.pack('<IIQiIQQQ', 48, 5, 1, 0, 0, 0, 0, 0)), 0)",
+    "parameters": "call('sched_setparam', {0}, buffer(bytes(4)))",
+    "affinity": "call('sched_setaffinity', {0}, 8, buffer(struct.pack('Q', 1)))",
+    "input priority": "call('ioprio_set', 1, {0}, 2 << 13 | 7)",
+}
+PAGES_BY_NUMBER = {
+    "pages": "call('migrate_pages', {0}, 8, buffer(bytes(8)), buffer(bytes(8)))",
+    "places of pages": "call('move_pages', {0}, 0, None, None, None, 0)",
+}
+
+
+def of(number: int | str, calls: dict[str, str]) -> str:
+    """For `EACH`: the calls on a process or thread, by its number or a name that the program has for it."""
+    return repr({name: source.format(number) for name, source in calls.items()})
+
 
 PRIORITY = "print(call('setpriority', {}) == 0)"
 SCHEDULE = "print(call('sched_{}', {}) == 0)"

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from tests.attacks import oneself
+
 pytestmark = pytest.mark.anyio
 
 PYTHON = {
@@ -90,6 +92,13 @@ SHELL = {
 }
 
 
+async def run_where_there_is(name, box, script):
+    if shutil.which(name, path="/usr/bin:/bin:/usr/local/bin") is None and name != "pip":
+        pytest.skip(f"no {name} on this machine")
+    result = await box.run("bash", "-ec", script)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("name", PYTHON)
 async def test_python(box, name):
     await box.put("/workspace/program.py", PYTHON[name].encode())
@@ -99,7 +108,22 @@ async def test_python(box, name):
 
 @pytest.mark.parametrize("name", SHELL)
 async def test_other_programs(box, name):
-    if shutil.which(name, path="/usr/bin:/bin:/usr/local/bin") is None and name != "pip":
-        pytest.skip(f"no {name} on this machine")
-    result = await box.run("bash", "-ec", SHELL[name])
-    assert result.returncode == 0, result.stdout + result.stderr
+    await run_where_there_is(name, box, SHELL[name])
+
+
+@pytest.mark.parametrize("name", oneself.PYTHON)
+async def test_of_oneself_by_python(box, name):
+    result = await box.python(oneself.program(oneself.PYTHON[name]))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", oneself.SHELL)
+async def test_of_oneself_by_the_shell(box, name):
+    await run_where_there_is(name, box, oneself.SHELL[name])
+
+
+@pytest.mark.parametrize("name", oneself.C)
+async def test_of_oneself_by_c(box, name):
+    source, script = oneself.C[name]
+    await box.put("program.c", source.encode())
+    await run_where_there_is("gcc", box, script)

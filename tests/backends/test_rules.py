@@ -42,7 +42,7 @@ def verdict(number, arguments, architecture=None):
 
 
 def number_of(call):
-    return filters._number(pyseccomp, call)
+    return filters.number(call)
 
 
 def holds(condition, arguments):

@@ -67,7 +67,7 @@ def _without(backend, families=(), steps=()) -> Iterator[None]:
     if "restrict" in steps:
         # A supervisor that Landlock does not bind must not signal "everyone" as an ordinary user: that would be the user's all.
         kind._exact = property(lambda self: self._root)
-    backend._filter = filters.compile_rules(kept(rules.supervisor_rules(backend._abi)))
+    backend._filter = filters.compile_rules(kept(rules.supervisor_rules(backend._abi, backend._asks)))
     backend._command_filter = filters.compile_rules(kept(rules.command_rules()))
     plan.make_plan = lambda options: tuple(step for step in before[2](options) if step.operation not in steps)
     try:

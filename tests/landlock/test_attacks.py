@@ -9,13 +9,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from aviato.server.backends.landlock import calls
 from tests.attacks.programs import PRELUDE, number
+from tests.landlock.victims import keeper_of, neighbour
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -78,15 +78,6 @@ async def reaped(pid):
         await asyncio.sleep(0.01)
 
 
-def keeper_of(inside, name):
-    """The keeper of a command, which is its parent."""
-    deadline = time.monotonic() + 5
-    while not (found := inside.named(name)):
-        assert time.monotonic() < deadline
-    with open(f"/proc/{found[0]}/stat") as file:
-        return int(file.read().rpartition(") ")[2].split()[1])
-
-
 @pytest.mark.parametrize("how", WAYS)
 async def test_killing_the_supervisor(backend, boxes, box, inside, without, how):
     pid = inside(box).supervisor
@@ -115,25 +106,6 @@ async def test_killing_ones_own_keeper(backend, boxes, box, without, how):
                 assert result.exit["returncode"] == 137 or result.stdout == "True\n", result
 
 
-LIMITS = {
-    "prlimit": "print(call('prlimit64', int(sys.argv[1]), 0, buffer(struct.pack('QQ', 3600, 3600)), None) == 0)",
-    "setpriority": "print(call('setpriority', 0, int(sys.argv[1]), 19) == 0)",
-    "setpriority of a user": "print(call('setpriority', 2, 0, 19) == 0)",
-    "scheduler": "print(call('sched_setscheduler', int(sys.argv[1]), 5 | 1 << 30, buffer(bytes(4))) == 0)",
-    "affinity": "print(call('sched_setaffinity', int(sys.argv[1]), 8, buffer(struct.pack('Q', 1))) == 0)",
-    "input priority": "print(call('ioprio_set', 1, int(sys.argv[1]), 2 << 13 | 7) == 0)",
-}
-
-
-@pytest.mark.parametrize("name", LIMITS)
-async def test_limits_of_the_supervisor(backend, boxes, box, inside, without, name):
-    source = PRELUDE + LIMITS[name]
-    assert (await box.python(source, str(inside(box).supervisor))).stdout == "EPERM\n"
-    with without(families=("supervisor",)):
-        async with boxes.make_box(backend) as open_one:
-            assert (await open_one.python(source, str(inside(open_one).supervisor))).stdout == "True\n"
-
-
 LOOK = """
 import sys
 def opened(path):
@@ -153,20 +125,6 @@ async def test_looking_into_the_supervisor_and_keepers(box, inside):
     assert (await box.python(LOOK, str(inside(box).supervisor))).stdout == "False\n"
     assert (await box.python(LOOK, str(keeper))).stdout == "False\n"
     assert (await box.python(LOOK, str(inside(box).named("77.5")[0]))).stdout == "True\n"
-
-
-@contextmanager
-def neighbour(backend, box):
-    """A process of the machine that has the uid of a sandbox: by uid it could be looked into and signalled."""
-    uid = backend._held[box.id].uid
-    ids = {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 else {}
-    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"SECRET": "x"}, cwd="/", **ids)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
 
 
 async def test_processes_of_the_same_uid(backend, boxes, box, without):

@@ -381,7 +381,8 @@ class Commands:
         command.attended = self.attended
         command.started(spawned, self._drains, usage.own_peak_bytes())
         if self.nice:
-            _lower(spawned.pid, self.nice)
+            # By its number this process would be asked, while it waits for the answer; see `by_number`.
+            _lower(os.PRIO_PROCESS if self.keepers is None else os.PRIO_PGRP, spawned.pid, self.nice)
         self._offer(spawned.pid)
         self.on_started()
 
@@ -455,9 +456,9 @@ def _badness() -> bytes:
         os.close(fd)
 
 
-def _lower(pid: int, nice: int) -> None:
+def _lower(kind: int, number: int, nice: int) -> None:
     try:
-        os.setpriority(os.PRIO_PROCESS, pid, nice)
+        os.setpriority(kind, number, nice)
     except OSError:
         pass
 

@@ -22,10 +22,13 @@ class Descent(NamedTuple):
     Attributes:
         compiled: the filter that keeps commands from the supervisor and their keepers.
         exact: see `Lineage`.
+        asked: descriptor of what the supervisor is asked by, and the calls whose number is the second argument, see
+            `by_number`; None: it is not asked.
     """
 
     compiled: bytes
     exact: bool
+    asked: tuple[int, list[int]] | None = None
 
 
 class Lineage:
@@ -58,6 +61,20 @@ class Lineage:
         if int(pid) not in self.keepers:
             raise PermissionError(f"process {pid} has lost its keeper")
         return int(pid)
+
+    def has(self, proc: int, pid: int) -> bool:
+        """Whether a process or thread is in the sandbox, and neither this process nor a keeper.
+
+        Args:
+            proc: descriptor of /proc.
+            pid: its number.
+        """
+        if pid in self.keepers:
+            return False
+        above = parent(proc, pid, dead_too=True)
+        while above is not None and above > 1 and above != self._own:
+            above = parent(proc, above, dead_too=True)
+        return above == self._own
 
     def signal(self, pid: str, number: int) -> None:
         """See `tree.Population`."""

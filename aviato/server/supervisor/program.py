@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.supervisor import prepared, spawn, takeover, tree
 from aviato.server.supervisor.again import Again
+from aviato.server.supervisor.by_number import ByNumber
 from aviato.server.supervisor.commands import Commands
 from aviato.server.supervisor.connection import Connection
 from aviato.server.supervisor.ending import Ending, leave_note
@@ -130,6 +131,8 @@ class Supervisor(FileRequests):
             lineage = Lineage(descent.exact)
             tree.inhabit(lineage)
             self.commands.keepers = Keepers(self._loop, descent.compiled, lineage)
+            if descent.asked is not None:
+                ByNumber(self._loop, self._proc, *descent.asked, lineage)
         if ports is not None:
             self._ports = Ports(self._loop, ports, self._idleness.called)
         self._adopt(self._first, connection)

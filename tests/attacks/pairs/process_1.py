@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -15,7 +16,7 @@ from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
 from tests.attacks.pairs.kernel import FAMILIES, NO_CAPABILITIES
-from tests.attacks.programs import PRELUDE
+from tests.attacks.programs import EACH, LIMITS_BY_NUMBER, PRELUDE, TURNS_BY_NUMBER, of
 from tests.attacks.registry import Area, Arena, Patch
 
 if TYPE_CHECKING:
@@ -204,44 +205,19 @@ def one_thread(backend: Any) -> str | None:
     return None if found and groups.UNIFIED not in found else "process 1 has one thread here"
 
 
-BY_ITS_THREAD = """
-def attempt(source):
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
-        eval(source)
-        os._exit(7)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-print(*(name for name, source in eval(sys.argv[1]).items() if attempt(source)), sep=",")
-"""
-THREADS_LIMITS = {
-    "limits": "call('prlimit64', 2, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
-    "upper half": "call('prlimit64', 2 | 1 << 32, 0, buffer(struct.pack('QQ', 3600, 3600)), None)",
-}
-THREADS_TURNS = {
-    "priority": "call('setpriority', 0, 2, 19)",
-    "scheduler": "call('sched_setscheduler', 2, 5 | 1 << 30, buffer(bytes(4)))",
-    "attributes": "call('sched_setattr', 2, buffer(struct.pack('<IIQiIQQQ', 48, 5, 1, 0, 0, 0, 0, 0)), 0)",
-    "parameters": "call('sched_setparam', 2, buffer(bytes(4)))",
-    "affinity": "call('sched_setaffinity', 2, 8, buffer(struct.pack('Q', 1)))",
-    "input priority": "call('ioprio_set', 1, 2, 2 << 13 | 7)",
-}
-
-
 for _name, _calls, _walls in (
-    ("limit", THREADS_LIMITS, (FAMILIES["process 1"],)),
-    ("reschedule", THREADS_TURNS, (FAMILIES["process 1"], NO_CAPABILITIES)),
+    ("limit", LIMITS_BY_NUMBER, (FAMILIES["process 1"],)),
+    ("reschedule", TURNS_BY_NUMBER, (FAMILIES["process 1"], NO_CAPABILITIES)),
 ):
 
     @area.attack(f"{_name} process 1 by its second thread", *_walls, impossible=one_thread)
     async def by_its_thread(arena: Arena, calls: dict[str, str] = _calls, walls: tuple[str, ...] = _walls) -> bool:
         async with arena.box(limits=GROUPED) as box:
             assert (await box.sh("ls /proc/1/task")).stdout.split() == ["1", "2"]
-            result = await box.python(PRELUDE + BY_ITS_THREAD, repr(calls))
-            assert (result.returncode, result.stderr) == (0, ""), result
-            done = {name for name in result.stdout.strip().split(",") if name}
-            assert len(arena.off) < len(walls) or done == set(calls), done
-            return bool(done)
+            result = await box.python(PRELUDE + EACH, of(2, calls))
+            said = set(ast.literal_eval(result.stdout).values())
+            assert said == {"done"} or len(arena.off) < len(walls), result
+            return "done" in said
 
 
 @area.attack("take the processor from process 1 by its second thread", FAMILIES["process 1"], impossible=one_thread)

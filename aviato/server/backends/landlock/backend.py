@@ -46,6 +46,8 @@ class LandlockBackend(LocalBackend):
         self._native = False
         self._root = self._root and probe.may_change_ids()
         self._command_filter = b""
+        self._asks = probe.may_ask()
+        """See `rules.supervisor_rules`."""
         self._etc: tuple[str, ...] = ()
 
     def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
@@ -106,7 +108,7 @@ class LandlockBackend(LocalBackend):
     # -- inside ---------------------------------------------------------------------------------------------------------
 
     def _compile_filters(self) -> None:
-        self._filter = filters.compile_rules(rules.supervisor_rules(self._abi))
+        self._filter = filters.compile_rules(rules.supervisor_rules(self._abi, self._asks))
         self._command_filter = filters.compile_rules(rules.command_rules())
 
     def _gather(self) -> None:
@@ -129,7 +131,7 @@ class LandlockBackend(LocalBackend):
         self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
         uids = len(choices) if choices else None
         where, granted = str(self._places.sandboxes), plan.readable(interpreters)
-        return probe.explain(self._abi, where, granted, uids, interpreters, unkept, self._usual())
+        return probe.explain(self._abi, where, granted, uids, interpreters, self._asks, unkept, self._usual())
 
     def _usual(self) -> dict[str, Limit]:
         return self.limits(SandboxSpec(sandbox_id=new_sandbox_id(), image=ResolvedImage(reference="host", kind="host")))
@@ -145,6 +147,7 @@ class LandlockBackend(LocalBackend):
             packages=spec.packages_at,
             ids=(uid, uid) if self._root else None,
             processes=int(self.limits(spec)["processes"].value or 0) if self._root else None,
+            asks=self._asks,
         )
 
     def _request(self, spec: SandboxSpec, options: local_plan.PlanOptions, uid: int) -> dict[str, Any]:
@@ -157,7 +160,11 @@ class LandlockBackend(LocalBackend):
             "ports": False,
             "groups": [],
             "born_filter": "",
-            "descent": {"filter": self._command_filter.hex(), "exact": self._exact},
+            "descent": {
+                "filter": self._command_filter.hex(),
+                "exact": self._exact,
+                "asks": rules.second_arguments() if self._asks else None,
+            },
         }
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:

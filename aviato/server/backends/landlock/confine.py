@@ -19,10 +19,16 @@ NOTHING_CAPABLE = 0
 
 
 class Restriction(Confinement):
-    """One child on its way to being confined where it is. What is not here is as in the local backend."""
+    """One child on its way to being confined where it is. What is not here is as in the local backend.
 
-    def __init__(self, kernel: Kernel) -> None:
+    Args:
+        kernel: asked for all else.
+        compiled: the filter of system calls.
+    """
+
+    def __init__(self, kernel: Kernel, compiled: bytes) -> None:
         super().__init__(kernel)
+        self._compiled = compiled
         self._ruleset = -1
 
     def _do_session(self) -> None:
@@ -65,6 +71,9 @@ class Restriction(Confinement):
         if os.geteuid() == 0:
             sys.set_capabilities(NOTHING_CAPABLE, NOTHING_CAPABLE)
         super()._do_settle(umask)
+
+    def _do_asking_filter(self, families: Iterable[str]) -> None:
+        self._kernel.keep("asked", sys.load_filter(self._compiled, listening=True))
 
     def _do_restrict(self) -> None:
         calls.restrict(self._ruleset)

@@ -60,6 +60,7 @@ class PlanOptions:
         packages: a directory of packages for that Python, as of the local backend's plan.
         ids: the uid and gid of its own; None leaves it the server's.
         processes: how many may live at once; None where the kernel cannot tell a sandbox's from others.
+        asks: see `supervisor_rules`.
     """
 
     place: str
@@ -70,6 +71,7 @@ class PlanOptions:
     packages: tuple[str, int, int] | None = None
     ids: tuple[int, int] | None = None
     processes: int | None = None
+    asks: bool = True
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
@@ -91,7 +93,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
         Step("restrict", (), "from here on Landlock refuses all other files, TCP, signals to the outside and looking into it"),
         Step(
-            "filter",
+            "asking_filter" if options.asks else "filter",
             (families(supervisor_rules(options.abi)),),
             "system calls that nobody makes from here on, the supervisor included",
         ),

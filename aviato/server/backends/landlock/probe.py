@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
+import threading
 from typing import TYPE_CHECKING
 
 from aviato.quantities import format_bytes
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from aviato.server.images.interpreters import Interpreter
 
 CAP_SETGID, CAP_SETUID, CAP_KILL = 6, 7, 5
+ALLOW_ALL = struct.pack("HBBI", 6, 0, 0, 0x7FFF0000)
 REMEDY = "use Linux 5.13 or newer with lsm=…,landlock, and a container whose seccomp profile allows landlock_create_ruleset"
 
 
@@ -25,6 +28,27 @@ def may_change_ids() -> bool:
     with open("/proc/self/status") as file:
         held = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     return all(held >> number & 1 for number in (CAP_SETGID, CAP_SETUID, CAP_KILL))
+
+
+def may_ask() -> bool:
+    """Whether a filter can have the kernel ask a process about calls: the server may have been started under one that does.
+
+    Filters are a thread's own, so one is tried in a thread that ends.
+    """
+    found: list[bool] = []
+
+    def attempt() -> None:
+        try:
+            syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+            os.close(syscalls.load_filter(ALLOW_ALL, listening=True))
+        except OSError:
+            return
+        found.append(True)
+
+    thread = threading.Thread(target=attempt, name="aviato-filter-trial")
+    thread.start()
+    thread.join()
+    return bool(found)
 
 
 def is_open(path: str) -> bool:
@@ -43,6 +67,7 @@ def explain(
     granted: Iterable[str],
     uids: int | None,
     interpreters: list[Interpreter],
+    asks: bool,
     unkept: Mapping[str, str],
     limits: Mapping[str, Limit],
 ) -> list[Check]:
@@ -54,6 +79,7 @@ def explain(
         granted: paths that every sandbox may read.
         uids: how many ids of their own sandboxes can have; None if they have none.
         interpreters: that sandboxes can use.
+        asks: see `may_ask`.
         unkept: promises by name.
         limits: those of a sandbox that asks for none.
     """
@@ -74,6 +100,7 @@ def explain(
     install = None if interpreters else "sudo apt install python3"
     detail = listed or "no Python that sandboxes may use"
     checks.append(Check(name="interpreters", ok=bool(interpreters), detail=detail, remedy=install, required=False))
+    checks.append(_by_number(asks))
     for strength in ("hard", "watched", "none"):
         names = [_shown(name, limit) for name, limit in limits.items() if limit.strength == strength]
         if names:
@@ -94,6 +121,12 @@ def _place(directory: str, granted: Iterable[str], own_ids: bool) -> Check:
         closed = f"a directory above {directory} is closed to the sandboxes' ids"
         return Check(name=name, ok=False, detail=closed, remedy=remedy)
     return Check(name=name, ok=True, detail=directory)
+
+
+def _by_number(asks: bool) -> Check:
+    """Whether programs can name themselves by their numbers where they change limits, priorities and processors."""
+    refused = "programs change their limits, priority and processors by the number 0 alone: another filter asks already"
+    return Check(name="limits by number", ok=asks, detail="a sandbox's own" if asks else refused, required=False)
 
 
 def _descent() -> Check:

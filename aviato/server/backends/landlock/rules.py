@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import filters
 from aviato.server.backends.local import rules as local
 from aviato.server.backends.local.rules import Condition, Rule
 from aviato.server.supervisor.keeper import KEEPER, LOW, SUPERVISOR
@@ -23,15 +24,17 @@ _REPLACED = ("process 1", "sockets")
 PROCESSES = (SUPERVISOR, KEEPER)
 
 
-def supervisor_rules(abi: int) -> tuple[Rule, ...]:
+def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
     """What nobody in a sandbox may call, its supervisor included.
 
     Args:
         abi: the version of Landlock.
+        asks: whether the supervisor can be asked about limits by number; else those are refused for all numbers but 0.
     """
     kept = tuple(rule for rule in local.RULES if rule.family not in _REPLACED)
     return (
         *kept,
+        *local.limits_of_others("limits by number", local.ASK if asks else errno.EPERM),
         Rule("namespaces", ("unshare",), where=(Condition(0, local.NEWUTS, local.NEWUTS),)),
         # The machine's network and its Unix sockets, some of which obey whoever has the server's uid. No filter can look at
         # the address that a socket is connected to, and Landlock at no other than that of TCP. Pairs are left.
@@ -46,18 +49,17 @@ def supervisor_rules(abi: int) -> tuple[Rule, ...]:
     )
 
 
+def second_arguments() -> list[int]:
+    """The calls that the supervisor is asked about whose second argument is the number of a process, by their numbers here."""
+    return [filters.number(call) for call in ("setpriority", "ioprio_set")]
+
+
 def command_rules() -> tuple[Rule, ...]:
-    """What commands may not do to their supervisor and their keeper, which have the same uid."""
-    limits = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", *local.PAGES)
+    """What commands may not do to their supervisor and their keeper, and to groups, in which those are."""
     found = [Rule("signals", ("kill",), where=(Condition(0, EVERYONE),))]
     for number in PROCESSES:
         found += [
             Rule("signals", ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), where=(Condition(0, number),)),
             Rule("signals", ("kill",), where=(Condition(0, -number & LOW),)),
-            Rule("supervisor", limits, where=(Condition(0, number),)),
-            Rule("supervisor", ("setpriority",), where=(Condition(0, local.PRIO_PROCESS), Condition(1, number))),
-            Rule("supervisor", ("ioprio_set",), where=(Condition(0, local.IOPRIO_PROCESS), Condition(1, number))),
         ]
-    groups = [("setpriority", local.PRIO_PGRP), ("setpriority", local.PRIO_USER)]
-    groups += [("ioprio_set", local.IOPRIO_PGRP), ("ioprio_set", local.IOPRIO_USER)]
-    return (*found, *(Rule("supervisor", (call,), where=(Condition(0, which),)) for call, which in groups))
+    return (*found, *local.limits_of_groups("limits of groups"))

@@ -44,9 +44,8 @@ def compile_rules(rules: tuple[Rule, ...]) -> bytes:
         for rule in rules:
             conditions = [_condition(pyseccomp, *condition) for condition in rule.where]
             for call in rule.calls:
-                number = _number(pyseccomp, call)
-                if number >= 0:
-                    made.add_rule(pyseccomp.ERRNO(rule.answer), number, *conditions)
+                if (called := number(call)) >= 0:
+                    made.add_rule(_action(pyseccomp, rule.answer), called, *conditions)
         with open(os.memfd_create("filter", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
             made.export_bpf(file)
             file.seek(0)
@@ -62,15 +61,22 @@ def _sort(pyseccomp: Any, made: Any) -> None:
         pass  # Before libseccomp 2.5: a longer way to the same answer.
 
 
+def _action(pyseccomp: Any, answer: int) -> int:
+    from aviato.server.backends.local.rules import ASK
+
+    action: int = pyseccomp.NOTIFY if answer == ASK else pyseccomp.ERRNO(answer)
+    return action
+
+
 def _condition(pyseccomp: Any, argument: int, value: int, mask: int | None) -> Any:
     if mask is None:
         return pyseccomp.Arg(argument, pyseccomp.GE, value)
     return pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, mask, value)
 
 
-def _number(pyseccomp: Any, call: str) -> int:
+def number(call: str) -> int:
     """Of a call on this architecture; negative where it has none."""
     from aviato.server.backends.local.rules import LATE_NUMBERS
 
-    number: int = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call)
-    return number if number >= 0 else LATE_NUMBERS.get(call, -1)
+    found: int = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call)
+    return found if found >= 0 else LATE_NUMBERS.get(call, -1)

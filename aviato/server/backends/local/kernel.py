@@ -231,10 +231,6 @@ class Kernel:
         """Have the filter of system calls."""
         syscalls.load_filter(self._compiled)
 
-    def load_asking_filter(self) -> int:
-        """The same with one that asks; gives the descriptor by which it is answered."""
-        return syscalls.load_filter(self._compiled, listening=True)
-
 
 def bounded_by(hard: int, value: int) -> int:
     """A limit that a process with this hard one may set."""

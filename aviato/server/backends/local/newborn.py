@@ -50,17 +50,19 @@ def execute(
         start, size = arguments
         ctypes.memmove(start, NAME[: size - 1].ljust(size, b"\0"), size)
         syscalls.prctl_name(NAME)
-        kernel = Kernel(lambda: _wait_for_maps(sync), bytes.fromhex(request["filter"]))
+        compiled = bytes.fromhex(request["filter"])
+        kernel = Kernel(lambda: _wait_for_maps(sync), compiled)
         for _, name, tree in trees:
             kernel.keep(name, tree)
         if request["descent"]:
-            confinement: Confinement = Restriction(kernel)
+            confinement: Confinement = Restriction(kernel, compiled)
         else:
             confinement = Confinement(kernel, modern=request["modern"], content=content)
         confinement.execute(request["plan"])
         connection, listener, note, *others = fds
-        _arrange([connection, listener, note, kernel.kept("layer"), kernel.kept("sockets"), children, *others])
-        _supervise(request["ports"], len(others), _descent(request["descent"]), bytes.fromhex(request["born_filter"]))
+        descent, asked = _descent(request["descent"]), [kernel.kept("asked")] if kernel.has("asked") else []
+        _arrange([connection, listener, note, kernel.kept("layer"), kernel.kept("sockets"), children, *others, *asked])
+        _supervise(request["ports"], len(others), descent, bytes.fromhex(request["born_filter"]))
     except Unfit as error:
         _report(fds[0], f"mounted_files: {error}", _UNFIT)
     except BaseException as error:
@@ -95,7 +97,9 @@ def go_on(
 
 
 def _descent(asked: dict[str, Any] | None) -> program.Descent | None:
-    return program.Descent(bytes.fromhex(asked["filter"]), asked["exact"]) if asked else None
+    if asked is None:
+        return None
+    return program.Descent(bytes.fromhex(asked["filter"]), asked["exact"], (PORTS, asked["asks"]) if asked["asks"] else None)
 
 
 def _supervise(ports: bool, others: int, descent: program.Descent | None, born_filter: bytes) -> None:

@@ -37,7 +37,8 @@ PR_SET_NAME, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 15, 4, 24, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SETPERM, SESSION_KEYRING = 1, 5, -3
-SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_SPEC_ALLOW, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 4, 8, 32
 CAPABILITY_VERSION_3 = 0x20080522
 LARGEST_CAPABILITY = 63
 
@@ -183,14 +184,27 @@ def leave_session_keyring() -> None:
     _check(_libc.syscall(number, ctypes.c_long(KEYCTL_SETPERM), key, ctypes.c_long(0)), "keyctl setperm")
 
 
-def load_filter(program: bytes) -> None:
-    """Have a seccomp filter, for good; it takes no_new_privs."""
+def load_filter(program: bytes, *, listening: bool = False) -> int:
+    """Have a seccomp filter in this thread, for good; it takes no_new_privs.
+
+    Args:
+        program: the filter.
+        listening: return a descriptor by which is answered what the filter asks about; else 0.
+
+    Raises:
+        OSError: the filter is refused. EBUSY: another one that this thread has asks somebody already.
+    """
     held = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
     # Without the flag older kernels slow everything inside down, to protect it from others, of which it has none.
-    flags = ctypes.c_uint(SECCOMP_FILTER_FLAG_SPEC_ALLOW)
+    flags = SECCOMP_FILTER_FLAG_SPEC_ALLOW | (SECCOMP_FILTER_FLAG_NEW_LISTENER if listening else 0)
     number, mode = ctypes.c_long(_NUMBERS["seccomp"]), ctypes.c_uint(SECCOMP_SET_MODE_FILTER)
-    _check(_libc.syscall(number, mode, flags, ctypes.c_char_p(described)), "seccomp")
+    if listening:  # From Linux 5.19 on, no signal interrupts a call that is being answered.
+        deaf = ctypes.c_uint(flags | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
+        found: int = _libc.syscall(number, mode, deaf, ctypes.c_char_p(described))
+        if found >= 0 or ctypes.get_errno() != errno.EINVAL:
+            return _check(found, "seccomp")
+    return _check(_libc.syscall(number, mode, ctypes.c_uint(flags), ctypes.c_char_p(described)), "seccomp")
 
 
 def take_filters() -> None:
