@@ -76,6 +76,8 @@ def _condition(pyseccomp: Any, argument: int, value: int, mask: int | None) -> A
 
 def number(call: str) -> int:
     """Of a call on this architecture; negative where it has none."""
+    import pyseccomp
+
     from aviato.server.backends.local.rules import LATE_NUMBERS
 
     found: int = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, call)
