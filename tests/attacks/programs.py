@@ -15,7 +15,7 @@ CALLS = (
     *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_setup"),
     *("io_uring_setup", "setsockopt"),
     *("ioctl", "ioprio_set", "kcmp", "keyctl", "migrate_pages", "mount", "move_pages"),
-    *("open_tree", "perf_event_open", "personality"),
+    *("open_tree", "perf_event_open", "personality", "prctl"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
     *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd"),
@@ -194,6 +194,9 @@ def _kernel() -> dict[str, Attack]:
             family="io_uring", source="print(call('io_uring_setup', 4, buffer(bytes(120))) > 0)", refused="ENOSYS", reaches=True
         ),
         **_counts(),
+        "a core of one's own": Attack(
+            family="core scheduling", source="print(call('prctl', 62, 1, 0, 0, 0) == 0)", reaches=True
+        ),
         "userfaultfd": Attack(family="userfaultfd", source="print(call('userfaultfd', 1 | os.O_CLOEXEC) > 0)", reaches=True),
         "personality": Attack(family="personality", source="print(call('personality', 1 << 22) >= 0)"),
         "personality, upper half": Attack(family="personality", source="print(call('personality', 1 << 22 | 1 << 32) >= 0)"),

@@ -44,6 +44,7 @@ LATE_NUMBERS |= {"process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 44
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 29, 1 << 30
 NEWTIME = 1 << 7
 PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
+PR_SCHED_CORE = 62
 PRIO_PROCESS, PRIO_PGRP, PRIO_USER = 0, 1, 2
 IOPRIO_PROCESS, IOPRIO_PGRP, IOPRIO_USER = 1, 2, 3
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
@@ -189,6 +190,8 @@ RULES: tuple[Rule, ...] = (
     Rule("machine's counts", ("io_setup",), errno.ENOSYS),
     *(Rule("machine's counts", ("setsockopt",), where=(Condition(1, level), Condition(2, name))) for level, name in COUNTED),
     Rule("userfaultfd", ("userfaultfd",)),
+    # Who has a core to himself has others wait for it, and it can be had for others by their numbers.
+    Rule("core scheduling", ("prctl",), where=(Condition(0, PR_SCHED_CORE),)),
     *_sockets(),
     # Typing into a terminal for someone else, moving a console's text, and line disciplines, which load code.
     *(Rule("terminals", ("ioctl",), where=(Condition(1, request),)) for request in (TIOCSTI, TIOCLINUX, TIOCSETD)),
