@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from aviato.bench.processes import APART
+from aviato.installation import extra_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRUE_ARGV = ["/bin/true"]
 STAYING_ARGV = ["/bin/sh", "-c", "echo; read line"]
-NO_BWRAP = "bwrap is not installed or cannot run here, so what is compared with it is not; it is in the extra `bench`"
+NO_BWRAP = (
+    f"bwrap is not installed or cannot run here, so what is compared with it is not; to install it: {extra_command('bench')}"
+)
 
 
 class Asked:

@@ -18,6 +18,7 @@ from aviato.bench.report import Report, Table, grid
 from aviato.bench.run import Run, Size
 from aviato.bench.use import Use, used
 from aviato.exceptions import AviatoError
+from aviato.installation import extra_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,12 +78,12 @@ def publish(report: Report, target: Path | None) -> Report:
         if report.plots and plot.draw(f"aviato: {report.name}", report.plots, path.with_suffix(".png")):
             said.append(str(path.with_suffix(".png")))
         elif report.plots:
-            said.append("no plot, since matplotlib is not installed: pip install 'aviato[bench]'")
+            said.append(f"no plot, since matplotlib is not installed; install it with: {extra_command('bench')}")
     except OSError as error:  # what was measured is in the tables all the same
         report.problems.append(f"the figures could not be written: {error}")
         console.print("failed:", report.problems[-1], highlight=False, markup=False, soft_wrap=True)
     else:
-        console.print("written to", ", ".join(said), highlight=False, soft_wrap=True)
+        console.print("written to", ", ".join(said), highlight=False, markup=False, soft_wrap=True)
     return report
 
 

@@ -27,8 +27,9 @@ def missing(package: str, extra: str, error: ImportError) -> ImportError:
         extra: of aviato, that installs it.
         error: why it could not.
     """
-    how = f"pip install 'aviato[{extra}]'"
-    return ImportError(f"{package} cannot be imported ({error}); install it with {how}", name=error.name)
+    from aviato.installation import extra_command
+
+    return ImportError(f"{package} cannot be imported ({error}); install it with: {extra_command(extra)}", name=error.name)
 
 
 def os_error(error: SandboxFileError, name: str) -> OSError:

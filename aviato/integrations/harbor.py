@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ try:
     from harbor.models.task.config import NetworkMode
     from harbor.models.trial.paths import EnvironmentPaths
 except ImportError as error:
+    if sys.version_info < (3, 12):
+        raise ImportError(f"harbor needs Python 3.12 or newer; this is {sys.version.split()[0]}", name="harbor") from error
     raise missing("harbor", "harbor", error) from error
 
 if TYPE_CHECKING:

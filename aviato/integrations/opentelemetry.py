@@ -6,11 +6,15 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opentelemetry.metrics import Observation, get_meter_provider
-
+from aviato.integrations import missing
 from aviato.integrations.exported import COUNTERS, DURATIONS, EXECUTIONS, GAUGES, OUTCOMES, gauges
 from aviato.policy.metrics import listen, totals
 from aviato.policy.totals import BOUNDS_SECONDS
+
+try:
+    from opentelemetry.metrics import Observation, get_meter_provider
+except ImportError as error:
+    raise missing("opentelemetry", "otel", error) from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

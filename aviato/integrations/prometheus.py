@@ -6,13 +6,17 @@ import weakref
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
-
+from aviato.integrations import missing
 from aviato.integrations.exported import COUNTERS, DURATIONS, EXECUTIONS, GAUGES, OUTCOMES, gauges
 from aviato.policy.metrics import totals
 from aviato.policy.totals import BOUNDS_SECONDS
+
+try:
+    from prometheus_client import REGISTRY
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise missing("prometheus_client", "prometheus", error) from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

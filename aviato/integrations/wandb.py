@@ -46,8 +46,10 @@ class WandbReporter:
 
     def __init__(self) -> None:
         if not _is_installed():
+            from aviato.installation import extra_command
+
             raise AviatoValidationError(
-                "report_to names 'wandb', which is not installed: pip install 'aviato[wandb]'",
+                f"report_to names 'wandb', which is not installed; install it with: {extra_command('wandb')}",
                 field_violations={"report_to": "not installed"},
             )
         self._runs: dict[int, _Rows] = {}

@@ -235,7 +235,7 @@ def never_done(place: int, rollout: int, turn: int, mark: str, solution: str) ->
 
 def test_wandb_gets_the_rewards_and_the_sandboxes_metrics(server: Any, tmp_path: Path) -> None:
     """ART begins the run, and the session's numbers of each step are in it."""
-    pytest.importorskip("wandb", reason="wandb, which reads back what it wrote, is not installed: pip install 'aviato[wandb]'")
+    pytest.importorskip("wandb", reason="wandb, which reads back what it wrote, is not installed: pip install -e '.[wandb]'")
     offline = {"WANDB_API_KEY": "0" * 40, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
     with OpenAIServer(Teacher(never_done)) as api:
         done = train(server, api, tmp_path, "--num-steps", "2", "--num-problems", "2", **offline)

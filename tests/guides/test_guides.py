@@ -211,7 +211,7 @@ def test_metrics_of_a_step(served: None, guide: str) -> None:
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The real wandb, offline; the guide begins its run itself."""
-    module = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+    module = pytest.importorskip("wandb", reason="wandb is not installed: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     yield module
     if module.run is not None:

@@ -18,9 +18,7 @@ import pytest
 # Harbor's own libraries warn while they are imported.
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr("warnings.warn", lambda *_, **__: None)
-    pytest.importorskip(
-        "harbor.environments.base", reason="harbor (Python 3.12+) is not installed: pip install 'aviato[harbor]'"
-    )
+    pytest.importorskip("harbor.environments.base", reason="harbor (Python 3.12+) is not installed: pip install -e '.[harbor]'")
 
 from harbor.environments.factory import EnvironmentFactory
 from harbor.models.job.config import RetryConfig

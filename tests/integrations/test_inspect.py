@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'aviato[inspect]'")
+pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install -e '.[inspect]'")
 
 from inspect_ai import Task
 from inspect_ai import eval as evaluate_task

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'aviato[inspect]'")
+pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install -e '.[inspect]'")
 
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 

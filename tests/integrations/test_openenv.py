@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openenv.core.containers.runtime", reason="openenv is not installed: pip install 'aviato[openenv]'")
+pytest.importorskip("openenv.core.containers.runtime", reason="openenv is not installed: pip install -e '.[openenv]'")
 
 from openenv.core.generic_client import GenericEnvClient
 

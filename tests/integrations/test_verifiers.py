@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verifiers.v1", reason="verifiers is not installed: pip install 'aviato[verifiers]'")
+pytest.importorskip("verifiers.v1", reason="verifiers is not installed: pip install -e '.[verifiers]'")
 
 from verifiers.v1.configs.agent import AgentConfig
 from verifiers.v1.errors import SandboxError, TaskError, boundary

@@ -18,7 +18,7 @@ from aviato.integrations.wandb import WandbReporter
 from aviato.policy.metrics import Metrics
 from tests.integrations import offline_run
 
-wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install -e '.[wandb]'")
 
 STEPS = 8
 COUNTERS = (

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from aviato.installation import extra_command
 from tests.integrations import offline_run, wandb_service
 
-wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'aviato[wandb]'")
+wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install -e '.[wandb]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,7 +90,7 @@ def test_without_wandb(script: Callable[..., list[str]], tmp_path: Path) -> None
         PYTHONPATH=f"{ROOT}:{packages}",
     )
     assert lines[0] == "False 1"
-    assert "aviato[wandb]" in lines[1]
+    assert lines[1].endswith(f"install it with: {extra_command('wandb')}")
     assert lines[2] == "{'report_to': 'not installed'}"
 
 

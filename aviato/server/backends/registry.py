@@ -25,8 +25,6 @@ def _landlock(**settings: Any) -> Backend:
 
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"local": _local, "landlock": _landlock}
-EXTRAS = {"docker": "docker", "kubernetes": "kubernetes"}
-"""Known names whose backend this version, or this installation, does not have."""
 
 
 def make_backend(name: str, **settings: Any) -> Backend:
@@ -38,12 +36,11 @@ def make_backend(name: str, **settings: Any) -> Backend:
             `private`, `allow_any_directory`.
 
     Raises:
-        AviatoValidationError: there is no such backend; the message names those there are, and the extra to install.
+        AviatoValidationError: there is no such backend; the message names those there are.
     """
     make = BACKENDS.get(name)
     if make is None:
         known = ", ".join(repr(one) for one in sorted(BACKENDS))
-        hint = f"; it comes with the extra: pip install 'aviato[{EXTRAS[name]}]'" if name in EXTRAS else ""
-        message = f"backend {name!r} is not available; there is {known}{hint}"
+        message = f"there is no backend {name!r}; there are {known}"
         raise AviatoValidationError(message, field_violations={"backend": message})
     return make(**settings)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from aviato.server.backends.local.rules import Rule
 
 PACKAGE = "sudo apt install libseccomp2"
-OTHER_PACKAGE = "pip install pyseccomp"
 BINARY_TREE = 2
 
 
@@ -31,10 +30,14 @@ def compile_rules(rules: tuple[Rule, ...]) -> bytes:
     Raises:
         FilterUnavailable: libseccomp or its Python door is missing.
     """
+    from aviato.installation import packages_command
+
     try:
         import pyseccomp
     except ImportError as error:
-        raise FilterUnavailable(f"the Python package pyseccomp cannot be imported: {error}", OTHER_PACKAGE) from error
+        raise FilterUnavailable(
+            f"the Python package pyseccomp cannot be imported: {error}", packages_command("pyseccomp")
+        ) from error
     except (RuntimeError, OSError) as error:
         raise FilterUnavailable(f"libseccomp.so.2 is not there: {error}", PACKAGE) from error
     try:

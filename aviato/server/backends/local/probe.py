@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aviato import installation
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
@@ -53,7 +54,6 @@ NAMESPACE_CHECKS = (
 )
 NOT_DELEGATED = "v2, not delegated"
 DELEGATE = "systemd-run --user --scope -p Delegate=yes aviato serve"
-COMPILER = "sudo apt install gcc libc6-dev && pip install --force-reinstall --no-deps --no-binary aviato aviato"
 STATE_DIR = "export AVIATO_STATE_DIR=/a/directory/on/a/local/disk   # ext4, xfs or btrfs"
 
 
@@ -187,9 +187,15 @@ def native_check(used: bool) -> Check:
     detail = "sandboxes are made by compiled code"
     if not used:
         detail = "sandboxes are made by Python code alone, which takes about 1 ms longer each: "
-        detail += f"{native.SWITCH}=0" if native.load() else "no C compiler was there when aviato was installed"
-    remedy = None if used or native.load() else COMPILER
+        detail += f"{native.SWITCH}=0" if native.load() else "no C compiler was there when aviato was built"
+    remedy = None if used or native.load() else _compiling()
     return Check(name="compiled birth", ok=used, detail=detail, remedy=remedy, required=False)
+
+
+def _compiling() -> str | None:
+    """The line that brings a compiler and builds this copy of aviato with it, where there are sources."""
+    build = installation.build_command()
+    return None if build is None else f"sudo apt install gcc libc6-dev && {build}"
 
 
 def other_backend(checks: list[Check]) -> list[Check]:
