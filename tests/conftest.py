@@ -28,7 +28,7 @@ SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="also the tests that take minutes")
+    parser.addoption("--long", action="store_true", help="also the deep matrices, and the tests that take minutes")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,10 +38,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+    if config.getoption("--long"):
+        return
+    kept = [item for item in items if not (item.get_closest_marker("long") or item.get_closest_marker("deep"))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -49,6 +50,8 @@ async def backend(anyio_backend):
 
 
 WAYS = ["compiled", "interpreted"]
+EACH_WAY = ["compiled", pytest.param("interpreted", marks=pytest.mark.deep)]
+"""Of a fixture: what the one does is what the other does, and mostly it is the compiled code that runs."""
 
 
 async def open_by(way):
@@ -57,6 +60,14 @@ async def open_by(way):
         pytest.skip("no C compiler was there when aviato was installed")
     async for opened in open_backend(CARRIER):
         opened._native = way == "compiled"
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def pair(anyio_backend):
+    """A backend of each way."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(contextlib.asynccontextmanager(open_by)(way)) for way in WAYS]
         yield opened
 
 

@@ -64,7 +64,7 @@ class Table:
 def main() -> int:
     """Run every pair."""
     pairs = str(Path(__file__).with_name("test_pairs.py"))
-    return int(pytest.main(["-q", pairs, *sys.argv[1:]], [Table()]))
+    return int(pytest.main(["-q", "--long", pairs, *sys.argv[1:]], [Table()]))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.attacks import registry
@@ -12,11 +10,11 @@ from tests.attacks.registry import ATTACKS, DEFENCES, Arena, built
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.attack,
-    pytest.mark.skipif("AVIATO_TEST_PAIRS_MADE" in os.environ, reason="python -m tests.attacks.mutate has made them"),
 ]
 registry.load()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_it_fails_and_succeeds_without_its_defences(backend, boxes, make_box, name, record_property):
     attack = ATTACKS[name]

@@ -22,7 +22,7 @@ from aviato.server.backends.local.host_tree import Skeleton
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.wire.ids import new_sandbox_id
 from tests.attacks.mutate import FILTER, without
-from tests.real_backend import WAYS, open_by
+from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=EACH_WAY)
 async def backend(request, anyio_backend):
     """Both ways into a sandbox have to lead to the same one."""
     async for opened in open_by(request.param):

@@ -13,14 +13,14 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import MountedFile
-from tests.real_backend import WAYS, open_by
+from tests.real_backend import EACH_WAY, open_by
 
 SPARE = "aviato-spare"
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=EACH_WAY)
 async def backend(request, anyio_backend):
     async for opened in open_by(request.param):
         yield opened

@@ -80,9 +80,11 @@ def test_a_batch_that_is_let_go_passes_through(served: Any) -> None:
 
         counting = threading.Thread(target=count)
         counting.start()
-        results = aviato.results([session.sandbox().exec(["echo", str(n)]) for n in range(16)])
-        ended.set()
-        counting.join()
+        try:
+            results = aviato.results([session.sandbox().exec(["echo", str(n)]) for n in range(16)])
+        finally:
+            ended.set()
+            counting.join()
         assert [result.stdout for result in results] == [f"{n}\n" for n in range(16)]
         assert 1 <= most[0] <= 2
         reasons = {one.status_reason for one in Sandbox.list(tags=["let-go"], status="terminated").result()}

@@ -23,7 +23,7 @@ from aviato.server.supervisor import prepared
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
 from tests.faults.figures import held
-from tests.real_backend import WAYS, open_by
+from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ FEW_BYTES = 3 * os.sysconf("SC_PAGE_SIZE")
 """A page of its own, one for the errors of the C library, and one for the commands that are over."""
 
 
-@pytest.fixture(params=WAYS, scope="module")
+@pytest.fixture(params=EACH_WAY, scope="module")
 async def backend(request, anyio_backend):
     async for opened in open_by(request.param):
         yield opened
@@ -145,21 +145,18 @@ def told(result):
     return end, result.error, result.stdout, result.stderr
 
 
-results: dict[str, dict[str, object]] = {}
-
-
 @pytest.mark.parametrize("name", UNUSUAL)
-async def test_all_others_are_as_in_python(make_box, backend, name):
+async def test_all_others_are_as_in_python(pair, boxes, name):
     """And the plain ones after them."""
-    async with make_box(environment={"OF": "the sandbox"}) as box:
-        await box.run("true")
-        unusual = await UNUSUAL[name](box)
-        after = await box.run("sh", "-c", "echo $OF")
-        assert after.stdout == "the sandbox\n"
-        said = json.dumps([told(unusual), told(after)], sort_keys=True, default=str)
-        results.setdefault(name, {})["compiled" if backend._native else "interpreted"] = said
-    if len(results[name]) == len(WAYS):
-        assert results[name]["compiled"] == results[name]["interpreted"]
+    said = []
+    for backend in pair:
+        async with boxes.make_box(backend, environment={"OF": "the sandbox"}) as box:
+            await box.run("true")
+            unusual = await UNUSUAL[name](box)
+            after = await box.run("sh", "-c", "echo $OF")
+            assert after.stdout == "the sandbox\n"
+            said.append(json.dumps([told(unusual), told(after)], sort_keys=True, default=str))
+    assert said[0] == said[1]
 
 
 async def test_output_goes_on_where_python_takes_over(box):

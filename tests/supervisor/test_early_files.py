@@ -22,7 +22,6 @@ from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode
 from aviato.wire.memory import SIZE
 from tests.faults.figures import held
-from tests.real_backend import WAYS, open_by
 from tests.supervisor.test_early import POLL, _Collector, backend, confirmed_at_the_end, is_early, rests
 
 __all__ = ["backend"]
@@ -30,14 +29,6 @@ __all__ = ["backend"]
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-async def pair(anyio_backend):
-    """A backend of each way."""
-    async with contextlib.AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(contextlib.asynccontextmanager(open_by)(way)) for way in WAYS]
-        yield opened
 
 
 @pytest.fixture

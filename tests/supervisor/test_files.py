@@ -11,12 +11,12 @@ import pytest
 from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
 from aviato.server.supervisor.writing import exchange
 from aviato.wire.files import FilePart
-from tests.real_backend import WAYS, open_by
+from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=WAYS, scope="module")
+@pytest.fixture(params=EACH_WAY, scope="module")
 async def backend(request, anyio_backend):
     async for opened in open_by(request.param):
         yield opened

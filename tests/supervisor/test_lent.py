@@ -18,7 +18,7 @@ from aviato.wire.files import FilePart
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, FrameType, encode
 from aviato.wire.memory import CONFIRMED_AT, LEAST_BYTES, MOST_BYTES, PLACE, confirmation
 from tests.backends.boxes import make_spec
-from tests.real_backend import WAYS, open_by
+from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ def passed(monkeypatch):
     return said
 
 
-@pytest.fixture(params=WAYS, scope="module")
+@pytest.fixture(params=EACH_WAY, scope="module")
 async def backend(request, anyio_backend):
     async for opened in open_by(request.param):
         yield opened

@@ -13,7 +13,7 @@ import sys
 
 from tests.vm import kernel, machine
 
-KEPT = ("PYTHONPATH", "TERM", "LANG", "CI", "AVIATO_TEST_PAIRS_MADE")
+KEPT = ("PYTHONPATH", "TERM", "LANG", "CI")
 
 
 def main() -> int:
