@@ -27,6 +27,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, OperationCance
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.policy.retry import RetryPolicy
 from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
+from aviato.representation import beginning, cut
 from aviato.sandbox_state import begin, connect
 from aviato.terminal import AsyncTerminal, terminal_request
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
@@ -126,6 +127,10 @@ class AsyncClient:
             include_stopped=include_stopped or any(item.is_terminal for item in wanted),
         )
         return [self._found(info.sandbox_id, info) for info in infos]
+
+    def __repr__(self) -> str:
+        state = "not entered" if self._here is None else "open"
+        return cut(f"<AsyncClient of {self._connection.server}: {state}>")
 
     def _found(self, sandbox_id: str, info: SandboxInfo | None = None) -> AsyncSandbox:
         handle = self._handle(sandbox_id, self._connection, None)
@@ -360,7 +365,8 @@ class AsyncSandbox:
         return _files().logs(self._handle, follow=follow, tail_lines=tail_lines)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return f"<AsyncSandbox {self.sandbox_id}>"
+        info = self._handle.info
+        return f"<AsyncSandbox {self.sandbox_id}{'' if info is None else f' {info.status}'}>"
 
 
 class AsyncProcess:
@@ -383,7 +389,7 @@ class AsyncProcess:
         from aviato.core.execution import Execution
 
         self.exec_id: str = request["exec_id"]
-        self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0))
+        self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
         self._command: tuple[str, ...] = tuple(request["command"])
         self._sandbox_id = handle.sandbox_id
         self._request = request
@@ -432,6 +438,18 @@ class AsyncProcess:
     async def send_signal(self, signal: int) -> None:
         """Send a signal to its process group."""
         await self._execution.send_signal(signal)
+
+    def __repr__(self) -> str:
+        command = beginning(" ".join(self.command))
+        return f"<AsyncProcess {self.exec_id} {command} in {self._sandbox_id}: {self._state_shown()}>"
+
+    def _state_shown(self) -> str:
+        if not self.done():
+            return "running"
+        if self._task.cancelled():
+            return "cancelled"
+        error = self._task.exception()
+        return f"returncode {self._task.result().returncode}" if error is None else type(error).__name__
 
     async def _run(self) -> ProcessResult:
         """Run it in the task that calls: for one that nobody reads along."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
+from aviato.representation import Hidden, address, named
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -82,6 +83,17 @@ class SandboxDefaults:
         network(self.network)
         resources(self.resources)
         object.__setattr__(self, "secrets", check_secrets(self.secrets))
+
+    def __repr__(self) -> str:
+        image = self.container_image if self.given("container_image") else Hidden("<the server's default>")
+        shown = {"container_image": image} | {
+            name: value for name, value in self._as_given().items() if name != "container_image"
+        }
+        if shown.get("environment_variables"):
+            shown["environment_variables"] = dict.fromkeys(self.environment_variables, Hidden())
+        if self.base_url is not None:
+            shown["base_url"] = address(self.base_url)
+        return named(type(self).__name__, shown)
 
     def given(self, name: str) -> bool:
         """Whether the caller set this field, even to its built-in value."""

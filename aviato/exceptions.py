@@ -34,12 +34,16 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from aviato.representation import beginning
 from aviato.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aviato.results import ProcessResult
+
+MOST_SHOWN = 240
+"""Characters of a message in the repr of an error; `str` has all of them."""
 
 
 class AviatoError(Exception):
@@ -75,6 +79,9 @@ class AviatoError(Exception):
         self.retryable = self.default_retryable if retryable is None else retryable
         self.retry_delay_seconds = retry_delay_seconds
         self.is_infrastructure = self.default_is_infrastructure if is_infrastructure is None else is_infrastructure
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({beginning(str(self), MOST_SHOWN)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and attributes, so that keyword-only fields survive a process pool."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from aviato import hosts, quantities
 from aviato.exceptions import AviatoValidationError
+from aviato.representation import short
 
 
 class SandboxStatus(StrEnum):
@@ -74,6 +75,8 @@ class NetworkOptions:
     exposed_ports: Sequence[int] = ()
     egress_mode: Literal["none", "internet"] | Sequence[str] | None = None
 
+    __repr__ = short
+
     def __post_init__(self) -> None:
         if self.ingress_mode not in (None, "none", "public"):
             raise _wrong("ingress_mode", f"must be 'none' or 'public', got {self.ingress_mode!r}")
@@ -107,6 +110,8 @@ class ResourceOptions:
 
     requests: Mapping[str, str | float] = field(default_factory=dict)
     limits: Mapping[str, str | float] = field(default_factory=dict)
+
+    __repr__ = short
 
     def __post_init__(self) -> None:
         requests, limits = self.amounts()
@@ -183,6 +188,8 @@ class Secret:
     store: Literal["env", "file"]
     name: str
     env_var: str | None = None
+
+    __repr__ = short
 
     def __post_init__(self) -> None:
         for field_name in ("store", "name", "env_var"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import binascii
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults
@@ -20,6 +19,7 @@ from aviato.exceptions import (
     SandboxExecutionError,
     SandboxNotRunningError,
 )
+from aviato.representation import beginning
 from aviato.results import ProcessResult, ResourceUsage
 from aviato.text import encode
 from aviato.wire.frames import INPUT_BYTES
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from aviato.wire.execution import ExecExit
 
 DEFAULT_MAX_OUTPUT_BYTES = 16 << 20
+SHOWN_CHARACTERS = 60
+"""Of a command, where it is told of."""
 TIMED_OUT_RETURNCODE = 137
 
 
@@ -66,8 +68,10 @@ class Process(OperationRef[ProcessResult]):
         attach: tuple[int, int] | None = None,
     ) -> None:
         self.exec_id: str = request["exec_id"]
-        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0))
-        self.stdin: StreamWriter | None = StreamWriter(self._write, self._write_eof, name="stdin") if writer else None
+        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
+        self.stdin: StreamWriter | None = None
+        if writer:
+            self.stdin = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
         self._state = state
         self._given = given
         self._check = check
@@ -123,6 +127,13 @@ class Process(OperationRef[ProcessResult]):
         if not 1 <= number <= 64:
             raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
         return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
+
+    def _state_shown(self) -> str:
+        returncode = self.poll()
+        if returncode is None:
+            return super()._state_shown()
+        failed = self._future.exception()
+        return f"returncode {returncode}" if failed is None else f"returncode {returncode}, {type(failed).__name__}"
 
     @property
     def _outlives_waiters(self) -> bool:
@@ -208,12 +219,14 @@ class Process(OperationRef[ProcessResult]):
         return error
 
 
-def streams(*, text: bool, max_bytes: int, offsets: tuple[int, int]) -> tuple[StreamReader[Any], StreamReader[Any]]:
-    """The streams of a command, from these offsets on."""
+def streams(
+    *, text: bool, max_bytes: int, offsets: tuple[int, int], of: str = ""
+) -> tuple[StreamReader[Any], StreamReader[Any]]:
+    """The streams of the command `of`, from these offsets on."""
     stdout, stderr = offsets
     return (
-        StreamReader(name="stdout", text=text, max_output_bytes=max_bytes, offset=stdout),
-        StreamReader(name="stderr", text=text, max_output_bytes=max_bytes, offset=stderr),
+        StreamReader(name="stdout", text=text, of=of, max_output_bytes=max_bytes, offset=stdout),
+        StreamReader(name="stderr", text=text, of=of, max_output_bytes=max_bytes, offset=stderr),
     )
 
 
@@ -393,8 +406,7 @@ def class_of_end(ended: ExecExit) -> Outcome:
 
 
 def _shown(command: tuple[str, ...]) -> str:
-    text = os.fsencode(" ".join(command)).decode(errors="replace")
-    return repr(text if len(text) <= 60 else text[:57] + "…")
+    return beginning(" ".join(command), SHOWN_CHARACTERS)
 
 
 def _last_words(result: ProcessResult) -> str:

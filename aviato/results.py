@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from aviato.representation import Hidden, beginning, named, short
 from aviato.text import line
 
 
@@ -57,6 +58,20 @@ class ProcessResult:
     signal: int | None = None
     oom_killed: bool = False
     usage: ResourceUsage = ResourceUsage()
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"returncode": self.returncode}
+        shown |= {name: True for name in ("timed_out", "oom_killed") if getattr(self, name)}
+        if self.signal is not None:
+            shown["signal"] = self.signal
+        shown["command"] = Hidden(beginning(" ".join(self.command), _SHOWN_CHARACTERS))
+        for name in ("stdout", "stderr"):
+            data: bytes = getattr(self, f"{name}_bytes")
+            text = data[: 4 * _SHOWN_CHARACTERS].decode(errors="replace")
+            more = f" of {getattr(self, f'{name}_bytes_total')} bytes" if len(data) > _SHOWN_CHARACTERS else ""
+            shown[name] = Hidden(beginning(text, _SHOWN_CHARACTERS) + more)
+        shown["duration_seconds"] = Hidden(f"{self.duration_seconds:.3g}")
+        return named(type(self).__name__, shown)
 
     @cached_property
     def stdout(self) -> str:
@@ -114,6 +129,10 @@ class FileInfo:
     type: str
     link_target: str | None = None
 
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"path": self.path, "size_bytes": self.size_bytes, "mode": Hidden(f"0o{self.mode:03o}")}
+        return named(type(self).__name__, {**shown, "mtime": self.mtime, "type": self.type, "link_target": self.link_target})
+
 
 class CaseStatus(StrEnum):
     """What became of one test, in the words of pytest and unittest."""
@@ -152,6 +171,8 @@ class GradeCase:
     message: str = ""
     duration_seconds: float = 0.0
 
+    __repr__ = short
+
     def __post_init__(self) -> None:
         found = self.status or (CaseStatus.PASSED if self.passed else CaseStatus.FAILED)
         object.__setattr__(self, "status", CaseStatus(found))
@@ -182,6 +203,11 @@ class GradeResult:
     message: str = ""
     left_out: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        cases = Hidden(f"<{sum(case.passed for case in self.cases)} of {len(self.cases)} passed>")
+        shown: dict[str, object] = {"passed": self.passed, "cases": cases, "mode": self.mode, "message": self.message}
+        return named(type(self).__name__, shown if not self.left_out else {**shown, "left_out": self.left_out})
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", line(self.message))
 
@@ -195,6 +221,8 @@ class GradeResult:
         return found
 
 
+_SHOWN_CHARACTERS = 50
+"""Of a command and of each stream, in a repr."""
 _WORSE = (
     *(CaseStatus.PASSED, CaseStatus.XPASSED, CaseStatus.XFAILED, CaseStatus.SKIPPED, CaseStatus.NOT_RUN),
     *(CaseStatus.ERROR, CaseStatus.FAILED, CaseStatus.OUT_OF_MEMORY, CaseStatus.TIMED_OUT),

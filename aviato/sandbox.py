@@ -16,6 +16,7 @@ from aviato.sandbox_files import SandboxFiles
 from aviato.sandbox_ports import SandboxPorts
 from aviato.sandbox_properties import SandboxProperties
 from aviato.sandbox_state import SandboxState, begin, call, hold_too
+from aviato.text import line
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -372,7 +373,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         return begin(self._state.do(_ask_status), f"status of {self.sandbox_id}").result()
 
     def __repr__(self) -> str:
-        return f"<Sandbox {self.sandbox_id} {self.status}>"
+        why = self.status_reason
+        return f"<Sandbox {self.sandbox_id} {self.status}{f' ({line(why)})' if why else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Id and configuration, never a key; the copy connects at its first use and owns no clean-up."""

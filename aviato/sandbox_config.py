@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
+from aviato.representation import address
 
 if TYPE_CHECKING:
     from aviato.options import NetworkOptions, ResourceOptions, Secret
@@ -25,6 +26,11 @@ class Connection:
     base_url: str
     request_timeout_seconds: float = 60.0
     reconnect_timeout_seconds: float = 60.0
+
+    @property
+    def server(self) -> str:
+        """The server in words."""
+        return "the embedded server" if self.base_url.startswith("embedded:") else address(self.base_url)
 
 
 @dataclass(frozen=True, kw_only=True)

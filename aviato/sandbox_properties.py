@@ -1,4 +1,4 @@
-"""What is known of a sandbox without asking: as the server said last."""
+"""What is known of a sandbox without a call: as the server said last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ class SandboxProperties:
 
     @property
     def status(self) -> SandboxStatus:
-        """As last seen; `get_status()` asks."""
+        """As last seen; `get_status()` asks.
+
+        It follows by itself that the sandbox runs, and that it has ended by its main command, its lifetime or its idle timeout,
+        or while a call was under way; of any other end the next call tells.
+        """
         info = self._state.last_seen
         if info is None:
             return SandboxStatus.PENDING if self._state.on_its_way else SandboxStatus.UNSPECIFIED

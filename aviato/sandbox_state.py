@@ -93,6 +93,9 @@ class SandboxState:
         handle.enter()
         try:
             return await work(handle)
+        except AviatoError as error:
+            handle.has_failed(error)
+            raise
         finally:
             handle.leave()
 

@@ -14,6 +14,7 @@ from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
 from aviato.policy.metrics import Metrics
 from aviato.policy.reporting import Reporting
+from aviato.representation import cut
 from aviato.sandbox import Sandbox, find
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_state import SandboxState, begin, call
@@ -268,6 +269,14 @@ class Session:
             "request_timeout_seconds": self._connection.request_timeout_seconds,
             "defaults": self._defaults,
         }
+
+    def __repr__(self) -> str:
+        count = self.sandbox_count
+        state = "closed, " if self._pid == os.getpid() and self._closing is not None else ""
+        most = "" if self._turns is None else f" of at most {self._turns.limit}"
+        return cut(
+            f"<Session of {self._connection.server}: {state}{count}{most} sandbox{'' if count == 1 and not most else 'es'}>"
+        )
 
     # -- metrics
 

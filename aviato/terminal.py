@@ -11,6 +11,7 @@ from aviato.bridge.stream import StreamReader
 from aviato.bridge.writer import StreamWriter
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxExecutionError
 from aviato.process import exec_request
+from aviato.representation import beginning
 from aviato.results import TerminalResult
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class TerminalSession(OperationRef[TerminalResult]):
     def __init__(self, state: SandboxState, request: dict[str, Any]) -> None:
         self.exec_id: str = request["exec_id"]
         self.command: tuple[str, ...] = tuple(request["command"])
-        self.output: StreamReader[bytes] = StreamReader(name="output", text=False)
-        self.stdin: StreamWriter = StreamWriter(self._write, self._write_eof, name="stdin")
+        self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
+        self.stdin: StreamWriter = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
         self._state = state
         self._execution: Execution | None = None
         self._start(self._run(request), name=f"terminal {self.exec_id} in {state.sandbox_id}")
@@ -54,6 +55,10 @@ class TerminalSession(OperationRef[TerminalResult]):
         """
         size = terminal_size(width, height)
         return OperationRef.start(self._resize(**size), name=f"resize {self.exec_id}")
+
+    def _state_shown(self) -> str:
+        ended = self._future.done() and self._future.exception() is None
+        return f"returncode {self._future.result().returncode}" if ended else super()._state_shown()
 
     def on_wait(self) -> None:
         """Whoever waits here cannot also go on reading: let go of the iterator that this thread or task holds half read."""
@@ -107,7 +112,7 @@ class AsyncTerminal:
     def __init__(self, handle: SandboxHandle, request: dict[str, Any]) -> None:
         self.exec_id: str = request["exec_id"]
         self.command: tuple[str, ...] = tuple(request["command"])
-        self.output: StreamReader[bytes] = StreamReader(name="output", text=False)
+        self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
         self._sent = 0
         self._execution = _execution(handle, request, self.output)
         self._task = asyncio.get_running_loop().create_task(_result(self._execution))
@@ -137,6 +142,10 @@ class AsyncTerminal:
     async def resize(self, width: int, height: int) -> None:
         """Give the terminal another size in characters; of one that has ended a no-op."""
         await self._execution.resize(**terminal_size(width, height))
+
+    def __repr__(self) -> str:
+        state = "running" if not self.done() else "done"
+        return f"<AsyncTerminal {self.exec_id} {beginning(' '.join(self.command))}: {state}>"
 
     def _finish(self, task: asyncio.Task[TerminalResult]) -> None:
         cancelled = OperationCancelledError(f"terminal {self.exec_id} was cancelled")

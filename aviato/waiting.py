@@ -105,6 +105,9 @@ class AsCompleted(Generic[T]):
         self._completions = _Completions(_refs(listed))
         self._items = dict(enumerate(listed))
 
+    def __repr__(self) -> str:
+        return f"<AsCompleted: {len(self._completions.refs)} of {self._total} to come>"
+
     def __iter__(self) -> Self:
         return self
 
@@ -302,7 +305,7 @@ def _refs(items: list[Any]) -> list[OperationRef[Any]]:
 
 def _iterate(items: Iterable[T]) -> Iterable[T]:
     if _is_waitable(items):
-        raise TypeError(f"a list of items is needed, not a single one: write [{items!r}]")
+        raise TypeError("a list of items is needed, not a single one: write [item]")
     return items
 
 

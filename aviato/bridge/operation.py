@@ -14,6 +14,8 @@ from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
 from aviato.exceptions import OperationCancelledError, OperationTimeoutError
+from aviato.representation import cut
+from aviato.text import line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -256,12 +258,13 @@ class OperationRef(Generic[T]):
             self._task.cancel()
 
     def __repr__(self) -> str:
+        return cut(f"<{type(self).__name__} {line(self._name)}: {self._state_shown()}>")
+
+    def _state_shown(self) -> str:
         if not self._future.done():
-            state = "running"
-        else:
-            error = self._future.exception()
-            state = "done" if error is None else type(error).__name__
-        return f"<{type(self).__name__} {self._name}: {state}>"
+            return "running"
+        error = self._future.exception()
+        return "done" if error is None else type(error).__name__
 
     def __del__(self) -> None:
         if self._seen or not self._future.done() or self._pid != os.getpid():

@@ -35,8 +35,11 @@ class StreamReader(Generic[T]):
     time; a new one replays what was collected and goes on live.
     """
 
-    def __init__(self, *, name: str, text: bool, max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
+    def __init__(
+        self, *, name: str, text: bool, of: str = "", max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0
+    ) -> None:
         self._name = name
+        self._of = of
         self._text = text
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -117,6 +120,11 @@ class StreamReader(Generic[T]):
         """What is kept for the result."""
         with self._lock:
             return self._collection.collected()
+
+    def __repr__(self) -> str:
+        state = "open" if not self._ended else "ended" if self._error is None else f"ended by {type(self._error).__name__}"
+        of = f" of {self._of}" if self._of else ""
+        return f"<StreamReader {self._name}{of}: {self.total_bytes} bytes, {state}>"
 
     # -- the reader's side
 

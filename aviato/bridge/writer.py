@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import SandboxExecutionError
+from aviato.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,8 +25,10 @@ class StreamWriter:
         send_eof: Callable[[int], Awaitable[None]],
         *,
         name: str,
+        of: str = "",
     ) -> None:
         self._send = send
+        self._of = of
         self._send_eof = send_eof
         self._name = name
         self._offset = 0
@@ -35,6 +38,10 @@ class StreamWriter:
         # Held while an operation is handed to the loop, so that writes begin in the order of the calls; the turn keeps it.
         self._order = threading.Lock()
         self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        of = f" of {self._of}" if self._of else ""
+        return f"<StreamWriter {self._name}{of}: {self._offset} bytes, {'closed' if self.closed else 'open'}>"
 
     @property
     def closed(self) -> bool:
@@ -59,7 +66,7 @@ class StreamWriter:
         r"""Write a line of text and `\n`."""
         if not isinstance(line, str):
             raise TypeError(f"writeline() takes str, not {type(line).__name__}; for bytes use write()")
-        return self.write(f"{line}\n".encode())
+        return self.write(encode(f"{line}\n"))
 
     def close(self) -> OperationRef[None]:
         """End of input, after all that was written; a second call joins the first."""

@@ -153,6 +153,7 @@ class Execution(ExecCalls):
         except SandboxError as error:
             if error.started is None or self.started:  # a server that was restarted may not know any more that it had
                 error.started = self.started
+            self._handle.has_failed(error)
             raise
         finally:
             self._over()

@@ -53,6 +53,7 @@ class SandboxHandle:
         stopped: this side has asked for its end.
         over: the server ends it, and nobody need ask.
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
+        used_at: when the last operation of this process ended, by the monotonic clock.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class SandboxHandle:
         self._watches: dict[str, SharedTask[SandboxInfo]] = {}
         self._stop: SharedTask[None] | None = None
         self._operations = 0
+        self._seen_running = False
+        self.used_at = 0.0
         self._by_run = False
         """Its create went with a command, so an error may be that of the command."""
         self.releasable = False
@@ -167,6 +170,7 @@ class SandboxHandle:
             await send(encode_create(self._create, **own))
             self.accepted = True
             self.presence.hold()
+            self.presence.following.accepted(self)
         except BaseException:
             if self.turns is not None:
                 self.turns.leave(self)
@@ -234,6 +238,8 @@ class SandboxHandle:
         self.info = info
         if info.started_at is not None:
             self.has_started(info.startup_seconds)
+        if info.status is SandboxStatus.RUNNING:
+            self._is_running()
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
             logger.warning("%s", line(info.image_note))
@@ -260,6 +266,23 @@ class SandboxHandle:
             if started_at is not None:
                 update |= {"started_at": started_at, "status_updated_at": started_at, "startup_seconds": startup_seconds}
             self.info = self.info.model_copy(update=update)
+            self._is_running()
+
+    def _is_running(self) -> None:
+        if not self._seen_running:
+            self._seen_running = True
+            self.presence.following.runs(self)
+
+    def is_known_to_be(self, until: str) -> bool:
+        """Whether it is `running` or has `ended` as far as is known here, or its end was asked for here."""
+        status = None if self.info is None else self.info.status
+        at_least = status is not None and (status.is_terminal or (until == "running" and status is SandboxStatus.RUNNING))
+        return self.stopped or at_least
+
+    def has_failed(self, error: AviatoError) -> None:
+        """A call failed; if that was by the end of the sandbox, what is known of it is out of date."""
+        if isinstance(error, (SandboxFailedError, SandboxNotRunningError, SandboxTerminatedError)):
+            self.presence.following.may_have_ended(self)
 
     # -- stopping
 
@@ -355,6 +378,7 @@ class SandboxHandle:
     def leave(self) -> None:
         """An operation of this sandbox has ended."""
         self._operations -= 1
+        self.used_at = time.monotonic()
         self._tell_if_released()
 
     @property

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from aviato.core.acknowledgements import Acknowledger
 from aviato.core.background import background
 from aviato.core.client import Client
+from aviato.core.following import Following
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.transport.http import HttpTransport
 from aviato.wire.ids import new_lease_id
@@ -46,6 +47,7 @@ class Presence:
         self._transports: dict[float, HttpTransport] = {}
         self._client = self.client(60.0, 60.0, retry)
         self.acknowledgements = Acknowledger(self._client.acknowledge)
+        self.following = Following(self._client)
         self._keeper: asyncio.Task[None] | None = None
         self.submitting: set[asyncio.Future[None]] = set()
         """What commands that outlive this process still need of it: to be accepted by the server, and pieces of their input."""
@@ -86,6 +88,7 @@ class Presence:
             again: repeat what came to nothing. The last word of a process needs no repeating: its end is as good.
         """
         await self._submit()
+        self.following.stop()
         self.acknowledgements.ended = True
         keeper, self._keeper = self._keeper, None
         if keeper is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from aviato.representation import Hidden, named, short
 from aviato.results import CaseStatus
 from aviato.text import line, printable
 
@@ -57,6 +58,8 @@ class CaseOutcome:
     status: CaseStatus = None  # type: ignore[assignment]  # only until __post_init__ has looked at `passed`
     returncode: int | None = None
 
+    __repr__ = short
+
     def __post_init__(self) -> None:
         if self.status is None:
             object.__setattr__(self, "status", CaseStatus.PASSED if self.passed else CaseStatus.FAILED)
@@ -89,6 +92,15 @@ class Outcome:
     grading_mode: str | None = None
     error: AviatoError | None = None
     attempts: int = 0
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"verdict": Hidden(repr(str(self.verdict))), "message": self.message}
+        if self.cases:
+            shown["cases"] = Hidden(f"<{sum(case.passed for case in self.cases)} of {len(self.cases)} passed>")
+        shown |= {
+            name: value for name in ("duration_seconds", "grading_mode", "error") if (value := getattr(self, name)) is not None
+        }
+        return named(type(self).__name__, {**shown, "attempts": self.attempts})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", line(self.message))

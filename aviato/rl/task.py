@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aviato import defaults as checks
 from aviato.languages import RECIPES
+from aviato.representation import short
 from aviato.rl import given, judges
 from aviato.rl.given import wrong
 from aviato.rl.judges import Checker, Judge, check_judge
@@ -49,6 +50,8 @@ class TestCase:
     name: str | None = None
     timeout_seconds: float | None = None
 
+    __repr__ = short
+
     def __post_init__(self) -> None:
         if not isinstance(self.source, str):
             raise TypeError(f"source must be a str, not {type(self.source).__name__}")
@@ -84,6 +87,8 @@ class ProgramCase:
     name: str | None = None
     timeout_seconds: float | None = None
     memory_limit_bytes: int | None = None
+
+    __repr__ = short
 
     def __post_init__(self) -> None:
         given.text_or_bytes("stdin", self.stdin)
@@ -133,6 +138,8 @@ class CallCase:
     memory_limit_bytes: int | None = None
     packed: tuple[Any, Any] = field(init=False, repr=False, compare=False, default=(None, None))
     """`args` and `kwargs` as they cross."""
+
+    __repr__ = short
 
     def __post_init__(self) -> None:
         parts = self.function.split(".") if isinstance(self.function, str) else []
@@ -218,6 +225,8 @@ class Task:
     packages: str | os.PathLike[str] | None = None
     looks: tuple[TestSource, ...] = field(init=False, repr=False, compare=False, default=())
     """What each test case can check."""
+
+    __repr__ = short
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", cases_of(self.tests))
