@@ -139,10 +139,10 @@ def test_layers_of_an_image(changes, layers, owned):
 def test_limits():
     limits = dict(step(make_plan(options()), "limits").arguments[0])
     counted = {"sigpending": 4096, "msgqueue": 200 << 10, "memlock": 1 << 20, "nice": 0, "rtprio": 0}
-    assert limits == {"nofile": 4096, "fsize": 4 << 30, "core": 0, "nproc": 513, **counted}
+    assert limits == {"nofile": 8192, "fsize": 4 << 30, "core": 0, "nproc": 513, **counted}
     old = HostFacts(limit_processes=False, open_files=1024)
     assert dict(step(make_plan(options(facts=old)), "limits").arguments[0]) == {
-        "nofile": 1024,
+        "nofile": 2048,
         "fsize": 4 << 30,
         "core": 0,
         **counted,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import select
 import signal
 import struct
@@ -32,10 +33,12 @@ class Births:
 
     def __init__(self, proc: int) -> None:
         self._proc = proc
+        self.open_files: int | None = None
+        """How many they may have; None: as many as this process."""
 
     def start(self, program: str, argv: list[str], environment: dict[str, str], moves: list[tuple[Any, ...]]) -> int:
         """See `spawn.Start`. By a fork only where it has to be: that takes a millisecond more."""
-        if tree.signal_all(0):
+        if self.open_files is not None or tree.signal_all(0):
             return self.fork(program, argv, environment, moves)
         return spawn.child(program, argv, environment, moves)
 
@@ -108,6 +111,8 @@ class Births:
         try:
             os.setsid()
             self._settle()
+            if self.open_files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
             for one in changed:
                 # As Python would, which refuses it to all but the thread that it was begun by.
                 held.signal(ctypes.c_int(one), ctypes.c_void_p(None))

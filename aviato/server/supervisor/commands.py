@@ -51,7 +51,8 @@ class Commands:
         self.on_exited: Callable[[Command, int], None] = _pass
         self.place: Callable[[Callable[[], Any]], Any] = directly
         """Runs what starts a command where its limits hold."""
-        self.start_program: spawn.Start = Births(proc).start
+        self.births = Births(proc)
+        self.start_program: spawn.Start = self.births.start
         self.new_mark: Callable[[int], int] = tree.new_mark
         self.keepers: Keepers | None = None
         """Start the commands and tell of their ends, where there are no namespaces to mark them by."""

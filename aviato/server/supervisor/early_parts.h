@@ -28,7 +28,7 @@ struct configuration { /* behind it: the working directory, and the environment 
     uint32_t size;
     uint32_t environment;
     int32_t nice;
-    uint32_t unused;
+    uint32_t open_files; /* of a command; 0: as many as this process */
     double orphan_seconds, lifetime_seconds, idle_seconds; /* negative: none, as of what follows */
     double disk_bytes, inodes, memory_bytes;
 };
@@ -138,6 +138,7 @@ void early_offer(const struct aviato_early *given, int pid);
 int early_is_alone(void);
 
 /* early_files.c: a file, whole. What is not done is left as it was. */
+int early_open(const char *path, uint64_t flags);
 int early_write_file(const struct frame *frame);
 int early_end_of_file(const struct frame *frame);
 int early_read_file(const struct frame *frame, char *room, size_t room_bytes);

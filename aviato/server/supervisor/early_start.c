@@ -100,6 +100,9 @@ void aviato_learn_signals(void) {
 static void become_program(const char *program, const int *theirs) {
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t none;
+    struct rlimit open_files = {self.configuration->open_files, self.configuration->open_files};
+    if (open_files.rlim_cur && setrlimit(RLIMIT_NOFILE, &open_files) < 0)
+        return;
     for (int number = 1; number <= 64; number++)
         if (unusual_signals >> (number - 1) & 1)
             sigaction(number, &usual, NULL);

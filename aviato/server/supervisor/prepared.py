@@ -68,7 +68,7 @@ def configuration(values: Mapping[str, Any]) -> bytes:
     limits = (values["limits"].get(name) for name in ("disk", "inodes", "memory"))
     numbers = (_number(value) for value in (*times, *limits))
     size = _CONFIGURATION.size + len(text)
-    return _CONFIGURATION.pack(size, len(environment), values["nice"], 0, *numbers) + text
+    return _CONFIGURATION.pack(size, len(environment), values["nice"], values["limits"].get("open_files") or 0, *numbers) + text
 
 
 def command(spec: ExecSpec, *, read_along: bool = True) -> bytes:

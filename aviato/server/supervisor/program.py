@@ -188,7 +188,8 @@ class Supervisor(FileRequests):
         if born_filter is None:
             self.commands.place = Spawner(list(groups[2:]))
         else:
-            self.commands.start_program = Grouped(self._proc, groups[1], born_filter).start
+            self.commands.births = Grouped(self._proc, groups[1], born_filter)
+            self.commands.start_program = self.commands.births.start
 
     def start_by(self, start: Start, new_mark: Callable[[int], int]) -> None:
         """Have commands started and marked otherwise than a sandbox does, see `rehearsal`."""
@@ -329,7 +330,9 @@ class Supervisor(FileRequests):
         self.commands.environment = request["environment"]
         self.commands.working_dir = request["working_dir"]
         self.commands.nice = request["nice"]
-        self._watch.limit(request.get("limits", {}))
+        limits = request.get("limits", {})
+        self._watch.limit(limits)
+        self.commands.births.open_files = limits.get("open_files")
         self._orphan_seconds = request["orphan_timeout_seconds"]
 
     def _limit_life(self, request: dict[str, Any]) -> None:

@@ -207,7 +207,11 @@ area.program(
     "import os, resource as r\nr.setrlimit(r.RLIMIT_NOFILE, (r.getrlimit(r.RLIMIT_NOFILE)[1],) * 2)\nkept = []\ntry:\n"
     "    while len(kept) < 5000: kept.append(os.open('/', 0))\nexcept OSError: pass\n"
     "print(len(kept) == 5000)",
-    area.defence("a number of open files", change=without_limits("nofile")),
+    area.defence(
+        "a number of open files",
+        change=without_limits("nofile"),
+        configuration=lambda told: told["limits"].update(open_files=None),
+    ),
     impossible=hard_limit("RLIMIT_NOFILE", 6000),
 )
 area.program(
@@ -475,6 +479,22 @@ def ids_apart(backend: Any) -> str | None:
 
 @area.attack("have no other sandbox made, by descriptors on their way", SHARE, impossible=ids_apart)
 async def descriptors(arena: Arena) -> bool:
+    return await no_other(arena, {})
+
+
+PROCESS_1_HAS_MORE = area.defence(
+    "process 1 may have more open than commands",
+    patches=(Patch("server/backends/local/plan.py", "(1 if options.root else bounds.OPEN_FILES_SHARE)", "1"),),
+)
+
+
+@area.attack("have no other sandbox reach the network, by descriptors on their way", PROCESS_1_HAS_MORE, impossible=ids_apart)
+async def egress(arena: Arena) -> bool:
+    return await no_other(arena, {"network": aviato.NetworkOptions(egress_mode="internet")})
+
+
+async def no_other(arena: Arena, options: dict[str, Any]) -> bool:
+    """Whether others with these options do not come up while one sends descriptors as long as it is let."""
     state = make_state_dir()
     with arena.programs():
         # Fewer than other sandboxes may have open, whose process 1 can go on sending meanwhile.
@@ -488,7 +508,8 @@ async def descriptors(arena: Arena) -> bool:
                 while max(made.values()) < 3:
                     try:
                         async with asyncio.timeout(5):
-                            await aviato.Sandbox(base_url=server.url).exec(["true"])  # It ends with its server.
+                            # It ends with its server.
+                            await aviato.Sandbox(base_url=server.url, **options).exec(["true"])
                         made[True] += 1
                     except (TimeoutError, aviato.AviatoError):
                         made[False] += 1

@@ -551,6 +551,7 @@ class LocalBackend(Backend):
             "nice": NICE,
             "limits": {
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
+                "open_files": None if self._root else self._facts.open_files,
                 "group_memory": limits["memory"].value,
                 "swap": self._facts.swap,
                 "layer_in_memory": spec.image.root is not None and self._upper_in_memory,

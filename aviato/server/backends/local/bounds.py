@@ -18,9 +18,9 @@ LIMIT_QUEUE_BYTES = 200 << 10
 LIMIT_LOCKED_BYTES = 1 << 20
 LIMIT_OPEN_FILES = 4096
 OPEN_FILES_SHARE = 2
-"""A sandbox has at most this part of the server's own limit. Descriptors that are on their way in sockets count for the user to
+"""Commands have at most this part of the server's own limit. Descriptors that are on their way in sockets count for the user to
 whom all of an ordinary user's sandboxes belong, and each is let send until that count reaches its own limit. So the server can
-go on where they no longer can."""
+go on where they no longer can, and so can process 1 of each sandbox, which has so many times as much as they."""
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
 ETC_BYTES = 16 << 20

@@ -446,7 +446,9 @@ def _mounted(options: PlanOptions) -> list[Step]:
 
 
 def _closing(options: PlanOptions) -> list[Step]:
-    limits = {"nofile": options.facts.open_files, "fsize": bounds.LIMIT_FILE_BYTES, "core": 0}
+    # Process 1 must be able to pass descriptors on where commands, which share its user's count, cannot any more.
+    most_open = options.facts.open_files * (1 if options.root else bounds.OPEN_FILES_SHARE)
+    limits = {"nofile": most_open, "fsize": bounds.LIMIT_FILE_BYTES, "core": 0}
     # These count for the server's user as well, who by default has as much as each of his processes.
     limits |= {"sigpending": bounds.LIMIT_SIGNALS, "msgqueue": bounds.LIMIT_QUEUE_BYTES, "memlock": bounds.LIMIT_LOCKED_BYTES}
     limits |= {"nice": 0, "rtprio": 0}  # Nobody goes before others, also where the server's user may.
