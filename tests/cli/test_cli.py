@@ -152,12 +152,14 @@ def test_a_command_is_left_running_and_read_later(cli: Any) -> None:
 
 def test_interrupting_an_attach_leaves_the_command_running(server: Any, cli: Any) -> None:
     made = cli("run", "-d").stdout.decode().strip()
-    exec_id = cli("exec", "-d", made, "--", "sh", "-c", "echo up; sleep 1.5; echo lived").stdout.decode().strip()
+    exec_id = cli("exec", "-d", made, "--", "sh", "-c", "echo up; until [ -e go ]; do sleep 0.1; done; echo lived")
+    exec_id = exec_id.stdout.decode().strip()
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
     with subprocess.Popen([*AVIATO, "attach", made, exec_id], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
+    cli("exec", made, "--", "touch", "go")
     assert cli("attach", made, exec_id).stdout == b"up\nlived\n"
     cli("stop", made)
