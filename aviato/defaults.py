@@ -11,6 +11,7 @@ from typing import Any, Self
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
 from aviato.representation import Hidden, address, named
+from aviato.text import is_unicode
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -185,27 +186,58 @@ def tags(value: Any) -> tuple[str, ...]:
     for tag in found:
         if not isinstance(tag, str):
             raise TypeError(f"tags must be strings, got {tag!r}")
+        if not is_unicode(tag):
+            raise _wrong("tags", f"must be text, and {ascii(tag)[:100]} has a lone surrogate, which is no character")
         if not 1 <= len(tag) <= MAX_TAG_CHARACTERS or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in tag):
             raise _wrong("tags", f"{tag!r} is not 1 to {MAX_TAG_CHARACTERS} characters of text without control characters")
     return found
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """A sequence of arguments.
+    """A sequence of arguments; a path is one too.
 
     Raises:
         TypeError: a bare string, or something that is not text.
-        AviatoValidationError: a NUL in it.
+        AviatoValidationError: a NUL in it, or a lone surrogate.
     """
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"{name} must be a list of strings, not one string: write [{value!r}]")
-    found = tuple(value)
-    for item in found:
+    if isinstance(value, (str, bytes, os.PathLike)):
+        raise TypeError(f"{name} must be a list of strings, not one string: write {_as_list(name, value)}")
+    found = []
+    for number, item in enumerate(value, 1):
+        if isinstance(item, os.PathLike):
+            item = os.fspath(item)
         if not isinstance(item, str):
             raise TypeError(f"{name} must be strings, got {item!r}")
         if "\0" in item:
             raise _wrong(name, "must not hold a NUL character")
-    return found
+        if not is_unicode(item):
+            why = f"argument {number} of {name} has a lone surrogate, which no program can be given"
+            raise AviatoValidationError(why, field_violations={name: why})
+        found.append(item)
+    return tuple(found)
+
+
+def _as_list(name: str, value: Any) -> list[str]:
+    """What somebody meant who gave a string in place of a list."""
+    from aviato.suggestions import command_list
+
+    value = os.fspath(value)
+    if name == "command":
+        return command_list(value)
+    return [value.decode(errors="replace") if isinstance(value, bytes) else value]
+
+
+def text(name: str, value: str) -> str:
+    """Text that can be an argument, a path or a variable's value inside.
+
+    Raises:
+        AviatoValidationError: a NUL in it, or a lone surrogate, which is no character.
+    """
+    if "\0" in value:
+        raise _wrong(name, "must not hold a NUL character")
+    if not is_unicode(value):
+        raise _wrong(name, f"must be text, and {ascii(value)[:100]} has a lone surrogate, which is no character")
+    return value
 
 
 def environment(value: Any) -> dict[str, str]:
@@ -217,11 +249,13 @@ def environment(value: Any) -> dict[str, str]:
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"environment variables must be a dict of str to str, not {type(value).__name__}")
-    for name, text in value.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"environment variable {name!r} must be str to str, not to {type(text).__name__}")
-        if not name or "=" in name or "\0" in name or "\0" in text:
+    for name, given in value.items():
+        if not isinstance(name, str) or not isinstance(given, str):
+            raise TypeError(f"environment variable {name!r} must be str to str, not to {type(given).__name__}")
+        if not name or "=" in name or "\0" in name or "\0" in given:
             raise _wrong("environment_variables", f"{name!r} cannot be set: an empty name, or `=` or NUL in it")
+        if not is_unicode(name + given):
+            raise _wrong("environment_variables", f"{name!r} cannot be set: a lone surrogate, which is no character, in it")
     return dict(value)
 
 
@@ -237,7 +271,7 @@ def absolute(name: str, value: Any) -> str:
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value.startswith("/") or "\0" in value:
         raise _wrong(name, f"must be an absolute path, got {value!r}")
-    return value
+    return text(name, value)
 
 
 def packages(value: Any) -> str | None:

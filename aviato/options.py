@@ -32,7 +32,9 @@ class SandboxStatus(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> SandboxStatus:
-        raise ValueError(f"status {value!r} is none of {', '.join(cls)}")
+        from aviato.suggestions import meant
+
+        raise ValueError(f"status {value!r} is none of {', '.join(cls)}{meant(value, cls)}")
 
     @property
     def is_terminal(self) -> bool:
@@ -55,7 +57,9 @@ class Serialization(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Serialization:
-        raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}")
+        from aviato.suggestions import meant
+
+        raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}{meant(value, cls)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from aviato.log import logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-logger = logging.getLogger("aviato")
 
 FIRST_SECONDS = 1.0
 BETWEEN_BARS_SECONDS = 0.1
@@ -97,14 +96,14 @@ def _bar(what: str, total: int) -> Any:
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[notes]}"),
+        TextColumn("{task.fields[notes]}", markup=False),
     )
-    screen = Console(stderr=True)
+    screen = Console(stderr=True, markup=False, emoji=False)
     bar = Bar(*columns, console=screen, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
     bar.start()
     bar.add_task(what, total=total, notes="")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
+from aviato.log import logger
 from aviato.options import SandboxStatus
 from aviato.sandbox_commands import SandboxCommands
 from aviato.sandbox_config import SandboxConfig
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from aviato.sandbox_config import Connection
     from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
-
-logger = logging.getLogger("aviato")
 
 ABANDON_SECONDS = 5.0
 """How long an interrupted start waits for its clean-up."""
@@ -154,7 +152,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         """
         arguments = checks.texts("command", command)
         if arguments:
-            options["args"] = [*arguments[1:], *(options.get("args") or ())]
+            options["args"] = [*arguments[1:], *checks.texts("args", options.get("args") or ())]
             options["command"] = arguments[0]
         return cls(**options).__enter__()
 

@@ -12,6 +12,7 @@ from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.representation import address
+from aviato.text import encode, is_unicode
 
 if TYPE_CHECKING:
     from aviato.options import NetworkOptions, ResourceOptions, Secret
@@ -176,7 +177,7 @@ def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
         raise TypeError(f"container_image must be a str, not {type(given).__name__}")
     if not given:
         raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})
-    return given
+    return checks.text("container_image", given)
 
 
 def _packages(given: str | os.PathLike[str] | None, defaults: SandboxDefaults) -> dict[str, Any]:
@@ -204,6 +205,7 @@ def _main_command(command: str | None, args: Sequence[str] | None, defaults: San
         return {}
     if not command or "\0" in command:
         raise AviatoValidationError("command must be the name of a program", field_violations={"command": "no program"})
+    checks.text("command", command)
     return {"command": command, "args": arguments}
 
 
@@ -225,7 +227,9 @@ def _mounted_files(value: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             raise TypeError(f"mount_path must be a str, not {type(path).__name__}")
         if not isinstance(content, (str, bytes, bytearray)):
             raise TypeError(f"file_content of {path!r} must be str or bytes, not {type(content).__name__}")
-        data = content.encode() if isinstance(content, str) else bytes(content)
+        if not is_unicode(path):
+            raise _no_text("mount_path", path)
+        data = encode(content) if isinstance(content, str) else bytes(content)
         found.append({"mount_path": path, "file_content": b64encode(data).decode()})
         sizes.append((path, len(data)))
     check_mounts(sizes)
@@ -280,4 +284,11 @@ def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:
     for name, text in found.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(f"annotations must be str to str, got {name!r}: {text!r}")
+        if not is_unicode(name + text):
+            raise _no_text("annotations", name + text)
     return found
+
+
+def _no_text(name: str, value: str) -> AviatoValidationError:
+    why = f"must be text, and {ascii(value)[:100]} has a lone surrogate, which is no character"
+    return AviatoValidationError(f"{name} {why}", field_violations={name: why})

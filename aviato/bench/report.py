@@ -108,9 +108,9 @@ class Report:
         for table in self.tables:
             console.print(grid(table))
         for note in self.notes:
-            console.print("note:", note, highlight=False, markup=False, soft_wrap=True)
+            console.print("note:", note, highlight=False, soft_wrap=True)
         for problem in self.problems[:MOST_SHOWN]:
-            console.print("failed:", problem, highlight=False, markup=False, soft_wrap=True)
+            console.print("failed:", problem, highlight=False, soft_wrap=True)
 
     def write(self, path: Path) -> None:
         """As JSON, with the machine."""

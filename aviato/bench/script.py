@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNDECIDED = 2
 """Exit status where nothing was recorded to compare with, or the machine was too busy."""
 
-console = Console(width=int(os.environ.get("COLUMNS", "120")))
+console = Console(width=int(os.environ.get("COLUMNS", "120")), markup=False, emoji=False)
 
 
 def load(name: str) -> Any:
@@ -81,9 +81,9 @@ def publish(report: Report, target: Path | None) -> Report:
             said.append(f"no plot, since matplotlib is not installed; install it with: {extra_command('bench')}")
     except OSError as error:  # what was measured is in the tables all the same
         report.problems.append(f"the figures could not be written: {error}")
-        console.print("failed:", report.problems[-1], highlight=False, markup=False, soft_wrap=True)
+        console.print("failed:", report.problems[-1], highlight=False, soft_wrap=True)
     else:
-        console.print("written to", ", ".join(said), highlight=False, markup=False, soft_wrap=True)
+        console.print("written to", ", ".join(said), highlight=False, soft_wrap=True)
     return report
 
 
@@ -142,7 +142,7 @@ def several(
             reports[name] = perform(name, run, folder)
         except Exception as error:  # whatever it was, the others are measured all the same
             failures[name] = f"{type(error).__name__}: {error}"
-            console.print(f"failed: {name}: {failures[name]}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"failed: {name}: {failures[name]}", highlight=False, soft_wrap=True)
             if not isinstance(error, (AviatoError, RuntimeError)):
                 traceback.print_exception(error)
     if targeted or not wanted:
@@ -150,7 +150,7 @@ def several(
         for note in targets.notes(reports):
             console.print("note:", note, highlight=False, soft_wrap=True)
         for name, reason in failures.items():
-            console.print(f"failed: {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"failed: {name}: {reason}", highlight=False, soft_wrap=True)
     return 1 if failures or any(report.problems for report in reports.values()) else 0
 
 

@@ -12,7 +12,7 @@ import click
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions
 from aviato.quantities import amount
-from aviato.suggestions import closest
+from aviato.suggestions import meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,8 +120,7 @@ def _network(_: click.Context, __: click.Parameter, value: str | None) -> Networ
     hosts = [item for item in value.split(",") if item]
     for host in hosts:
         if "." not in host and ":" not in host:
-            hint = f"; did you mean {meant}?" if (meant := closest(host, _MODES)) else ""
-            raise click.BadParameter(f"{host!r} is neither none nor internet nor a HOST{hint}")
+            raise click.BadParameter(f"{host!r} is neither none nor internet nor a HOST{meant(host, _MODES)}")
     try:
         return NetworkOptions(egress_mode=hosts)
     except AviatoValidationError as error:

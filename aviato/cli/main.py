@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aviato.suggestions import closest
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +25,35 @@ VERBS = {
 }
 """Verb → its line of help. The verb `x` is the command `command` of `aviato.cli.x`."""
 
+SYNONYMS = {
+    "ps": "ls",
+    "list": "ls",
+    "status": "ls",
+    "inspect": "ls",
+    "rm": "stop",
+    "remove": "stop",
+    "delete": "stop",
+    "kill": "stop",
+    "terminate": "stop",
+    "shell": "sh",
+    "ssh": "sh",
+    "bash": "sh",
+    "connect": "sh",
+    "logs": "attach",
+    "create": "run -d",
+    "start": "run -d",
+    "spawn": "run -d",
+    "launch": "run -d",
+    "server": "serve",
+    "daemon": "serve",
+    "up": "serve",
+    "benchmark": "bench",
+    "info": "doctor",
+    "check": "doctor",
+    "version": "--version",
+}
+"""Verbs of other tools → what they are here."""
+
 
 class Verbs(click.Group):
     """A group that knows its verbs without importing them."""
@@ -37,6 +68,15 @@ class Verbs(click.Group):
             return None
         command: click.Command = import_module(f"aviato.cli.{cmd_name.replace('-', '_')}").command
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb of a command line, or what was meant in its place."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            meant = SYNONYMS.get(name) or closest(name, VERBS)
+            hint = f"did you mean `aviato {meant}`?" if meant else f"there are {', '.join(VERBS)}."
+            raise click.UsageError(f"there is no verb {name!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing a verb."""

@@ -115,9 +115,6 @@ def arguments(value: Any) -> tuple[str, ...]:
         AviatoValidationError: too long, or with what no program can be given.
     """
     found = strings("args", value)
-    for number, word in enumerate(found, 1):
-        if not is_unicode(word):
-            raise wrong("args", f"argument {number} of args has a lone surrogate, which no program can be given")
     size = sum(len(word.encode()) + 1 for word in found)
     if size > MOST_ARGUMENT_BYTES:
         message = f"args have {size} bytes, and may have {MOST_ARGUMENT_BYTES}; give what is long as stdin or as a file"

@@ -355,7 +355,9 @@ def command_words(command: Any) -> tuple[str, ...]:
         AviatoValidationError: there is no word.
     """
     if isinstance(command, (str, bytes)):
-        raise TypeError(f"command must be a list of strings, not one string: write [{command!r}]")
+        from aviato.suggestions import command_list
+
+        raise TypeError(f"command must be a list of strings, not one string: write {command_list(command)}")
     if isinstance(command, (Mapping, Set)) or not isinstance(command, Iterable):
         raise TypeError(f"command must be a list of strings, not {type(command).__name__}")
     found = tuple(command)

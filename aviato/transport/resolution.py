@@ -91,6 +91,7 @@ def _check(value: str, origin: str) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{origin} must be a str, not {type(value).__name__}")
     try:
+        value.encode()
         parts = urlsplit(value)
         _ = parts.port
     except ValueError as error:

@@ -236,7 +236,7 @@ def test_task_group(served: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"command": "echo hi"}, TypeError, r"\['echo hi'\]"),
+        ({"command": "echo hi"}, TypeError, r"\['echo', 'hi'\]"),
         ({"command": []}, ValueError, "empty"),
         ({"command": ["echo", 1]}, TypeError, "1"),
         ({"command": ["echo", "a\0b"]}, ValueError, "NUL"),
