@@ -12,6 +12,7 @@ import pytest
 
 import aviato
 from aviato import exceptions
+from tests.matrices import every
 
 NAMES = [
     "AsyncClient",
@@ -98,7 +99,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", client_modules())
+@pytest.mark.parametrize("module", every(10, client_modules()))
 def test_each_module_is_imported_alone(module: str) -> None:
     _, _, framework = module.partition("aviato.integrations.")
     if framework in FRAMEWORKS:

@@ -90,6 +90,7 @@ def see_red(name: str, run: Callable[[], Any]) -> None:
         gc.collect(0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "function"), SYNC, ids=ids(SYNC))
 def test_sync_red(name: str, function: Any, place: harness.Place) -> None:
     see_red(name, lambda: function(place))
@@ -100,6 +101,7 @@ def test_async(name: str, function: Any, place: harness.Place) -> None:
     asyncio.run(function(place))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "function"), ASYNC, ids=ids(ASYNC))
 def test_async_red(name: str, function: Any, place: harness.Place) -> None:
     see_red(name, lambda: asyncio.run(function(place)))

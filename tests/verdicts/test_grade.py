@@ -11,6 +11,7 @@ import pytest
 import aviato
 from aviato.results import CaseStatus
 from tests.attacks.grading.test_hacks import tools
+from tests.matrices import deep
 
 PYTEST = ["python3", "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-v", "test_it.py"]
 UNITTEST = ["python3", "-m", "unittest", "-v"]
@@ -282,7 +283,7 @@ def test_statuses_of_unittest(session: aviato.Session, sandbox: aviato.Sandbox) 
         assert not result.passed
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 def test_what_unittest_says_of_classes_is_said_of_their_tests(sandbox: aviato.Sandbox, mode: str) -> None:
     result = graded(sandbox, f"import unittest\n{CLASSES}", UNITTEST, mode)
     assert {name.split(".", 1)[1]: str(status) for name, status in result.statuses.items()} == {
@@ -312,7 +313,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize("body", LIMITS)
 def test_what_ends_the_command_is_the_status_of_the_test_under_way(session: aviato.Session, body: str, mode: str) -> None:
     sandbox = session.sandbox(resources={"memory": "256Mi"})
@@ -346,7 +347,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_whatever_is_written_reaches_a_verdict(session: aviato.Session, kind: str, mode: str) -> None:
     sandbox = session.sandbox()
@@ -379,7 +380,7 @@ def test_a_text_that_is_shown_is_one_printable_line() -> None:
 VERSIONS = ["3.8", "3.9", "3.10", "3.12", "3.13"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", deep(VERSIONS))
 def test_statuses_of_unittest_of_other_versions(session: aviato.Session, sandbox: aviato.Sandbox, version: str) -> None:
     test = f"{UNITTEST_KINDS}{CLASSES}"
     usual = graded(sandbox, test, UNITTEST, "in_process").statuses

@@ -9,6 +9,7 @@ import pytest
 
 import aviato
 from tests.attacks.grading.test_hacks import ENV, tools
+from tests.matrices import deep
 
 RIGHT = "def double(n):\n    return 2 * n\n"
 WRONG = "def double(n):\n    return 0\n"
@@ -95,7 +96,7 @@ ELSEWHERE: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_grader_that_cannot_run_is_no_verdict(kind: str, mode: str, sandbox: aviato.Sandbox) -> None:
     test, command, options, why = BROKEN[kind]
@@ -147,7 +148,7 @@ FEW = ("a missing module", "late, a missing module", "late, a SyntaxError")
 CHOSEN = [(way, grader) for way in BOTH for grader in GRADERS if way in FEW or grader in ("unittest", "a script")]
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize(("way", "grader"), CHOSEN)
 def test_what_a_solution_does_is_its_own_failure(way: str, grader: str, mode: str, sandbox: aviato.Sandbox) -> None:
     test, command = GRADERS[grader]

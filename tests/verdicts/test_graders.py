@@ -13,6 +13,7 @@ import pytest
 
 import aviato
 from aviato.rl import CallCase, CaseStatus, Outcome, ProgramCase, Task, Verdict, evaluate
+from tests.matrices import deep
 
 RIGHT = "def f(n):\n    return 2 * n\n"
 WRONG = "def f(n):\n    return n\n"
@@ -32,7 +33,7 @@ TESTS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["in_process", "separate"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize("name", TESTS)
 def test_tests_that_cannot_be_loaded(name: str, mode: str, outcomes: Callable[..., list[Outcome]]) -> None:
     if mode == "separate" and "import *" in TESTS[name]:
@@ -83,7 +84,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["in_process", "separate"])
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
 @pytest.mark.parametrize("name", CODES)
 def test_no_code_makes_it_the_graders_failure(name: str, mode: str, outcome: Callable[..., Outcome]) -> None:
     tests = ["import math\nassert f(math.floor(2.5)) == 4"]

@@ -17,6 +17,7 @@ import pytest
 import aviato
 from aviato.rl import Task, Verdict, evaluate
 from tests.attacks.grading.hacks import ASSERTS, GRADERS, HACKS, RIGHT, WRONG
+from tests.matrices import deep, every
 
 pytestmark = pytest.mark.attack
 
@@ -104,7 +105,7 @@ def test_by_grade(name: str, session: aviato.Session, library: bytes | None) -> 
     }
 
 
-@pytest.mark.parametrize("mode", ["separate", "in_process"])
+@pytest.mark.parametrize("mode", ["separate", *deep(["in_process"])])
 def test_by_evaluate(mode: str, session: aviato.Session) -> None:
     tasks = [
         Task(code=f"{solution}\n{hack.source}\n", tests=ASSERTS, grading=mode, timeout_seconds=20)
@@ -122,7 +123,7 @@ def test_by_evaluate(mode: str, session: aviato.Session) -> None:
     assert Verdict.INFRASTRUCTURE not in {outcome.verdict for outcome in outcomes}
 
 
-@pytest.mark.parametrize("name", HACKS)
+@pytest.mark.parametrize("name", every(4, HACKS))
 def test_each_is_real(name: str, session: aviato.Session, library: bytes | None) -> None:
     """Positive control: a grader in the policy's own sandbox that goes by the returncode is deceived by the wrong solution."""
     hack = HACKS[name]
