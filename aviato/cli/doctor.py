@@ -30,7 +30,7 @@ def command(*, plan: bool, as_json: bool) -> None:
     sandbox from running.
     """
     try:
-        checks, steps = asyncio.run(_look(plan))
+        checks, steps = asyncio.run(_look(plan)) if os.path.exists("/proc/self") else (_without_proc(), [])
     except AviatoError as error:
         click.echo(f"aviato: {common.printable(str(error))}", err=True)
         sys.exit(common.FAILED)
@@ -57,6 +57,13 @@ async def _look(plan: bool) -> tuple[list[Check], list[str]]:
         return checks, _steps(backend) if plan else []
     finally:
         shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _without_proc() -> list[Check]:
+    """Nothing else can be looked at."""
+    from aviato.server.backends.base import Check
+
+    return [Check(name="own /proc", ok=False, detail="no /proc is mounted here", remedy="sudo mount -t proc proc /proc")]
 
 
 def _egress(backend: Backend, settings: ServerSettings) -> Check:

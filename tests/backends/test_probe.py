@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.local import facts, probe
+from aviato.server.backends.local import container, facts, probe
 from aviato.server.backends.local.plan import HostFacts
 from aviato.server.backends.local.probe import Surroundings, explain, first_failure
 from aviato.server.backends.local.uids import UidPool, available
@@ -36,15 +36,29 @@ GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "proc"
 @pytest.mark.parametrize(
     ("trial", "surroundings", "name", "remedy"),
     [
-        ({"user_namespaces": bad(errno.EPERM)}, around(container="docker"), "user namespaces", probe.DOCKER),
-        ({"user_namespaces": bad(errno.EPERM)}, around(container="kubernetes"), "user namespaces", probe.KUBERNETES),
+        ({"user_namespaces": bad(errno.EPERM)}, around(container=container.DOCKER), "user namespaces", container.DOCKER.remedy),
+        *[
+            ({"user_namespaces": bad(errno.EPERM)}, around(container=kind), "user namespaces", kind.remedy)
+            for kind in (container.KUBERNETES, container.PODMAN, container.TOOLBOX, container.CODESPACES, container.KAGGLE)
+        ],
+        *[
+            (
+                {"user_namespaces": bad(errno.EPERM), "chroot": True},
+                around(container=kind, seccomp=True),
+                "user namespaces",
+                container.CHROOT.remedy,
+            )
+            for kind in (None, container.DOCKER)
+        ],
+        ({"user_namespaces": bad(errno.ENOSPC)}, around(max_user_namespaces=9), "user namespaces", probe.MAX_NAMESPACES),
+        ({**GOOD, "id_map": bad(errno.EACCES)}, around(other_proc=True), "user id map", "sudo mount -t proc proc /proc"),
         ({"user_namespaces": bad(errno.ENOSPC)}, around(max_user_namespaces=0), "user namespaces", probe.MAX_NAMESPACES),
         ({"user_namespaces": bad(errno.EPERM)}, around(userns_clone=0), "user namespaces", probe.USERNS_CLONE),
         ({"user_namespaces": bad(errno.EPERM)}, around(apparmor_restricts=1), "user namespaces", probe.APPARMOR),
         ({**GOOD, "mounts": bad(errno.EACCES)}, around(apparmor_restricts=1), "mounts in a user namespace", probe.APPARMOR),
         ({**GOOD, "id_map": bad(errno.EPERM, "map")}, around(apparmor_restricts=1), "user id map", probe.APPARMOR),
-        ({**GOOD, "proc": bad(errno.EPERM)}, around(container="docker"), "own /proc", probe.DOCKER),
-        ({**GOOD, "proc": bad(errno.EPERM)}, around(container="kubernetes"), "own /proc", probe.KUBERNETES),
+        ({**GOOD, "proc": bad(errno.EPERM)}, around(container=container.DOCKER), "own /proc", container.DOCKER.remedy),
+        ({**GOOD, "proc": bad(errno.EPERM)}, around(container=container.KUBERNETES), "own /proc", container.KUBERNETES.remedy),
         ({**GOOD, "filters": bad(errno.EINVAL)}, around(), "seccomp", "use a kernel with CONFIG_SECCOMP_FILTER"),
         (GOOD, around(kernel=(4, 18)), "kernel", "use Linux 5.3 or newer"),
     ],
@@ -167,3 +181,52 @@ def test_what_a_killed_trial_left_goes_and_one_under_way_stays(tmp_path):
         trying.kill()
     probe.clear(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "words"),
+    [
+        (around(seccomp=True), ["seccomp filter", "RestrictNamespaces=no"]),
+        (around(modules="capability,selinux"), ["security module (capability,selinux)"]),
+        (around(), ["security module"]),
+        (around(seccomp=True, container=container.COLAB), ["Colab", "another machine"]),
+    ],
+)
+def test_what_forbids_is_told_apart(surroundings, words):
+    failed = first_failure(explain({"user_namespaces": bad(errno.EPERM)}, surroundings, [PYTHON]))
+    assert all(word in f"{failed.detail} {failed.remedy}" for word in words)
+
+
+FULL, ROOTLESS = "0 0 4294967295\n", "0 1000 1\n1 100000 65536\n"
+PLACES = [
+    ({}, {}, None),
+    ({}, {".dockerenv": ""}, container.DOCKER),
+    ({}, {"run/.containerenv": "", "proc/self/uid_map": FULL}, container.PODMAN),
+    ({}, {"run/.containerenv": "", "proc/self/uid_map": ROOTLESS}, container.ROOTLESS_PODMAN),
+    ({}, {"run/.containerenv": "", "run/.toolboxenv": "", "proc/self/uid_map": ROOTLESS}, container.TOOLBOX),
+    ({"DISTROBOX_ENTER_PATH": "/usr/bin/distrobox-enter"}, {"run/.containerenv": ""}, container.DISTROBOX),
+    ({"DISTROBOX_ENTER_PATH": "/usr/bin/distrobox-enter"}, {".dockerenv": ""}, container.DISTROBOX),
+    ({"CODESPACES": "true"}, {".dockerenv": ""}, container.CODESPACES),
+    ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {".dockerenv": ""}, container.KAGGLE),
+    ({"COLAB_RELEASE_TAG": "release-colab"}, {".dockerenv": ""}, container.COLAB),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {}, container.KUBERNETES),
+    ({}, {"var/run/secrets/kubernetes.io/token": ""}, container.KUBERNETES),
+    ({}, {".flatpak-info": ""}, container.FLATPAK),
+    ({}, {"proc/self/stat": "9 (python3) S 7 9", "proc/7/stat": "7 (bwrap) S 1 7"}, container.BWRAP),
+    ({}, {"proc/self/stat": "9 (a) b) S 1 9", "proc/1/stat": "1 (bwrap) S 0 1", ".dockerenv": ""}, container.BWRAP),
+    ({}, {"proc/self/stat": "9 (python3) S 1 9", "proc/1/stat": "1 (init) S 0 1"}, None),
+]
+
+
+@pytest.mark.parametrize(("environment", "files", "kind"), PLACES)
+def test_the_container_is_found_by_its_marks(tmp_path, environment, files, kind):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert container.find(environment, str(tmp_path)) == kind
+
+
+def test_every_container_has_a_name_and_a_remedy_of_its_own():
+    kinds = [one for one in vars(container).values() if isinstance(one, container.Container)]
+    assert len({one.name for one in kinds}) == len(kinds) == 12
+    assert len({one.remedy for one in kinds}) == len(kinds) - 2, "Kaggle and Colab share theirs, and so do two of Podman's"

@@ -84,3 +84,88 @@ def test_state_on_an_overlay(state: dict[str, str]) -> None:
     assert status == 0, "`host` sandboxes need no overlay"
     assert not checks["overlay"]["ok"] and not checks["overlay"]["required"]
     assert "AVIATO_STATE_DIR" in checks["overlay"]["remedy"]
+
+
+def in_a_tree(enter: str, *left_out: str) -> list[str]:
+    """A shell that puts this machine's directories into one of its own and runs its arguments where `enter` leads to."""
+    made = []
+    for name in sorted(set(os.listdir("/")) - {"lost+found", "mnt", "media", *left_out}):
+        if os.path.islink(f"/{name}"):
+            made.append(f"ln -s {os.readlink(f'/{name}')} {name}")
+        elif os.path.isdir(f"/{name}"):
+            made.append(f"mkdir {name} && mount --rbind /{name} {name}")
+    tree = "mount -t tmpfs none /mnt && mkdir /mnt/tree && cd /mnt/tree"
+    return in_own_mounts(f'{"; ".join([tree, *made])}; set -- {enter} "$@"')
+
+
+@root_only
+@pytest.mark.parametrize("where", ["a directory", "a mount"])
+def test_a_chroot_is_told_from_a_filter(state: dict[str, str], where: str) -> None:
+    enter = in_a_tree("chroot .") if where == "a directory" else in_own_mounts('mount --rbind / /mnt; set -- chroot /mnt "$@"')
+    status, checks = doctor(state, *enter)
+    failed = checks["user namespaces"]
+    assert status == 1 and "chroot" in failed["detail"]
+    assert "seccomp" not in failed["detail"] and "docker" not in failed["remedy"]
+
+
+@root_only
+def test_a_chroot_without_proc(state: dict[str, str]) -> None:
+    status, checks = doctor(state, *in_a_tree("chroot .", "proc"))
+    assert status == 1 and "mount -t proc" in checks["own /proc"]["remedy"]
+
+
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+BWRAP = ["bwrap", "--ro-bind", "/", "/", "--bind", "/tmp", "/tmp", "--dev", "/dev"]
+NO_ROOT = ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+
+
+@root_only
+@needs_bwrap
+def test_what_is_said_in_a_chroot_repairs_it(state: dict[str, str]) -> None:
+    _, checks = doctor(state, *in_a_tree("chroot ."))
+    assert "`sudo bwrap --dev-bind DIRECTORY / …`" in checks["user namespaces"]["remedy"]
+    status, _ = doctor(state, *in_a_tree("bwrap --dev-bind /mnt/tree /"))
+    assert status == 0
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("wrong", "check", "advice", "right"),
+    [
+        (["--proc", "/proc"], "own /proc", "--bind /proc /proc", ["--bind", "/proc", "/proc"]),
+        ([*NO_ROOT, "--proc", "/proc"], "own /proc", "--bind /proc /proc", [*NO_ROOT, "--bind", "/proc", "/proc"]),
+        (
+            [*NO_ROOT, "--unshare-pid", "--bind", "/proc", "/proc"],
+            "user id map",
+            "without --unshare-pid",
+            [*NO_ROOT, "--bind", "/proc", "/proc"],
+        ),
+        (
+            [*NO_ROOT, "--disable-userns", "--bind", "/proc", "/proc"],
+            "user namespaces",
+            "without --disable-userns",
+            [*NO_ROOT, "--bind", "/proc", "/proc"],
+        ),
+        (
+            ["--unshare-user", "--uid", "0", "--proc", "/proc"],
+            "host uids",
+            "--unshare-user --uid 1000 --gid 1000",
+            [*NO_ROOT, "--bind", "/proc", "/proc"],
+        ),
+    ],
+)
+def test_what_is_said_in_bubblewrap_repairs_it(
+    state: dict[str, str], wrong: list[str], check: str, advice: str, right: list[str]
+) -> None:
+    Path(state["AVIATO_STATE_DIR"]).chmod(0o777)
+    status, checks = doctor(state, *BWRAP, *wrong)
+    assert status == 1 and not checks[check]["ok"]
+    assert advice in checks[check]["remedy"]
+    assert doctor(state, *BWRAP, *right)[0] == 0
+
+
+@x86_64_only
+def test_a_filter_is_named_where_no_container_is(state: dict[str, str]) -> None:
+    _, checks = doctor(state, *FORBID)
+    failed = checks["user namespaces"]
+    assert "seccomp" in failed["detail"] or "forbidden in a" in failed["detail"]

@@ -18,7 +18,7 @@ from aviato import installation
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import bare, facts, groups, native
+from aviato.server.backends.local import bare, container, facts, groups, native
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -33,10 +33,6 @@ MINIMUM_KERNEL = (5, 3)
 OVERLAY_KERNEL = (5, 11)
 IDMAP_KERNEL = (5, 19)
 
-DOCKER = (
-    "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined …"
-)
-KUBERNETES = "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}, procMount: Unmasked}"
 MAX_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=15000"
 USERNS_CLONE = "sudo sysctl -w kernel.unprivileged_userns_clone=1"
 APPARMOR = (
@@ -64,7 +60,10 @@ class Surroundings:
     Attributes:
         kernel: its version.
         root: whether the server is root.
-        container: `kubernetes`, `docker` (any other container) or None.
+        container: what kind it runs in, None where there is no sign of any.
+        other_proc: whether /proc is that of another PID namespace.
+        seccomp: whether it was started under a filter of system calls.
+        modules: the kernel's security modules, by name.
         max_user_namespaces, userns_clone, apparmor_restricts: the settings of those names, None where there is none.
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
@@ -74,7 +73,10 @@ class Surroundings:
 
     kernel: tuple[int, int]
     root: bool
-    container: str | None = None
+    container: container.Container | None = None
+    other_proc: bool = False
+    seccomp: bool = False
+    modules: str = ""
     max_user_namespaces: int | None = None
     userns_clone: int | None = None
     apparmor_restricts: int | None = None
@@ -86,15 +88,13 @@ class Surroundings:
 
 def look_around(directory: str, uids: int | None, machine: HostFacts) -> Surroundings:
     """Read the settings."""
-    container = None
-    if "KUBERNETES_SERVICE_HOST" in os.environ or os.path.exists("/var/run/secrets/kubernetes.io"):
-        container = "kubernetes"
-    elif os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
-        container = "docker"
     return Surroundings(
         kernel=facts.kernel(),
         root=os.geteuid() == 0,
-        container=container,
+        container=container.find(),
+        other_proc=os.readlink("/proc/self") != str(os.getpid()),
+        seccomp="\nSeccomp:\t2\n" in _text("/proc/self/status"),
+        modules=_text("/sys/kernel/security/lsm"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
@@ -239,38 +239,65 @@ def _isolation(trial: dict[str, Any], around: Surroundings) -> list[Check]:
         if result["ok"]:
             checks.append(Check(name=name, ok=True, detail="works"))
         else:
-            cause, remedy = _cause(key, result["errno"], around)
+            chrooted = key == "user_namespaces" and trial.get("chroot")
+            cause, remedy = _CHROOT if chrooted else _cause(key, result["errno"], around)
             checks.append(Check(name=name, ok=False, detail=f"{cause} ({_error(result)})", remedy=remedy))
     return checks
 
 
+_CHROOT: tuple[str, str | None] = (f"the server is in {container.CHROOT.name}", container.CHROOT.remedy)
+
+
 def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None]:
     """Why a trial failed, and the line that repairs it."""
-    container: str | None = KUBERNETES if around.container == "kubernetes" else DOCKER if around.container else None
+    inside, forbidden = around.container, number in (errno.EPERM, errno.EACCES)
     if key == "filters" and number in (errno.EINVAL, errno.ENOSYS):
         return "the kernel was built without it", "use a kernel with CONFIG_SECCOMP_FILTER"
     if key == "user_namespaces":
         if around.max_user_namespaces == 0 or number == errno.ENOSPC:
-            return f"user.max_user_namespaces is {around.max_user_namespaces}", MAX_NAMESPACES
+            return _no_more_namespaces(around)
         if around.userns_clone == 0 and not around.root:
             return "kernel.unprivileged_userns_clone is 0", USERNS_CLONE
-    if key == "proc" and number in (errno.EPERM, errno.EACCES) and around.apparmor_restricts != 1:
-        return "parts of /proc are masked, so that a new one may not be mounted", container or DOCKER
+    if around.other_proc and key != "user_namespaces":
+        remedy = inside.proc_remedy if inside is not None and inside.proc_remedy else "sudo mount -t proc proc /proc"
+        return "/proc is that of another PID namespace", remedy
+    if key == "proc" and forbidden and around.apparmor_restricts != 1:
+        where = inside or container.DOCKER
+        return "parts of /proc are masked, so that a new one may not be mounted", where.proc_remedy or where.remedy
     if around.apparmor_restricts == 1 and not around.root:
         return "AppArmor takes the capabilities out of unprivileged user namespaces", APPARMOR
-    if number in (errno.EPERM, errno.EACCES):
-        if container is not None:
-            return "forbidden by the container's seccomp or AppArmor profile", container
-        return "forbidden by a seccomp filter or a security module", "run the server outside of what confines it"
+    if forbidden:
+        return _forbidden(around)
     if number == errno.EINVAL:
         return "the kernel was built without it", "use a kernel with CONFIG_USER_NS, CONFIG_PID_NS and CONFIG_NET_NS"
     return "it failed", None
+
+
+def _no_more_namespaces(around: Surroundings) -> tuple[str, str]:
+    if around.max_user_namespaces in (0, None):
+        return f"user.max_user_namespaces is {around.max_user_namespaces}", MAX_NAMESPACES
+    if around.container is container.BWRAP:
+        return "bubblewrap was told to allow no user namespaces", container.BWRAP.remedy
+    many = f"as many are in use as user.max_user_namespaces allows, {around.max_user_namespaces} here and perhaps less outside"
+    return many, MAX_NAMESPACES
+
+
+def _forbidden(around: Surroundings) -> tuple[str, str]:
+    if around.container is not None:
+        return f"forbidden in {around.container.name}", around.container.remedy
+    if around.seccomp:
+        why = "forbidden by a seccomp filter that the server was started under"
+        return why, "run the server outside of what confines it; of a unit of systemd that is RestrictNamespaces=no"
+    modules = f" ({around.modules})" if around.modules else ""
+    return f"forbidden by a security module{modules}", "run the server outside of what confines it"
 
 
 def _uid_check(around: Surroundings) -> Check:
     if around.uids is None:
         detail = "the server's user namespace has one id, so sandboxes cannot have ids of their own"
         remedy = "run the server as an ordinary user, or its container with a range of ids (/etc/subuid)"
+        if around.container is not None and around.container.ids_remedy:
+            remedy = around.container.ids_remedy
         return Check(name="host uids", ok=False, detail=detail, remedy=remedy)
     return Check(name="host uids", ok=True, detail=f"{around.uids} ids, one of its own for each sandbox")
 
@@ -339,10 +366,17 @@ def _error(result: dict[str, Any]) -> str:
     return f"{name} at {result['step']}"
 
 
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().rstrip("\0")
+    except OSError:
+        return ""
+
+
 def _number(path: str) -> int | None:
     try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
+        return int(_text(path))
+    except ValueError:
         return None
 
 

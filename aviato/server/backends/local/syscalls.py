@@ -64,6 +64,7 @@ def _function(name: str, *types: Any) -> Any:
 
 _INT, _UINT, _LONG, _ULONG, _TEXT = ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong, ctypes.c_char_p
 _mount = _function("mount", _TEXT, _TEXT, _TEXT, _ULONG, _TEXT)
+_setns = _function("setns", _INT, _INT)
 _prctl = _function("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG)
 _open_tree = _function("syscall", _LONG, _INT, _TEXT, _UINT)
 _mount_setattr = _function("syscall", _LONG, _INT, _TEXT, _UINT, _TEXT, ctypes.c_size_t)
@@ -109,6 +110,15 @@ def clone(flags: int, group: int | None = None) -> tuple[int, int]:
 def unshare(flags: int) -> None:
     """Leave namespaces for new ones."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def enter_mounts() -> None:
+    """Enter this process' own mount namespace anew, which leads out of a chroot; root's alone."""
+    fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_setns(fd, CLONE_NEWNS), "setns")
+    finally:
+        os.close(fd)
 
 
 def mount(source: str | None, target: str, type: str | None, flags: int, options: str | None = None) -> None:

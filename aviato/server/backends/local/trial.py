@@ -17,11 +17,12 @@ if __name__ == "__main__":
     bare.enter_profile()
     bare.packages(os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4)))
 
+import errno
 import json
 import signal
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import syscalls
+from aviato.server.backends.local import container, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,7 +169,19 @@ def main(scratch: str, uid: int, groups: str | None = None) -> dict[str, Any]:
             results["idmapped"] = attempt(NAMESPACES, uid, _nothing, _idmap(f"{scratch}/lower"))
         if groups is not None:
             results["groups"] = _grouped(groups, uid)
+    if results["user_namespaces"].get("errno") == errno.EPERM:
+        results["chroot"] = container.is_chroot() or _leads_out()
     return results
+
+
+def _leads_out() -> bool:
+    """Whether the root of the mount namespace is another mount than our root; of root's processes alone this can be known."""
+    before = container.root_mount()
+    try:
+        syscalls.enter_mounts()
+    except OSError:
+        return False
+    return container.root_mount() != before
 
 
 if __name__ == "__main__":
