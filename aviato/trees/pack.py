@@ -11,7 +11,7 @@ from aviato.trees import tar
 from aviato.trees.errors import TreeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PIECE_BYTES = 256 << 10
 LARGEST_PENDING_BYTES = 32 << 20
@@ -46,11 +46,16 @@ def open_below(top: int, path: bytes) -> int:
     return current
 
 
-def pack(top: int, skipped: list[bytes] | None = None) -> Iterator[bytes]:
+def pack(
+    top: int, skipped: list[bytes] | None = None, foreign: Callable[[int], bool] = lambda folder: False
+) -> Iterator[bytes]:
     """The archive of what is in a directory. What disappears meanwhile is left out; links are not followed.
 
-    FIFOs, sockets and devices are announced without contents, for the other side to leave out; with a list for `skipped`
-    they are left out here, and named in it.
+    Args:
+        top: a descriptor of it.
+        skipped: gets the names of FIFOs, sockets and devices, which are left out then; without it they are announced without
+            contents, for the other side to leave out.
+        foreign: asked with a descriptor of each directory below, whether nothing in it belongs to the tree.
 
     Raises:
         TreeError: a file that shrank while it was read, or a tree with too many directories.
@@ -71,6 +76,8 @@ def pack(top: int, skipped: list[bytes] | None = None) -> Iterator[bytes]:
             yield b""
             continue
         try:
+            if path and foreign(folder):
+                continue
             for name in _names(folder, path):
                 below = path + b"/" + name if path else name
                 for piece in _entry(folder, name, below, skipped):

@@ -219,6 +219,16 @@ def _write(fd: int, piece: memoryview) -> None:
         piece = piece[os.write(fd, piece) :]
 
 
+def _find(target: str | bytes) -> tuple[int, bytes]:
+    place = os.path.realpath(os.fsencode(target))
+    merging = os.path.lexists(place)
+    if merging and not os.path.isdir(place):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(place))
+    # In the place if it is there, since that may be a file system of its own.
+    holder, last = (place, b".") if merging else os.path.split(place)
+    return os.open(os.fsdecode(holder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), last
+
+
 class Arrival:
     """A tree on its way to its place: a new directory, or one that it is merged into.
 
@@ -226,19 +236,15 @@ class Arrival:
     the tree is whole and fits: a directory is never put in place of a file or link, nor the other way round.
 
     Args:
-        target: the place; links at it are followed.
+        target: the place, as a path, of which links at it are followed; or as a descriptor of the directory that holds it,
+            which is closed here, and its name there. `.` is that directory, which is merged into.
         outside_links, umask: see `Unpacker`.
     """
 
-    def __init__(self, target: str | bytes, *, outside_links: OutsideLinks, umask: int) -> None:
-        place = os.path.realpath(os.fsencode(target))
+    def __init__(self, target: str | bytes | tuple[int, bytes], *, outside_links: OutsideLinks, umask: int) -> None:
         self._name = b".aviato-" + os.urandom(8).hex().encode()
-        self._merging = os.path.lexists(place)
-        if self._merging and not os.path.isdir(place):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(place))
-        # In the place if it is there, since that may be a file system of its own.
-        holder, self._last = (place, b".") if self._merging else os.path.split(place)
-        self._holder = os.open(os.fsdecode(holder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._holder, self._last = target if isinstance(target, tuple) else _find(target)
+        self._merging = self._last == b"."
         self._top = -1
         try:
             os.mkdir(self._name, 0o700, dir_fd=self._holder)

@@ -182,9 +182,12 @@ def test_a_file_that_changes_under_its_reader(sandbox: Sandbox) -> None:
         assert got >= 1_000_000 if size < 40_000_000 else got == size
 
 
-def test_files_without_a_size(sandbox: Sandbox) -> None:
-    assert sandbox.read_file("/proc/version").result() == Path("/proc/version").read_bytes()
-    with pytest.raises(aviato.SandboxFileError) as caught:
-        sandbox.exec(["ln", "-s", "/proc/self/mem", "/tmp/memory"], check=True).result()
-        sandbox.read_file("/tmp/memory").result()
-    assert not caught.value.is_infrastructure
+def test_files_of_the_kernel_are_left_to_commands(sandbox: Sandbox) -> None:
+    sandbox.exec(["ln", "-s", "/proc/self/mem", "/tmp/memory"], check=True).result()
+    for path in ("/proc/version", "/proc/self/maps", "/tmp/memory"):
+        with pytest.raises(aviato.SandboxFileError, match="a command can read it") as caught:
+            sandbox.read_file(path).result()
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("not_a_regular_file", False)
+        with pytest.raises(aviato.SandboxFileError, match="a command can read it"):
+            list(sandbox.read_file_streaming(path))
+    assert sandbox.exec(["cat", "/proc/version"]).result().stdout == Path("/proc/version").read_text()

@@ -22,6 +22,10 @@ async def backend(request, anyio_backend):
         yield opened
 
 
+async def size_of(reader):
+    return sum([len(piece) async for piece in reader])
+
+
 async def refused(awaitable):
     with pytest.raises(SandboxFileError) as caught:
         await awaitable
@@ -132,18 +136,20 @@ async def test_a_file_takes_the_place_of_another_one_in_one_step(box, monkeypatc
     assert [one["path"].rpartition("/")[2] for one in await box.link.list_files(".")] == ["done", "f"]
 
 
-async def test_a_directory_in_the_place_of_the_file_stays(box, tmp_path):
+async def test_a_directory_in_the_place_of_the_file_stays(tmp_path, request):
     new, old = tmp_path / "new", tmp_path / "old"
+    folder = os.open(tmp_path, os.O_PATH)
+    request.addfinalizer(lambda: os.close(folder))
     new.write_bytes(b"new")
     old.mkdir()
-    assert not exchange(str(new), str(old))
+    assert not exchange("new", "old", folder)
     assert new.read_bytes() == b"new"
     assert old.is_dir()
     old.rmdir()
-    assert not exchange(str(new), str(old))
+    assert not exchange("new", "old", folder)
     assert new.read_bytes() == b"new"
     old.write_bytes(b"old")
-    assert exchange(str(new), str(old))
+    assert exchange("new", "old", folder)
     assert old.read_bytes() == b"new"
     assert not new.exists()
 
@@ -179,8 +185,16 @@ async def test_reasons(box):
 
 
 async def test_a_growing_file_is_cut_at_the_limit(box):
-    assert len(await box.get("/proc/cpuinfo")) > 100
-    assert await refused(box.get("/proc/cpuinfo", max_bytes=10)) == "too_large"
+    """The limit of the call: without one it is read to its end, as far as any file may be long."""
+    for limit in (None, 5_000_000):
+        await box.sh("head -c 4000000 /dev/zero > grows")
+        reader = box.link.read_file("grows", max_bytes=limit)
+        assert (await reader.opened())["size_bytes"] == 4_000_000
+        await box.sh("head -c 4000000 /dev/zero >> grows")
+        if limit is None:
+            assert await size_of(reader) == 8_000_000
+        else:
+            assert await refused(size_of(reader)) == "too_large"
 
 
 async def test_listing(box):

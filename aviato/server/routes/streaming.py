@@ -221,7 +221,7 @@ async def stream_file(
 ) -> web.StreamResponse:
     """Send a file as it is read; a short one whole, so that an error in it gets a status of its own.
 
-    What `stat` says of its size is no promise: it may grow or shrink meanwhile, and files of /proc have none.
+    What `stat` says of its size is no promise: it may grow or shrink meanwhile.
     """
     held: list[bytes] = []
     size = 0

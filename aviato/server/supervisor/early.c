@@ -115,6 +115,13 @@ static int is_known(const char *id) {
     return early_is_past(id);
 }
 
+static int enter(const char *path) {
+    int fd = early_open(path, O_PATH | O_DIRECTORY), result = fd < 0 ? -1 : fchdir(fd);
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
 /* Returns whether it was begun; if not, nothing has happened. */
 static __attribute__((noinline)) int begin_command(const struct frame *frame) {
     struct request *request = (struct request *)frame->payload;
@@ -134,7 +141,7 @@ static __attribute__((noinline)) int begin_command(const struct frame *frame) {
         goto no;
     *command = (struct command){.spec = spec, .streams = {{.bytes = outputs[0]}, {.bytes = outputs[1]}}};
     /* Whoever else lives in here could hold up the start: Python knows how to do it then. */
-    if (!early_is_alone() || chdir((char *)(self.configuration + 1)) < 0 || (request->flags & HAS_DIRECTORY && chdir(directory) < 0))
+    if (!early_is_alone() || enter((char *)(self.configuration + 1)) < 0 || (request->flags & HAS_DIRECTORY && enter(directory) < 0))
         goto no;
     if ((command->pid = early_start(self.given, command)) < 0)
         goto no;

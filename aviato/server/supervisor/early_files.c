@@ -1,4 +1,4 @@
-/* Files in and out, as `writing.py` and `reading.py` have them; these say why each call is as it is. A file call is done here from its
+/* Files in and out, as `writing.py`, `reading.py` and `paths.py` have them; these say why each call is as it is. A file call is done here from its
  * begin to its end or not at all: whatever does not go as it usually does is undone and left to Python, which finds it as it came. */
 
 #define _GNU_SOURCE
@@ -11,6 +11,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "early_parts.h"
@@ -19,9 +20,17 @@ enum { TEMPORARY_BYTES = 32, EXCHANGED_BYTES = 4 << 20, EXCHANGE = 2, NEW_MODE =
 /* What goes by lent memory where there is some, as in `wire/memory.py`; what is less, or has none, by the connection if it is little. */
 enum { LEAST_LENT_BYTES = 128 << 10, MOST_LENT_BYTES = 4 << 20, MOST_READ_BYTES = 128 << 10 };
 
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+enum { NO_MAGIC_LINKS = 2 };
+static const unsigned kernel_file_systems[] = {0x9FA0,     0x62656572, 0x27E0EB,   0x63677270, 0x64626720,
+                                               0x74726163, 0x73636673, 0x62656570, 0x6165676C, 0xCAFE4A11};
+
 struct upload {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    int fd, replaced;
+    char path[PATH_MAX], temporary[TEMPORARY_BYTES];
+    const char *name; /* the last part of the path */
+    int folder, fd, replaced;
 };
 
 /* A request that waits for the memory that came with it to be filled. */
@@ -63,43 +72,69 @@ static int join(char *whole, const char *path) {
     return size > 0 && size < PATH_MAX - TEMPORARY_BYTES;
 }
 
+/* Follows no link that only the kernel can follow. What cannot be opened is left to Python, kernels that have no such call too. */
+int early_open(const char *path, uint64_t flags) {
+    uint64_t how[3] = {flags | O_CLOEXEC, 0, NO_MAGIC_LINKS};
+    return (int)syscall(SYS_openat2, AT_FDCWD, path, how, sizeof how);
+}
+
+static int is_of_the_kernel(int fd) {
+    struct statfs found;
+    if (fstatfs(fd, &found) < 0)
+        return 1;
+    for (size_t i = 0; i < sizeof kernel_file_systems / sizeof *kernel_file_systems; i++)
+        if ((unsigned)found.f_type == kernel_file_systems[i])
+            return 1;
+    return 0;
+}
+
 /* -- in ---------------------------------------------------------------------------------------------------------------- */
 
-/* Make the missing directories above a file. Links to nowhere and ways back through what is missing are left to Python. */
-static int make_parents(char *path) {
-    if (strstr(path, "/../"))
-        return 0;
+/* A directory in another one, which is closed; made if it is missing. */
+static int make_directory(int folder, const char *name) {
+    int inner = -1;
+    if (mkdirat(folder, name, 0755) == 0 || errno == EEXIST)
+        inner = openat(folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    close(folder);
+    return inner;
+}
+
+/* The directory that a file is in, made with those above it if it is missing. Links to nowhere and ways back through what is
+ * missing are left to Python. */
+static int open_folder(char *path) {
     char *end = strrchr(path, '/'), *next = end;
-    for (int done = 0; !done;) {
-        if (!next || next == path)
-            return 0;
+    int folder;
+    if (!end)
+        return -1;
+    for (;;) { /* the first one that is there, from the end of the path on */
         *next = 0;
-        done = mkdir(path, 0755) == 0 || errno == EEXIST;
-        int missing = !done && errno == ENOENT;
-        char *above = done ? next : strrchr(path, '/');
+        folder = early_open(next == path ? "/" : path, O_PATH | O_DIRECTORY);
+        int missing = folder < 0 && errno == ENOENT && next > path;
+        char *above = missing ? strrchr(path, '/') : NULL;
         *next = '/';
-        if (!done && !missing)
-            return 0;
+        if (!missing)
+            break;
+        if (!above || strstr(path, "/../"))
+            return -1;
         next = above;
     }
-    int made = 1;
-    while (made && next < end) {
-        next = strchr(next + 1, '/');
+    while (folder >= 0 && next < end) {
+        char *name = next + 1;
+        next = strchr(name, '/');
         *next = 0;
-        made = mkdir(path, 0755) == 0 || errno == EEXIST;
+        if (*name)
+            folder = make_directory(folder, name);
         *next = '/';
     }
-    return made;
+    return folder;
 }
 
 static int begin(struct upload *upload) {
     uint64_t number;
-    const char *slash = strrchr(upload->path, '/');
-    int folder = slash ? (int)(slash - upload->path) + 1 : 0;
     if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
         return 0;
-    snprintf(upload->temporary, PATH_MAX, "%.*s.aviato-%016llx", folder, upload->path, (unsigned long long)number);
-    upload->fd = open(upload->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    snprintf(upload->temporary, sizeof upload->temporary, ".aviato-%016llx", (unsigned long long)number);
+    upload->fd = openat(upload->folder, upload->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     return upload->fd >= 0;
 }
 
@@ -129,24 +164,26 @@ static size_t copy(int to, int from, size_t size) {
     return (size_t)at;
 }
 
-static int exchange(const char *new, const char *old) {
-    if (syscall(SYS_renameat2, AT_FDCWD, new, AT_FDCWD, old, EXCHANGE) < 0)
+static int exchange(int folder, const char *new, const char *old) {
+    if (syscall(SYS_renameat2, folder, new, folder, old, EXCHANGE) < 0)
         return 0;
-    if (unlink(new) == 0 || errno == ENOENT)
+    if (unlinkat(folder, new, 0) == 0 || errno == ENOENT)
         return 1;
-    syscall(SYS_renameat2, AT_FDCWD, new, AT_FDCWD, old, EXCHANGE); /* a directory, which somebody inside has put there */
+    syscall(SYS_renameat2, folder, new, folder, old, EXCHANGE); /* a directory, which somebody inside has put there */
     return 0;
 }
 
 /* Returns whether the file has its place; then nothing is beside it. */
 static int put_in_place(struct upload *upload, mode_t mode) {
     struct stat old;
-    double was = lstat(upload->path, &old) == 0 ? (double)old.st_blocks * 512 : 0;
+    int folder = upload->folder;
+    double was = fstatat(folder, upload->name, &old, AT_SYMLINK_NOFOLLOW) == 0 ? (double)old.st_blocks * 512 : 0;
     if (fchmod(upload->fd, mode) < 0)
         return 0;
     if (was > 0)
-        upload->replaced = open(upload->path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (!(was > 0 && was <= EXCHANGED_BYTES && exchange(upload->temporary, upload->path)) && rename(upload->temporary, upload->path) < 0)
+        upload->replaced = openat(folder, upload->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (!(was > 0 && was <= EXCHANGED_BYTES && exchange(folder, upload->temporary, upload->name)) &&
+        renameat(folder, upload->temporary, folder, upload->name) < 0)
         return 0;
     self.disk_coming -= was;
     self.written -= was;
@@ -158,25 +195,29 @@ static int is_done(const char *key) { return *key && early_is_past(key); }
 /* Write a file of `size` bytes, from what is given or from memory. Returns whether it was done, and answered. */
 static __attribute__((noinline)) int write_file(const struct file_request *request, const char *path, const char *key, unsigned channel,
                                                 const char *content, int memory) {
-    struct upload upload = {.fd = -1, .replaced = -1};
+    struct upload upload = {.folder = -1, .fd = -1, .replaced = -1};
     struct stat found;
+    int done = 0;
     double size = (double)request->bytes, limit = self.configuration->disk_bytes;
     mode_t mode = request->mode == KEEPS_MODE ? NEW_MODE : (mode_t)request->mode;
     if (request->bytes < 0 || is_done(key) || !early_has_room() || (limit >= 0 && self.disk_used + self.disk_coming + size > limit) ||
-        !join(upload.path, path) || !has_name(upload.path))
+        !join(upload.path, path) || !has_name(upload.path) || (upload.folder = open_folder(upload.path)) < 0)
         return 0;
-    if (lstat(upload.path, &found) == 0) {
+    upload.name = strrchr(upload.path, '/') + 1;
+    if (is_of_the_kernel(upload.folder))
+        goto end;
+    if (fstatat(upload.folder, upload.name, &found, AT_SYMLINK_NOFOLLOW) == 0) {
         if (!S_ISREG(found.st_mode))
-            return 0;
+            goto end;
         if (request->mode == KEEPS_MODE)
             mode = found.st_mode & 07777;
     } else if (errno != ENOENT)
-        return 0;
-    if (!begin(&upload) && (errno != ENOENT || !make_parents(upload.path) || !begin(&upload)))
-        return 0;
-    int done = (memory < 0 ? write_all(upload.fd, content, (size_t)request->bytes)
-                           : copy(upload.fd, memory, (size_t)request->bytes) == (size_t)request->bytes) &&
-               put_in_place(&upload, mode);
+        goto end;
+    if (!begin(&upload))
+        goto end;
+    done = (memory < 0 ? write_all(upload.fd, content, (size_t)request->bytes)
+                       : copy(upload.fd, memory, (size_t)request->bytes) == (size_t)request->bytes) &&
+           put_in_place(&upload, mode);
     if (done) {
         self.disk_coming += size;
         self.written += size;
@@ -187,8 +228,10 @@ static __attribute__((noinline)) int write_file(const struct file_request *reque
             early_remember(key, 0);
         early_say(FRAME_REPLY, channel, "{}", 2); /* what is not sent of it is seen by whoever called */
     } else
-        unlink(upload.temporary);
+        unlinkat(upload.folder, upload.temporary, 0);
     close(upload.fd);
+end:
+    close(upload.folder);
     if (upload.replaced >= 0)
         close(upload.replaced); /* may take a moment, which nobody waits for now */
     return done;
@@ -250,10 +293,10 @@ void early_forget_files(void) {
 
 static int open_regular(const char *path, struct stat *found) {
     char again[32];
-    int handle = open(path, O_PATH | O_CLOEXEC), fd = -1;
+    int handle = early_open(path, O_PATH), fd = -1;
     if (handle < 0)
         return -1;
-    if (fstat(handle, found) == 0 && S_ISREG(found->st_mode)) {
+    if (fstat(handle, found) == 0 && S_ISREG(found->st_mode) && !is_of_the_kernel(handle)) {
         snprintf(again, sizeof again, "self/fd/%d", handle);
         fd = openat(AVIATO_PROC, again, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     }

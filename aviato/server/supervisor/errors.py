@@ -35,6 +35,16 @@ class Refused(Exception):
         self.body: dict[str, Any] = {"code": code, "message": message, **fields}
 
 
+OF_THE_KERNEL = "the kernel's, and no file of the sandbox: a command can read it, if anybody may"
+
+
+class OfTheKernel(OSError):
+    """What is at a path is the kernel's, or seen by way of what process 1 has, and no file of the sandbox."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.ENXIO, OF_THE_KERNEL, path)
+
+
 def file_error(path: str, reason: str, message: str) -> Refused:
     """A `SandboxFileError`."""
     return Refused("FILE", f"{path!r}: {message}", reason=reason, filepath=path)
@@ -43,6 +53,8 @@ def file_error(path: str, reason: str, message: str) -> Refused:
 def os_file_error(path: str, error: OSError) -> Refused:
     """The `SandboxFileError` of an operating system error."""
     number = error.errno or 0
+    if isinstance(error, OfTheKernel):
+        return file_error(path, FILE_REASONS[number], OF_THE_KERNEL)
     return file_error(path, FILE_REASONS.get(number, "file"), os.strerror(number) if number else str(error))
 
 

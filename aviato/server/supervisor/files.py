@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor.errors import Refused, file_error, os_file_error
+from aviato.server.supervisor.errors import file_error, os_file_error
+from aviato.server.supervisor.paths import DIRECTORY, make_directories, open_path
 from aviato.trees.removal import remove_tree
 from aviato.wire.frames import FrameType
 
@@ -43,12 +45,21 @@ def describe(path: str, found: os.stat_result, link: str | None = None) -> dict[
 
 def stat_path(path: str) -> dict[str, Any]:
     """What is at a path; a link at its end is not followed."""
+    folder, name = os.path.split(path)
+    whole = name in ("", ".", "..")
     try:
-        found = os.lstat(path)
-        link = os.readlink(path) if stat.S_ISLNK(found.st_mode) else None
+        fd = open_path(path if whole else folder, DIRECTORY, kernel=whole)
+        try:
+            return describe(path, os.fstat(fd)) if whole else _describe_entry(fd, name, path)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise os_file_error(path, error) from None
-    return describe(path, found, link)
+
+
+def _describe_entry(folder: int, name: str, path: str) -> dict[str, Any]:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return describe(path, found, os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None)
 
 
 def list_directory(path: str, connection: Connection, channel: int) -> Iterator[float]:
@@ -59,15 +70,18 @@ def list_directory(path: str, connection: Connection, channel: int) -> Iterator[
     entries: list[tuple[str, str]] = []
     size = 0
     shown = os.path.dirname(path) if os.path.basename(path) == "." else path
+    folder = -1
     try:
-        with os.scandir(path) as found:
+        folder = open_path(path, os.O_RDONLY | os.O_DIRECTORY)
+        with os.scandir(folder) as found:
             for count, entry in enumerate(found, 1):
                 if count > LARGEST_LISTING:
                     raise file_error(path, "too_large", f"the directory has more than {LARGEST_LISTING} entries")
                 try:
-                    text = json.dumps(stat_path(os.path.join(shown, entry.name)), separators=(",", ":"))
-                except Refused:
+                    described = _describe_entry(folder, entry.name, os.path.join(shown, entry.name))
+                except OSError:
                     continue  # Gone meanwhile.
+                text = json.dumps(described, separators=(",", ":"))
                 entries.append((entry.name, text))
                 size += len(text)
                 if size > LARGEST_LISTING_BYTES:
@@ -76,6 +90,9 @@ def list_directory(path: str, connection: Connection, channel: int) -> Iterator[
                     yield True
     except OSError as error:
         raise os_file_error(path, error) from None
+    finally:
+        if folder >= 0:
+            os.close(folder)
     entries.sort()
     piece = "["
     for number, (_, text) in enumerate(entries):
@@ -90,42 +107,31 @@ def list_directory(path: str, connection: Connection, channel: int) -> Iterator[
     connection.send(FrameType.END, channel=channel)
 
 
-def make_directory(path: str, mode: int, asked: str | None = None) -> None:
-    """Make a directory and its parents; fine if it is there. Errors name the path that was `asked` for."""
-    missing: list[str] = []
-    folder = path.rstrip("/") or "/"
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory and its parents; fine if it is there."""
     try:
-        while True:
-            try:
-                os.mkdir(folder, 0o755)
-            except FileNotFoundError:
-                parent = os.path.dirname(folder)
-                if parent == folder:
-                    raise
-                missing.append(folder)
-                folder = parent
-                continue
-            except FileExistsError:
-                if not os.path.isdir(folder):
-                    raise
-                if not missing:
-                    return
-            if not missing:
-                break
-            folder = missing.pop()
-        if mode != 0o755:
-            os.chmod(folder, mode)
+        try:
+            fd, made = make_directories(path)
+        except NotADirectoryError:
+            # Itself, or something above it?
+            os.close(open_path(path.rstrip("/"), os.O_PATH | os.O_NOFOLLOW))
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        try:
+            if made and mode != 0o755:
+                os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            os.close(fd)
     except OSError as error:
-        raise os_file_error(asked or path, error) from None
+        raise os_file_error(path, error) from None
 
 
 def remove(path: str, recursive: bool) -> Iterator[bool]:
     """A job that removes a file, an empty directory, or a tree; never the root."""
     name = os.path.basename(path.rstrip("/"))
     try:
-        if name in ("", ".", "..") or os.path.samestat(os.lstat(path), os.stat("/")):
+        if name in ("", ".", ".."):
             raise file_error(path, "permission_denied", "the root, '.' and '..' cannot be removed")
-        parent = os.open(os.path.dirname(path.rstrip("/")) or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent = open_path(os.path.dirname(path.rstrip("/")) or "/", DIRECTORY)
         try:
             if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=parent)

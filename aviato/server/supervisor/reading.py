@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aviato.server.supervisor import lent
 from aviato.server.supervisor.errors import Refused, file_error, os_file_error
 from aviato.server.supervisor.files import describe
+from aviato.server.supervisor.paths import is_of_the_kernel, open_path
 from aviato.server.supervisor.transfers import Outgoing
 from aviato.trees.pack import gathered, pack
 from aviato.wire.frames import FrameType
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 256 << 10
 ENTRIES_A_PIECE = 64
+LARGEST_BYTES = 4 << 30
+"""What no file that was made inside can pass; one of an image may."""
 
 
 def read_file(
@@ -43,7 +46,8 @@ def read_file(
     if offset:
         os.lseek(fd, offset, os.SEEK_SET)
     connection.send_json(FrameType.REPLY, {**describe(path, found), "version": version_of(found)}, channel=channel)
-    return Outgoing(_contents(fd, path, max_bytes), path, window, connection, channel)
+    most = max(found.st_size, LARGEST_BYTES) if max_bytes is None else max_bytes
+    return Outgoing(_contents(fd, path, offset, most), path, window, connection, channel)
 
 
 def read_into(memory: int, path: str, connection: Connection, channel: int, offset: int, version: str | None) -> bool:
@@ -70,7 +74,7 @@ def read_into(memory: int, path: str, connection: Connection, channel: int, offs
 def read_tree(path: str, window: int, connection: Connection, channel: int) -> Outgoing:
     """A directory, as an archive."""
     try:
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        top = open_path(path, os.O_RDONLY | os.O_DIRECTORY)
         found = os.fstat(top)
     except OSError as error:
         raise os_file_error(path, error) from None
@@ -88,13 +92,13 @@ def version_of(found: os.stat_result) -> str:
     return f"{found.st_dev:x}.{found.st_ino:x}.{found.st_size:x}.{found.st_mtime_ns:x}.{found.st_ctime_ns:x}"
 
 
-def _contents(fd: int, path: str, max_bytes: int | None) -> Iterator[bytes]:
-    sent = 0
+def _contents(fd: int, path: str, offset: int, most_bytes: int) -> Iterator[bytes]:
+    """The rest of a file, which code inside may write to as fast as it is read."""
     try:
         while data := os.read(fd, PIECE_BYTES):
-            sent += len(data)
-            if max_bytes is not None and sent > max_bytes:
-                raise _too_large(path, max_bytes)
+            offset += len(data)
+            if offset > most_bytes:
+                raise _too_large(path, most_bytes)
             yield data
     finally:
         os.close(fd)
@@ -102,7 +106,7 @@ def _contents(fd: int, path: str, max_bytes: int | None) -> Iterator[bytes]:
 
 def _packed(top: int) -> Iterator[bytes]:
     try:
-        yield from gathered(pack(top), PIECE_BYTES, ENTRIES_A_PIECE)
+        yield from gathered(pack(top, foreign=is_of_the_kernel), PIECE_BYTES, ENTRIES_A_PIECE)
     finally:
         os.close(top)
 
@@ -110,7 +114,7 @@ def _packed(top: int) -> Iterator[bytes]:
 def _open(path: str, max_bytes: int | None) -> tuple[int, os.stat_result]:
     try:
         # Looked at before it is opened: opening a FIFO or a device does something to whoever is at its other end.
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        handle = open_path(path, os.O_PATH)
         try:
             found = os.fstat(handle)
             if stat.S_ISDIR(found.st_mode):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aviato.server.supervisor.errors import file_error, os_file_error
+from aviato.server.supervisor.paths import DIRECTORY, open_path
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED_DESCRIPTORS = 32
@@ -69,7 +70,11 @@ def enter(path: str) -> None:
         Refused: a `SandboxFileError`.
     """
     try:
-        os.chdir(path)
+        fd = open_path(path, DIRECTORY, kernel=True)
+        try:
+            os.fchdir(fd)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise os_file_error(path, error) from None
     except ValueError:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.server.supervisor.errors import Refused, entry_error, file_error
-from aviato.server.supervisor.files import make_directory
+from aviato.server.supervisor.paths import DIRECTORY, find_place, open_path
 from aviato.server.supervisor.transfers import Transfer
 from aviato.trees.errors import SenderFailed, TreeError, hostile
 from aviato.trees.unpack import Arrival
@@ -30,7 +30,6 @@ ENTRIES_A_TURN = 32
 EXCHANGED_BYTES = 4 << 20
 """Of the old file: one that lies below the writable layer is copied there when names are exchanged, so it must not be large."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -81,16 +80,14 @@ class Upload:
         self._fd = -1
         self._replaced = -1
         """Holds the file that was there: the kernel takes its time to give up what it had."""
-        if path.endswith("/"):
-            raise file_error(path, "is_a_directory", "Is a directory")
         try:
-            self._mode = self._look(mode)
+            self._folder, self._name = find_place(path, make=True)
             try:
+                self._mode = self._look(mode)
                 self._begin()
-            except FileNotFoundError:
-                self._target = os.path.realpath(path)
-                make_directory(os.path.dirname(self._target), 0o755, path)
-                self._begin()
+            except BaseException:
+                os.close(self._folder)
+                raise
         except OSError as error:
             raise disk.error_of(path, error) from None
 
@@ -111,46 +108,43 @@ class Upload:
             if size is not None and size != self.written:
                 raise file_error(self._path, "file", f"{self.written} bytes arrived where {size} were announced")
             assert self._temporary is not None
-            old = _size(self._target)
+            old = self._size()
             self._disk.give_back(old)
             os.fchmod(self._fd, self._mode)
             if old:
                 with contextlib.suppress(OSError):
-                    self._replaced = os.open(self._target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            if not (0 < old <= EXCHANGED_BYTES and exchange(self._temporary, self._target)):
-                os.rename(self._temporary, self._target)
+                    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+                    self._replaced = os.open(self._name, flags, dir_fd=self._folder)
+            if not (0 < old <= EXCHANGED_BYTES and exchange(self._temporary, self._name, self._folder)):
+                os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self._temporary = None
         except OSError as error:
             raise self._disk.error_of(self._path, error) from None
 
     def close(self) -> None:
         """Leave things as they were, if they are not as they should be."""
-        for fd in (self._fd, self._replaced):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._replaced = -1
         if self._temporary is not None:
             try:
-                os.unlink(self._temporary)
+                os.unlink(self._temporary, dir_fd=self._folder)
             except OSError:
                 pass
             else:
                 self._disk.give_back(self.written)
             self._temporary = None
+        for fd in (self._fd, self._replaced, self._folder):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._replaced = self._folder = -1
 
     def _begin(self) -> None:
-        temporary = os.path.join(os.path.dirname(self._target), f".aviato-{os.urandom(8).hex()}")
-        self._fd = os.open(temporary, NEW, 0o600)
+        temporary = f".aviato-{os.urandom(8).hex()}"
+        self._fd = os.open(temporary, NEW, 0o600, dir_fd=self._folder)
         self._temporary = temporary
 
     def _look(self, mode: int | None) -> int:
-        """Find where the file is, by way of links at the end of its path, and which mode it gets."""
-        self._target = self._path
+        """Which mode it gets."""
         try:
-            found = os.lstat(self._path).st_mode
-            if stat.S_ISLNK(found):
-                self._target = os.path.realpath(self._path)
-                found = os.stat(self._target).st_mode
+            found = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return 0o644 if mode is None else mode
         if stat.S_ISDIR(found):
@@ -159,31 +153,30 @@ class Upload:
             raise file_error(self._path, "not_a_regular_file", "Not a regular file")
         return stat.S_IMODE(found) if mode is None else mode
 
+    def _size(self) -> int:
+        try:
+            return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False).st_blocks * 512
+        except OSError:
+            return 0
 
-def exchange(new: str, old: str) -> bool:
+
+def exchange(new: str, old: str, folder: int) -> bool:
     """Put a file in the place of another one, in one step, as a rename does; False where that is left to it.
 
     A rename over a file has ext4 write the new one to disk first, for the sake of programs that do not: four times as long as
     all the rest of a MiB takes. When two names are exchanged it does not.
     """
-    if _renameat2 is None or _renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(old), RENAME_EXCHANGE):
+    if _renameat2 is None or _renameat2(folder, os.fsencode(new), folder, os.fsencode(old), RENAME_EXCHANGE):
         return False
     try:
-        os.unlink(new)
+        os.unlink(new, dir_fd=folder)
     except FileNotFoundError:
         pass  # Somebody inside has removed it.
     except OSError:
         # It was no file any more, but a directory that somebody inside has put there.
-        _renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(old), RENAME_EXCHANGE)
+        _renameat2(folder, os.fsencode(new), folder, os.fsencode(old), RENAME_EXCHANGE)
         return False
     return True
-
-
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_blocks * 512
-    except OSError:
-        return 0
 
 
 class Whole(Transfer):
@@ -209,6 +202,16 @@ class Whole(Transfer):
         self._upload.close()
 
 
+def _place_of_tree(path: str) -> tuple[int, bytes]:
+    try:
+        return open_path(path, DIRECTORY), b"."
+    except FileNotFoundError:
+        while path.endswith(("/", "/.")):
+            path = path.removesuffix(".").rstrip("/")
+        folder, name = find_place(path, make=True)
+        return folder, os.fsencode(name)
+
+
 class TreeUpload(Transfer):
     """A tree on its way in, as an archive. What has arrived is worked off by a job, a few entries a turn."""
 
@@ -225,9 +228,7 @@ class TreeUpload(Transfer):
         self._closed = False
         self._busy = False
         try:
-            place = os.path.realpath(path)
-            make_directory(os.path.dirname(place), 0o755, path)
-            self._arrival = Arrival(place, outside_links="keep", umask=0)
+            self._arrival = Arrival(_place_of_tree(path), outside_links="keep", umask=0)
         except OSError as error:
             raise disk.error_of(path, error) from None
 

@@ -149,7 +149,7 @@ area.program(
 )
 area.program(
     "have the kernel watch its load for it, which takes time from all",
-    CHANGE.format("file = open('/proc/pressure/cpu', 'w'); file.write('some 500000 2000000'); file.flush()"),
+    CHANGE.format("file = open('/proc/pressure/cpu', 'w'); file.write('some 500000 2000000\\0'); file.flush()"),
     SETTINGS,
     impossible=lambda backend: None if "pressure" in backend._facts.proc else "this kernel does not measure it",
 )

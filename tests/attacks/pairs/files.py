@@ -1,0 +1,115 @@
+"""File calls, which process 1 makes: where the paths of the sandbox lead it, and when they end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxFileError
+from aviato.server.backends.local import newborn
+from tests.attacks.registry import Area, Arena, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+area = Area(__name__)
+PATHS, EARLY = "server/supervisor/paths.py", "server/supervisor/early_files.c"
+
+OWN_FILES = area.defence(
+    "files of the kernel are no files of the sandbox",
+    patches=(
+        Patch(PATHS, "ctypes.c_long.from_buffer(found).value in KERNEL_FILE_SYSTEMS", "False"),
+        Patch(EARLY, "(unsigned)found.f_type == kernel_file_systems[i]", "0"),
+    ),
+)
+NO_MAGIC = area.defence(
+    "process 1 follows no link by which it would find what it has itself",
+    patches=(
+        Patch(PATHS, "NO_MAGIC_LINKS = 2\n", "NO_MAGIC_LINKS = 0\n"),
+        Patch(EARLY, "NO_MAGIC_LINKS = 2", "NO_MAGIC_LINKS = 0"),
+    ),
+)
+ENOUGH_BYTES = 1 << 20
+
+
+async def by_compiled_code(box: Any) -> None:
+    """Where it is there: a sandbox begins with it."""
+
+
+async def by_python(box: Any) -> None:
+    """Input is nothing that compiled code deals with."""
+    assert (await box.run("cat", stdin=b"")).returncode == 0
+
+
+async def goes(call: Awaitable[object]) -> bool:
+    """Whether a file call is not refused for what it was led to."""
+    try:
+        await call
+    except SandboxFileError as error:
+        assert error.reason == "not_a_regular_file", error
+        return False
+    return True
+
+
+async def read(box: Any, path: str) -> int:
+    """So many bytes come, until it is enough."""
+    size = 0
+    try:
+        async for piece in box.link.read_file(path):
+            size += len(piece)
+            if size > ENOUGH_BYTES:
+                break
+    except SandboxFileError as error:
+        assert error.reason == "not_a_regular_file", error
+    return size
+
+
+def both(name: str, *walls: str) -> Callable[[Callable[[Any], Awaitable[bool]]], None]:
+    """Registers an attack on both ways of process 1."""
+
+    def register(attempt: Callable[[Any], Awaitable[bool]]) -> None:
+        for way, come in {"": by_compiled_code, ", of Python": by_python}.items():
+
+            @area.attack(name + way, *walls)
+            async def made(arena: Arena, come: Callable[[Any], Awaitable[None]] = come) -> bool:
+                async with arena.box() as box:
+                    await come(box)
+                    return await attempt(box)
+
+    return register
+
+
+@both("have a file call tell of process 1", OWN_FILES)
+async def tell(box: Any) -> bool:
+    await box.sh("ln -s /proc/self/maps result")
+    return await read(box, "result") > 0
+
+
+@both("have a file call read what does not end", OWN_FILES)
+async def endless(box: Any) -> bool:
+    exec_id, subscription = box.start("sh", "-c", "ln -s /proc/$$/pagemap result; exec sleep 60")
+    while (await box.run("test", "-L", "result")).returncode != 0:
+        pass
+    size = await read(box, "result")
+    await box.link.cancel(exec_id)
+    await box.finish(exec_id, subscription)
+    return size > 0
+
+
+LAYER = f"/proc/self/fd/{newborn.LAYER}"
+
+
+@both("have a file written through a descriptor of process 1", NO_MAGIC)
+async def write(box: Any) -> bool:
+    await box.sh(f"ln -s {LAYER} results")
+    return await goes(box.put("results/here", b"x"))
+
+
+@both("have a command begin in a descriptor of process 1", NO_MAGIC)
+async def begin(box: Any) -> bool:
+    await box.sh(f"ln -s {LAYER} project")
+    result = await box.run("true", cwd="project")
+    if result.error is not None:
+        assert result.error["reason"] == "not_a_regular_file", result.error
+        return False
+    return result.returncode == 0
