@@ -134,6 +134,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
             os.unlink(file.name)
 
     def commit() -> None:
+        os.ftruncate(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR))
         os.fchmod(file.fileno(), mode & ~_umask())
         file.close()
         os.replace(file.name, local)
@@ -160,6 +161,10 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
 
 
 def _write_all(fd: int, pieces: list[bytes]) -> None:
+    """Zeros become a hole: a file full of them takes no place inside, and must not fill the disk here."""
+    if all(piece[0] == piece[-1] == 0 and piece.count(0) == len(piece) for piece in pieces if piece):
+        os.lseek(fd, sum(map(len, pieces)), os.SEEK_CUR)
+        return
     rest: list[bytes | memoryview] = list(pieces)
     while rest:
         written = os.writev(fd, rest[:_MOST_PIECES])
