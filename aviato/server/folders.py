@@ -29,15 +29,19 @@ def state_directory(configured: str | None) -> str:
     return path
 
 
-def make_directory(path: str) -> None:
+def make_directory(path: str, *, passed: bool = True) -> None:
     """Make a directory of the server's own, or check the one that is there.
 
-    As root its mode is 0711, since the uids of the sandboxes pass through; else 0700.
+    Its mode is 0700; where a server of root's has sandboxes below, whose uids pass through, 0711.
+
+    Args:
+        path: where it is.
+        passed: whether sandboxes are below.
 
     Raises:
         AviatoValidationError: it is a symlink, not a directory, or belongs to another user.
     """
-    mode = 0o711 if os.getuid() == 0 else 0o700
+    mode = 0o711 if passed and os.getuid() == 0 else 0o700
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         os.mkdir(path, mode)
@@ -109,8 +113,10 @@ class Folder:
 
     def make(self) -> None:
         """Make and check the folder and what belongs in it."""
-        for path in (self.path, self.sandboxes, self.log, self.output, self.execs, self.results, self.egress, self.trash):
+        for path in (self.path, self.sandboxes):
             make_directory(path)
+        for path in (self.log, self.output, self.execs, self.results, self.egress, self.trash):
+            make_directory(path, passed=False)
 
 
 def take_lock(folder: Folder) -> int:

@@ -16,12 +16,12 @@ from typing import Any
 
 from aviato.server import run
 from aviato.server.folders import Folder
-from tests.attacks.registry import Area, Arena, root_only
+from tests.attacks.others import NOBODY, reached
+from tests.attacks.registry import Area, Arena, Patch, root_only
 from tests.server.conftest import fakes
 from tests.server.test_tenants import Tenant, serving
 
 area = Area(__name__)
-NOBODY = 65534
 _listen_unix = run.listen_unix
 
 
@@ -66,6 +66,27 @@ async def another_user(arena: Arena) -> bool:
         argv = [sys.executable, "-I", "-c", CALL, f"{folder}/sock", str(NOBODY)]
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=20)
         return bool(done.stdout == "True\n")
+
+
+CLOSED = area.defence(
+    "a sandbox's directory is closed to other users",
+    patches=(
+        Patch("server/backends/local/template.c", "request->uid == geteuid() ? 0700 : 0710", "0711"),
+        Patch("server/backends/local/template.py", "0o700 if uid == os.geteuid() else 0o710", "0o711"),
+    ),
+)
+
+
+@area.attack("read, change and run files of another user's sandbox", CLOSED, impossible=root_only)
+async def files_of_another_user(arena: Arena) -> bool:
+    async with arena.box() as box:
+        await box.sh("umask 0; mkdir dir; echo secret > dir/file; cp /bin/true dir/program; chmod 6777 dir/program")
+        where = await arena.workspace(box)
+        found = await asyncio.to_thread(reached, f"{where}/dir")
+        if found:
+            assert {"list", "make", "enter"} <= {*found[f"{where}/dir"]}
+            assert {"read", "write"} <= {*found[f"{where}/dir/file"]} and "run" in found[f"{where}/dir/program"]
+        return bool(found)
 
 
 GUARD = "aviato.server.guard.Guard"

@@ -146,7 +146,7 @@ class Places:
             OSError: it cannot be written.
         """
         path = self.path(sandbox_id)
-        os.makedirs(path, mode=0o711, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
         with open(f"{path}/note", "a", encoding="utf-8") as file:
             file.write(json.dumps({"reason": reason, "returncode": None}) + "\n")
 

@@ -144,7 +144,8 @@ static int bound(const char *name, int kind) {
     return fd;
 }
 
-/* A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns. */
+/* A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns. Nobody comes
+ * in but the server and that id, and it cannot change who does: it passes by its group. */
 static int make_place(struct making *making, const struct request *request, const char *place, const char *end, const char *earlier,
                       int32_t *registers) {
     if (earlier) {
@@ -152,8 +153,9 @@ static int make_place(struct making *making, const struct request *request, cons
             return failed(making, "take the layers of", earlier);
         if (rename(earlier, place) < 0)
             return failed(making, "rename", earlier);
-    } else if (mkdir(place, 0711) < 0)
-        return failed(making, "mkdir", place);
+    } else if (mkdir(place, request->uid == geteuid() ? 0700 : 0710) < 0 ||
+               (request->uid != geteuid() && chown(place, (uid_t)-1, request->gid) < 0))
+        return failed(making, "mkdir and chown", place);
     /* A path of one letter is never too long for a socket. */
     if (chdir(place) < 0)
         return failed(making, "chdir", place);

@@ -53,8 +53,13 @@ ABSENT = -1
 
 
 def make_place(place: str, owned: list[str], uid: int, gid: int) -> tuple[int, int]:
-    """A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns."""
-    os.mkdir(place, 0o711)
+    """A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns.
+
+    Nobody comes in but the server and that id, and it cannot change who does: it passes by its group.
+    """
+    os.mkdir(place, 0o700 if uid == os.geteuid() else 0o710)
+    if uid != os.geteuid():
+        os.chown(place, -1, gid)
     for name in owned:
         os.mkdir(f"{place}/{name}", 0o755)
         os.chown(f"{place}/{name}", uid, gid)

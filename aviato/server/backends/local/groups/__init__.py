@@ -93,6 +93,7 @@ def remember(record: Path, groups: Mapping[str, str]) -> list[str]:
     missing = [directory for directory in dict.fromkeys(groups.values()) if directory not in known]
     if missing:
         written = record.with_suffix(".new")
+        written.touch(0o600)
         written.write_text("".join(f"{directory}\n" for directory in [*known, *missing]))
         written.replace(record)
     return [*known, *missing]
