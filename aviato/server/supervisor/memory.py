@@ -18,6 +18,7 @@ PROCESSES_A_TURN = 64
 IN_MEMORY = ("/dev/shm", "/run", "/etc", "/.aviato")
 """Where the file systems in memory are."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAGE_TABLES = b"\nVmPTE:"
 
 
 class Processes:
@@ -34,6 +35,11 @@ class Processes:
 
     def __len__(self) -> int:
         return len(self._ran)
+
+    @property
+    def ran(self) -> dict[int, int]:
+        """How long each had run, in nanoseconds."""
+        return self._ran
 
     def look(self) -> bool:
         """Find out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written."""
@@ -85,7 +91,7 @@ class Stores:
 
 
 def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, None, int]:
-    """A job that returns what all processes have resident, at most too much.
+    """A job that returns what all processes have resident and in tables of their pages, at most too much.
 
     Args:
         proc: descriptor of /proc.
@@ -94,8 +100,9 @@ def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, 
     """
     total = 0
     for count, pid in enumerate(pids, 1):
+        text = _read(proc, f"{pid}/status")
+        total += _kilobytes(text, PAGE_TABLES) << 10
         if swap:
-            text = _read(proc, f"{pid}/status")
             total += _kilobytes(text, b"\nVmSwap:") << 10
         total += resident_bytes(proc, pid)
         if count % PROCESSES_A_TURN == 0:
@@ -121,13 +128,16 @@ class Shares:
         return max(self.bytes, key=lambda mark: self.bytes[mark])
 
 
-def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Generator[float, None, Shares]:
+def exact(
+    proc: int, pids: Iterable[int], nameless: Mapping[int, int], kernel: Mapping[int, int]
+) -> Generator[float, None, Shares]:
     """A job that returns the `Shares` of the commands, pages divided by how many share them.
 
     Args:
         proc: descriptor of /proc.
         pids: which.
         nameless: what they hold in files in memory without a name.
+        kernel: what the kernel holds for them.
     """
     shares = Shares()
     for pid in pids:
@@ -136,6 +146,7 @@ def exact(proc: int, pids: Iterable[int], nameless: Mapping[int, int]) -> Genera
         shared = _kilobytes(text, b"\nPss_Shmem:") << 10
         if not private + shared:
             private = resident_bytes(proc, pid)
+        private += kernel.get(pid, 0) + (_kilobytes(_read(proc, f"{pid}/status"), PAGE_TABLES) << 10)
         mark = mark_of(proc, pid)
         shares.private_bytes += private
         shares.shared_bytes += shared

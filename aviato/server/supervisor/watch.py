@@ -14,6 +14,7 @@ from aviato.server.supervisor import memory
 from aviato.server.supervisor.buffers import Buffers
 from aviato.server.supervisor.disk import Disk
 from aviato.server.supervisor.group import Group
+from aviato.server.supervisor.kernel_memory import KernelMemory
 from aviato.server.supervisor.segments import Segments
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ class Watch:
         self._commands = commands
         self._trouble = trouble
         self._processes = memory.Processes(proc)
+        self._kernel = KernelMemory(loop, proc)
         self.disk = Disk(loop, proc, layer, self._processes, self._disk_full, commands.input_files)
         self._memory: int | None = None
         self._most: int | None = None
+        self._most_watches: int | None = None
         self._group: Group | None = None
         self._swap = False
         self._stores: memory.Stores | None = None
@@ -72,10 +75,11 @@ class Watch:
         self._commands.on_exited = self.exited
 
     def limit(self, limits: dict[str, Any]) -> None:
-        """Keep these: `memory`, `disk`, `inodes` and `processes`, each None for none; `swap`, `layer_in_memory` and
-        `machines_root` (whether /dev/shm and its like are not the sandbox's own) say how things are.
+        """Keep these: `memory`, `disk`, `inodes`, `processes` and `watches` (of epoll), each None for none; `swap`,
+        `layer_in_memory` and `machines_root` (whether /dev/shm and its like are not the sandbox's own) say how things are.
         """
         self._memory = limits.get("memory")
+        self._most_watches = limits.get("watches")
         self._most = limits.get("processes")
         self._swap = bool(limits.get("swap"))
         own = not limits.get("machines_root")
@@ -96,7 +100,8 @@ class Watch:
 
     @property
     def _watches(self) -> bool:
-        return self._group is not None or self._memory is not None or self._most is not None or self.disk.limited
+        limits = (self._group, self._memory, self._most, self._most_watches)
+        return self.disk.limited or any(limit is not None for limit in limits)
 
     def _looks(self, pause_seconds: float) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
@@ -114,6 +119,11 @@ class Watch:
                         command.look_again()
                 if self._most is not None and len(self._processes) > self._most:
                     self._too_many(self._most)
+                if self._memory is not None or self._most_watches is not None:
+                    before = self._kernel.bytes
+                    yield from self._kernel.look(self._processes.ran)
+                    changed = changed or before is not self._kernel.bytes
+                    self._limit_watches()
                 if self._group is not None:
                     if changed:
                         yield from self._group.look(self._processes)
@@ -154,12 +164,12 @@ class Watch:
         stored += yield from self._segments.used_bytes()
         rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
         buffers = yield from self._buffers.used_bytes()
-        rough += stored + buffers
+        rough += stored + buffers + sum(self._kernel.bytes.values())
         grown, self._rough = rough - self._rough, rough
         self._unsure = rough > limit and not self._is_due(rough, limit)
         if rough > limit and not self._unsure:
             began = self._loop.now()
-            shares = yield from memory.exact(self._proc, pids, self._nameless)
+            shares = yield from memory.exact(self._proc, pids, self._nameless, self._kernel.bytes)
             used = shares.total(stored) + buffers
             now = self._loop.now()
             self._exact = (now + REST * (now - began), rough, used)
@@ -194,6 +204,10 @@ class Watch:
     def _too_many(self, limit: int) -> None:
         # Who forks as fast as this is not counted one by one.
         self._commands.kill_all(f"aviato: killed: the sandbox's limit of {limit} processes is reached")
+
+    def _limit_watches(self) -> None:
+        if self._most_watches is not None and self._kernel.watches > self._most_watches:
+            self._commands.kill_all(f"aviato: killed: the sandbox's limit of {self._most_watches} watches of epoll is reached")
 
     def _disk_full(self, limit: str) -> None:
         # Whose the files are cannot be told, so it is all of them.

@@ -66,6 +66,10 @@ def no_groups(backend: Any) -> str | None:
     return None if backend._facts.groups else "this user can make no control groups here"
 
 
+def ids_apart(backend: Any) -> str | None:
+    return "sandboxes of root's server have ids of their own" if os.geteuid() == 0 else None
+
+
 WATCHED = area.defence("memory is watched", configuration=unwatched("memory"))
 GROUP = area.defence("control groups keep what was asked for", request=endless_groups)
 DISK = area.defence("disk is watched", configuration=unwatched("disk"))
@@ -372,6 +376,101 @@ for _name, _source in SOCKETS.items():
                 return bool(result.stdout == "True\n")
 
 
+KERNEL = area.defence(
+    "what the kernel holds for processes counts as memory",
+    patches=(
+        Patch("server/supervisor/watch.py", " + sum(self._kernel.bytes.values())", ""),
+        Patch("server/supervisor/memory.py", "        total += _kilobytes(text, PAGE_TABLES) << 10\n", ""),
+        Patch("server/supervisor/memory.py", "        private += kernel.get(pid, 0) +", "        0 +"),
+    ),
+)
+WATCHES = area.defence("watches of epoll are bounded", configuration=unwatched("watches"))
+WAITED_FOR = """
+import os, select, sys, time
+wanted, files, sets = int(sys.argv[1]), [os.eventfd(0) for _ in range(1000)], []
+while wanted > 0:
+    sets.append(select.epoll())
+    for file in files[:wanted]: sets[-1].register(file)
+    wanted -= len(files)
+time.sleep(1.5)
+print(True)
+"""
+HELD_BY_THE_KERNEL = {
+    "tables of pages": """
+import mmap, time
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+whole = mmap.mmap(-1, 1 << 36, flags=flags, prot=mmap.PROT_READ)
+whole.madvise(15)  # Small pages: each of these is the one page of zeros, which is nobody's.
+for place in range(0, 1 << 36, 1 << 21): whole[place]
+time.sleep(0.7)
+print(True)
+""",
+    "mappings": PRELUDE
+    + """
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+begin = libc.mmap(None, 1 << 29, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)
+for page in range(0, 60_000, 2): libc.mprotect(begin + page * 4096, 4096, 1)
+for _ in range(7):
+    if os.fork() == 0: break
+time.sleep(1.5)
+print(True)
+""",
+    "pipes": """
+import os, time
+kept, total = [], 0
+while total < 60 << 20 and len(kept) < 1900:
+    kept.append(os.pipe())
+    os.set_blocking(kept[-1][1], False)
+    try:
+        while True: total += os.write(kept[-1][1], bytes(4096))
+    except BlockingIOError: pass
+time.sleep(0.7)
+print(total >= 60 << 20)
+""",
+    "sockets": """
+import os, socket, time
+kept = []
+for _ in range(15):
+    kept.append([socket.socket().detach() for _ in range(3000)])
+    if os.fork() == 0: break
+    for number in kept.pop(): os.close(number)
+time.sleep(1.5)
+print(True)
+""",
+}
+
+
+async def takes_memory(arena: Arena, memory: int, source: str, *arguments: str) -> bool:
+    with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+        async with arena.box(limits={"memory": memory}) as box:
+            result = await box.python(source, *arguments)
+            whole = result.returncode == 0 and "True" in result.stdout
+            assert result.stderr == "" and (whole or (result.returncode, result.exit["oom_killed"]) == (137, True))
+            return whole
+
+
+for _name, _source in HELD_BY_THE_KERNEL.items():
+
+    @area.attack(f"memory bomb of {_name}", KERNEL)
+    async def kernel_memory(arena: Arena, source: str = _source) -> bool:
+        return await takes_memory(arena, 40 * MIB if "pipe" in source else 80 * MIB, source)
+
+
+@area.attack("memory bomb of watches of epoll", KERNEL)
+async def watches(arena: Arena) -> bool:
+    with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, watches=None)):
+        return await takes_memory(arena, 40 * MIB, WAITED_FOR, "200000")
+
+
+@area.attack("use up what the server's user may wait for", WATCHES, impossible=ids_apart)
+async def waiting(arena: Arena) -> bool:
+    async with arena.box() as box:
+        result = await box.python(WAITED_FOR, str(arena.backend._facts.watches + 20_000))
+        assert result.stdout or (result.returncode, "watches of epoll" in result.stderr) == (137, True)
+        return bool(result.stdout == "True\n")
+
+
 # -- time ------------------------------------------------------------------------------------------------------------------
 
 LIFETIME = area.defence("a lifetime", configuration=lambda told: told.update(max_lifetime_seconds=None))
@@ -471,10 +570,6 @@ while True:  # Others that share the count may make room again.
         said = True
         time.sleep(0.005)
 """
-
-
-def ids_apart(backend: Any) -> str | None:
-    return "sandboxes of root's server have ids of their own" if os.geteuid() == 0 else None
 
 
 @area.attack("have no other sandbox made, by descriptors on their way", SHARE, impossible=ids_apart)

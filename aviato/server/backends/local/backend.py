@@ -552,6 +552,7 @@ class LocalBackend(Backend):
             "limits": {
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
                 "open_files": None if self._root else self._facts.open_files,
+                "watches": self._facts.watches,
                 "group_memory": limits["memory"].value,
                 "swap": self._facts.swap,
                 "layer_in_memory": spec.image.root is not None and self._upper_in_memory,

@@ -21,6 +21,10 @@ OPEN_FILES_SHARE = 2
 """Commands have at most this part of the server's own limit. Descriptors that are on their way in sockets count for the user to
 whom all of an ordinary user's sandboxes belong, and each is let send until that count reaches its own limit. So the server can
 go on where they no longer can, and so can process 1 of each sandbox, which has so many times as much as they."""
+LIMIT_WATCHES = 1 << 18
+"""What all commands of a sandbox may wait for by epoll, where its server's user has one count for all."""
+WATCHES_SHARE = 16
+"""It is at most this part of what that user may have."""
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
 ETC_BYTES = 16 << 20

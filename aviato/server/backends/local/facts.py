@@ -10,7 +10,7 @@ import stat
 
 from aviato.server import host
 from aviato.server.backends.local import groups
-from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, OPEN_FILES_SHARE
+from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, WATCHES_SHARE
 from aviato.server.backends.local.plan import ETC_SHARED, PROC_READ_ONLY, HostFacts
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
@@ -39,6 +39,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
+        watches=None if os.geteuid() == 0 else _watches(),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
@@ -58,6 +59,14 @@ def _is_writable(path: str) -> bool:
     except OSError:
         return False  # Gone meanwhile.
     return not stat.S_ISLNK(mode) and bool(mode & 0o222)
+
+
+def _watches() -> int:
+    try:
+        with open("/proc/sys/fs/epoll/max_user_watches") as file:
+            return min(LIMIT_WATCHES, int(file.read()) // WATCHES_SHARE)
+    except (OSError, ValueError):
+        return LIMIT_WATCHES
 
 
 def memory_bytes() -> int:

@@ -98,6 +98,7 @@ class HostFacts:
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
+        watches: what the commands of a sandbox may wait for by epoll; None: the count is its own.
         limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
         memory_bytes: of the machine, or of the control group that the server is in, if that has less.
         processors: how many the server may run on.
@@ -113,6 +114,7 @@ class HostFacts:
     proc_writable: frozenset[str] = frozenset()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
+    watches: int | None = None
     limit_processes: bool = True
     memory_bytes: int = 16 << 30
     processors: int = 1
