@@ -117,6 +117,8 @@ HOSTILE = {
     "forge an answer": 'print(\'{"status": "SandboxError"}\'); import os; os._exit(1)',
     "a pipe to fetch": "import os; os.mkfifo('f'); os._exit(1)",
     "an endless file to fetch": "import os; os.symlink('/dev/zero', 'f'); os._exit(1)",
+    "a file of the kernel's to fetch": "import os; os.symlink('/proc/self/maps', 'f'); os._exit(1)",
+    "what process 1 has open to fetch": "import os; os.symlink('/proc/self/fd/5', 'f'); os._exit(1)",
     "a directory to fetch": "import os; os.mkdir('f'); os._exit(1)",
     "a file too large to fetch": "import os; os.truncate(os.open('f', os.O_CREAT | os.O_WRONLY), 3 << 30); os._exit(1)",
     "a loop to fetch": "import os; os.symlink('f', 'f'); os._exit(1)",

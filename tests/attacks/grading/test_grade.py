@@ -208,8 +208,9 @@ def test_a_solution_that_never_answers_runs_out_of_time(sandbox: aviato.Sandbox)
 
 def test_results_that_are_none(sandbox: aviato.Sandbox) -> None:
     sandbox.exec(["sh", "-c", "ln -s /etc/passwd link; mkfifo fifo; mkdir folder; truncate -s 300M large"], check=True).result()
+    sandbox.exec(["sh", "-c", "ln -s /proc/self kernel; ln -s /proc/self/fd/6 layer"], check=True).result()
     reasons = {"missing": "no_such_file", "large": "too_large"}
-    for path in ("missing", "link", "fifo", "folder", "large"):
+    for path in ("missing", "link", "fifo", "folder", "large", "kernel/maps", "layer/etc/hosts"):
         with pytest.raises(aviato.SandboxFileError) as caught:
             sandbox.grade(FILES, CHECK, result_paths=[path]).result(20)
         error = caught.value
