@@ -93,7 +93,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
                 reaches inside; looking at it from outside (`get_status`, `wait`, a listing) is not, nor is what a finished
                 command left behind.
             environment_variables: of every command.
-            working_dir: absolute; where commands start.
+            working_dir: absolute; where commands start. It is made if it is not there.
             annotations: kept on record and returned.
             mounted_files: files that are there before the main command starts and that nothing inside can change: a list of
                 `{"mount_path": "/absolute/path", "file_content": "text" or b"bytes"}`, up to 64 of 8 MiB together.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -257,3 +258,49 @@ def test_bad_arguments_are_refused_at_the_call(arguments: dict[str, Any], error:
     sandbox = Sandbox(base_url="unix:///nowhere")
     with pytest.raises(error, match=message):
         sandbox.exec(**arguments)
+
+
+USES_OF_A_DIRECTORY: dict[str, tuple[Callable[[Sandbox], Any], Any]] = {
+    "a command": (lambda box: box.exec(["pwd"]).result().stdout, "/made/for/it\n"),
+    "a command that is left running": (lambda box: box.exec(["pwd"], detach=True).result().stdout, "/made/for/it\n"),
+    "a terminal": (lambda box: box.shell(["test", "-d", "."]).result().returncode, 0),
+    "a listing": (lambda box: box.list_files().result(), []),
+    "a look": (lambda box: box.stat(".").result().path, "/made/for/it"),
+    "a file": (lambda box: box.write_file("x", b"1").result() or box.read_file("/made/for/it/x").result(), b"1"),
+    "a command that goes elsewhere": (lambda box: box.exec(["sh", "-c", "cd .. && pwd"]).result().stdout, "/made/for\n"),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_A_DIRECTORY)
+def test_a_working_directory_is_made(served: Any, use: str) -> None:
+    act, expected = USES_OF_A_DIRECTORY[use]
+    with Sandbox(working_dir="/made/for/it") as box:
+        assert act(box) == expected
+
+
+def test_the_main_command_has_the_working_directory_too(served: Any) -> None:
+    sandbox = Sandbox.run("sh", "-c", "pwd; pwd > out", working_dir="/made/for/it")
+    assert sandbox.wait_until_complete(20).result().returncode == 0
+    assert "".join(sandbox.stream_logs()) == "/made/for/it\n"
+
+
+@pytest.mark.parametrize(
+    ("directory", "why"),
+    [
+        ("/usr/nope", "Read-only file system"),
+        ("/etc/passwd", "Not a directory"),
+        ("/etc/passwd/below", "Not a directory"),
+        ("/proc/nope", "No such file or directory"),
+    ],
+)
+def test_a_working_directory_that_cannot_be_made_is_named(served: Any, directory: str, why: str) -> None:
+    with Sandbox(working_dir=directory) as box:
+        for act in (lambda: box.exec(["pwd"]), lambda: box.shell(["pwd"])):
+            with pytest.raises(aviato.SandboxFileError) as caught:
+                act().result()
+            assert str(caught.value) == f"{directory!r}: working_dir cannot be made: {why}"
+            assert not caught.value.is_infrastructure and caught.value.filepath == directory
+        with pytest.raises(aviato.SandboxFileError) as listed:
+            box.list_files().result()
+        assert "/." not in str(listed.value)
+        assert box.exec(["pwd"], cwd="/tmp").result().stdout == "/tmp\n", "others have their own"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ import pytest
 
 import aviato
 from aviato import AviatoValidationError, ResourceOptions, Sandbox, SandboxDefaults
-from aviato.server.backends.local import groups
+from aviato.server.backends.local import facts, groups
 
 MIB = 1 << 20
+MACHINE_BYTES = facts.memory_bytes()
+PROCESSORS = len(os.sched_getaffinity(0))
 GROUPS = bool(groups.find())
 """Whether the kernel keeps memory and processor time here."""
 BOMB = ["python3", "-c", "import time; kept = bytearray(b'x') * (150 << 20); time.sleep(20)"]
@@ -105,12 +109,24 @@ def test_limits_are_shown_with_their_strength() -> None:
         ({"resources": {"gpu": 1}}, "gpu"),
         ({"resources": ResourceOptions(requests={"memory": "4Pi"})}, "4Pi are more than"),
         ({"resources": ResourceOptions(requests={"cpu": 100_000})}, "100000 are more than"),
+        ({"resources": {"memory": "4Pi"}}, r"limits\['memory'\]: 4Pi are more than the [\d.]+Gi of this machine"),
+        ({"resources": {"memory": MACHINE_BYTES + 1}}, "more than the"),
+        ({"resources": {"cpu": PROCESSORS + 1}}, f"{PROCESSORS + 1} are more than the {PROCESSORS} processors of this machine"),
+        ({"resources": {"cpu": 100_000}, "strict_limits": True}, "100000 are more than the"),
+        ({"resources": {"processes": 1 << 40}}, r"more than the \d+ processes of this machine"),
+        ({"resources": {"disk": "4Pi"}}, r"limits\['disk'\]: 4Pi are more than the"),
+        ({"resources": {"disk": 1 << 58, "inodes": 64}}, "more than the"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(AviatoValidationError, match=named) as caught:
         Sandbox(**options).start().result()
-    assert named in caught.value.field_violations["resources"]
+    assert re.search(named, caught.value.field_violations["resources"])
+
+
+def test_all_that_the_machine_has_can_be_had() -> None:
+    with Sandbox(resources={"memory": MACHINE_BYTES, "cpu": PROCESSORS}) as sandbox:
+        assert sandbox.exec(["true"]).result().returncode == 0
 
 
 def test_a_limit_that_is_not_kept_is_refused_if_they_must_hold() -> None:

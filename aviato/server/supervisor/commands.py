@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import errno
 import os
 import signal
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from aviato.server.supervisor import spawn, takeover, terminal, tree, usage
 from aviato.server.supervisor.births import Births
 from aviato.server.supervisor.cases import CaseCommand
 from aviato.server.supervisor.command import Command, Subscriber, fingerprint
-from aviato.server.supervisor.errors import Refused, unknown_exec
+from aviato.server.supervisor.errors import FILE_REASONS, Refused, file_error, unknown_exec
 from aviato.server.supervisor.programs import ProgramsCommand
 from aviato.server.supervisor.spawner import directly
 from aviato.wire.frames import FrameType
@@ -44,6 +45,7 @@ class Commands:
     def __init__(self, loop: Loop, proc: int) -> None:
         self.environment: dict[str, str] = {}
         self.working_dir = "/workspace"
+        self._unmade: OSError | None = None
         self.nice = 0
         self.on_main_exit: Callable[[Command], None] = _ignore
         self.on_reaped: Callable[[], None] = _nothing
@@ -304,6 +306,28 @@ class Commands:
         command.silenced = self.ending and os.WIFSIGNALED(status)
         command.reaped(status, used)
 
+    def work_in(self, path: str) -> None:
+        """Commands start in this directory; it is made if it is not there."""
+        self.working_dir, self._unmade = path, None
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            self._unmade = error
+
+    def _directory(self, spec: dict[str, Any]) -> str:
+        """Where a command starts.
+
+        Raises:
+            Refused: it names none, and there is no directory for such commands.
+        """
+        if spec["working_dir"]:
+            return os.path.join(self.working_dir, spec["working_dir"])
+        if self._unmade is not None:
+            number = self._unmade.errno or 0
+            why = "Not a directory" if number == errno.EEXIST else os.strerror(number)
+            raise file_error(self.working_dir, FILE_REASONS.get(number, "file"), f"working_dir cannot be made: {why}")
+        return self.working_dir
+
     def _start(self, spec: dict[str, Any]) -> Command:
         command = self._start_programs(spec) if _runs_programs(spec) else self._start_process(spec)
         if command.running:
@@ -314,7 +338,7 @@ class Commands:
 
     def _start_programs(self, spec: dict[str, Any]) -> Command:
         """Have it on record: each of its programs, the first too, starts when its input has come."""
-        spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+        spawn.enter(self._directory(spec))
         os.chdir("/")
         command = ProgramsCommand(self._loop, self._proc, spec, tree.NOBODY, self._over, self._renew)
         self._by_id[command.exec_id] = command
@@ -360,7 +384,7 @@ class Commands:
     def _launch(self, spec: dict[str, Any], given: int | None = None) -> tuple[int, spawn.Spawned | spawn.Failure]:
         """Start a process; `given`: what it reads instead of a pipe. It is closed here."""
         try:
-            spawn.enter(os.path.join(self.working_dir, spec["working_dir"] or "."))
+            spawn.enter(self._directory(spec))
             mark, spawned = self.place(lambda: self._begin(spec, given))
             if isinstance(spawned, spawn.Failure) and spawned.for_now:
                 while self.reap():

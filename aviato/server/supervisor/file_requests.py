@@ -51,7 +51,7 @@ class FileRequests:
 
     def _path(self, request: dict[str, Any]) -> str:
         path: str = request["path"]
-        return os.path.join(self.commands.working_dir, path)
+        return self.commands.working_dir if path in (".", "./") else os.path.join(self.commands.working_dir, path)
 
     def _stat(self, connection: Connection, channel: int, request: dict[str, Any]) -> None:
         self._reply(connection, channel, files.stat_path(self._path(request)))

@@ -328,7 +328,7 @@ class Supervisor(FileRequests):
         lifetime = request["max_lifetime_seconds"]
         self._lifetime_end = float("inf") if lifetime is None else began + lifetime
         self.commands.environment = request["environment"]
-        self.commands.working_dir = request["working_dir"]
+        self.commands.work_in(request["working_dir"])
         self.commands.nice = request["nice"]
         limits = request.get("limits", {})
         self._watch.limit(limits)

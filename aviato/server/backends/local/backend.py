@@ -19,9 +19,10 @@ from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, Sa
 from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
-from aviato.server.backends.local.limits import groups_of, limits_of, too_much
+from aviato.server.backends.local.limits import groups_of, limits_of
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
+from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
@@ -99,6 +100,8 @@ class LocalBackend(Backend):
         self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
         self._native = native.wanted()
+        if (said := native.renew()) is not None:
+            log.warning("%s", said)
         """Whether compiled code takes the steps of a plan."""
         self._template: TemplateControl | None = None
         self._starting = asyncio.Lock()
@@ -228,9 +231,10 @@ class LocalBackend(Backend):
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
-        problem = too_much(spec.requests, self._facts)
-        if problem is not None:
-            raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
+        if spec.requests or spec.limits:
+            problem = too_much(spec.requests, spec.limits, room(self._facts, str(self._places.sandboxes)))
+            if problem is not None:
+                raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
         if not spec.mounted_files:
             return
         options = self._options(spec)

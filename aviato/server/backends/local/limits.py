@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aviato.quantities import format_bytes
 from aviato.server.backends.base import Limit
 from aviato.server.backends.local import bounds
 
@@ -60,13 +59,3 @@ def groups_of(requests: Mapping[str, float], limits: Mapping[str, float], facts:
     """
     wanted = {"memory", "cpu"} if facts.limit_processes else {"memory", "cpu", "processes"}
     return dict(facts.groups) if not wanted.isdisjoint((*requests, *limits)) else {}
-
-
-def too_much(requests: Mapping[str, float], facts: HostFacts) -> str | None:
-    """Which request this machine can never grant, in words; None if it can grant all."""
-    if requests.get("memory", 0) > facts.memory_bytes:
-        there, wanted = format_bytes(facts.memory_bytes), format_bytes(requests["memory"])
-        return f"requests['memory']: {wanted} are more than the {there} of this machine"
-    if requests.get("cpu", 0) > facts.processors:
-        return f"requests['cpu']: {requests['cpu']:g} are more than the {facts.processors} processors of this machine"
-    return None
