@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -16,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import aviato
-from aviato.server.backends.local import control, filters, native, plan, rules
+from aviato.server.backends.local import compiling, control, filters, native, plan, rules
 
 Steps = tuple[plan.Step, ...]
 PAIRS = Path(__file__).with_name("pairs")
@@ -185,11 +183,7 @@ class Area:
         self.attack(name, *walls, **options)(lambda arena: arena.program(source, **(box or {})))
 
 
-COMPILED = (
-    *(f"server/backends/local/{name}.c" for name in ("birth", "template", "layers", "networks", "shared")),
-    *(f"server/supervisor/{name}.c" for name in ("early", "early_start", "early_watch", "early_wire", "early_files")),
-)
-LIBRARY = "server/backends/local/libaviato.so"
+COMPILED = (".c", ".h")
 INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))
 """Compiled code does what these say, by the notes of a server that is not patched: where they are, Python has to do it."""
 
@@ -212,16 +206,15 @@ def patched(patches: list[Patch] | tuple[Patch, ...]) -> Iterator[Path]:
     directory.chmod(0o755)
     try:
         package = directory / "aviato"
-        shutil.copytree(Path(aviato.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(Path(aviato.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.so.*"))
         for patch in patches:
             file = package / patch.path
             text = file.read_text()
             assert text.count(patch.old) == 1, f"{patch.path} has {text.count(patch.old)} of {patch.old!r}"
             file.write_text(text.replace(patch.old, patch.new))
-        sources = [str(package / path) for path in COMPILED]
-        if native.load() is not None and any(patch.path.endswith((".c", ".h")) for patch in patches):
-            compiler = [*shlex.split(os.environ.get("CC", "cc")), "-O2", "-fPIC", "-shared"]
-            subprocess.run([*compiler, "-o", str(package / LIBRARY), *sources], check=True)
+        if native.load() is not None and any(patch.path.endswith(COMPILED) for patch in patches):
+            why = compiling.compile_library(str(package))
+            assert why is None, why
         yield directory
     finally:
         shutil.rmtree(directory)
@@ -277,7 +270,7 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         if not patches:
             yield
             return
-        if any(patch.path in INTERPRETED for patch in patches) and not any(patch.path in COMPILED for patch in patches):
+        if any(patch.path in INTERPRETED for patch in patches) and not any(patch.path.endswith(COMPILED) for patch in patches):
             swap(backend, "_native", False)
         copy = stack.enter_context(patched(patches))
         swap(control, "__file__", str(copy / "aviato/server/backends/local/control.py"))

@@ -286,9 +286,11 @@ def test_it_is_compiled_where_there_is_a_compiler():
     assert native.load() is not None
 
 
-def test_one_that_was_compiled_from_another_source_is_not_used(monkeypatch):
-    monkeypatch.setattr(native, "OPERATIONS", ("chdir",))
-    assert native.load.__wrapped__() is None
+@compiled
+def test_it_can_do_what_is_noted():
+    """By the same numbers."""
+    names = ctypes.c_char.in_dll(native.load(), "aviato_operations")
+    assert ctypes.string_at(ctypes.addressof(names)).decode().split() == list(native.OPERATIONS)
 
 
 def test_a_step_that_is_noted_is_what_is_done_at_once():

@@ -42,7 +42,14 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAIS
 
 #define NAME(name, number) #name " "
 #define NUMBER(name, number) number,
-const char aviato_operations[] = OPERATIONS(NAME);
+EXPORTED const char aviato_operations[] = OPERATIONS(NAME);
+
+/* The sources that this was made from; see `compiling.py`. */
+#ifndef AVIATO_SOURCES
+#define AVIATO_SOURCES "aviato-sources:unknown"
+#endif
+EXPORTED const char aviato_sources[] = AVIATO_SOURCES;
+
 static const long numbers[] = {OPERATIONS(NUMBER)};
 #define OPERATION_COUNT (sizeof numbers / sizeof numbers[0])
 
@@ -273,7 +280,18 @@ long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
     return syscall(SYS_clone3, given, sizeof given);
 }
 
-long aviato_birth(struct birth *birth) {
+/* In that group, or where it is -1 in one by which sandboxes share the processors out. */
+long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
+    int shared = group < 0 ? aviato_enter_group() : -1;
+    long pid = clone_in(flags, group < 0 ? shared : group, pidfd);
+    int error = errno;
+    if (pid && group < 0)
+        aviato_leave_group(pid);
+    errno = error;
+    return pid;
+}
+
+EXPORTED long aviato_birth(struct birth *birth) {
     int pidfd = -1;
     long pid = aviato_clone(birth->flags, birth->group, &pidfd);
     if (pid != 0) {

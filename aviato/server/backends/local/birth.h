@@ -6,6 +6,9 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+/* What Python, or a test, calls by its name. All else is the library's own. */
+#define EXPORTED __attribute__((visibility("default")))
+
 /* Names that older headers lack; the numbers are those of every architecture. */
 #ifndef SYS_open_tree
 #define SYS_open_tree 428

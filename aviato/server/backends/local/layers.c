@@ -166,7 +166,7 @@ void aviato_await_layers(uint32_t number, long pid, uint32_t uid, uint32_t gid, 
     own.all[own.count++] = layers;
 }
 
-void aviato_layers_ended(long pid) {
+EXPORTED void aviato_layers_ended(long pid) {
     for (int i = 0; i < own.count; i++)
         if (own.all[i].pid == pid) {
             own.all[i].pid = 0;

@@ -1,7 +1,7 @@
 """The compiled part of a template, if there is one: `birth.c`, `template.c` and others. Standard library only: it loads this.
 
-It is compiled when aviato is built, by whichever C compiler is there. Without one, and for what it does not fit, the same steps
-are taken by `kernel.Kernel`.
+It is compiled when aviato is built, by whichever C compiler is there, and again where it was made from other sources than are
+there. Without one, and for what it does not fit, the same steps are taken by `kernel.Kernel`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aviato.server.backends.local import compiling
 from aviato.server.supervisor import takeover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libaviato.so")
+PACKAGE = os.path.abspath(f"{os.path.dirname(os.path.abspath(__file__))}/../../..")
+LIBRARY = f"{PACKAGE}/{compiling.LIBRARY}"
 SWITCH = "AVIATO_COMPILED"
 """An environment variable of the server: `0` leaves the compiled part out."""
 
@@ -173,8 +175,27 @@ def label(birth: Birth) -> str:
 
 
 @functools.cache
-def load() -> Any | None:
-    """The library; None where there is none that fits."""
+def renew() -> str | None:
+    """Make the library anew where it was made from other sources than are there; what is to be said of that, if it was."""
+    if not os.path.exists(LIBRARY) or compiling.is_current(PACKAGE):
+        return None
+    why = compiling.compile_library(PACKAGE)
+    if why is None:
+        return "the compiled part of aviato was made from other sources, and was compiled anew"
+    return f"the compiled part of aviato was made from other sources, is left out, and could not be compiled anew: {why}"
+
+
+@functools.cache
+def load(*, renews: bool = True) -> Any | None:
+    """The library; None where there is none that was made from the sources that are there.
+
+    Args:
+        renews: whether it is made anew, where one is there that was not.
+    """
+    if renews:
+        renew()
+    if not compiling.is_current(PACKAGE):
+        return None
     try:
         # Held: the interpreter's lock must not be given up, since the child has no other thread to get it back from.
         library = ctypes.PyDLL(LIBRARY)

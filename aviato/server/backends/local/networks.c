@@ -270,7 +270,7 @@ static struct network take_first(void) {
     return first;
 }
 
-int aviato_enter_network(void) {
+EXPORTED int aviato_enter_network(void) {
     if (!begin())
         return 0;
     while (own.resting_count && early_now() - own.resting[0].ended >= REST_SECONDS) {
@@ -306,7 +306,7 @@ static void rest(const struct network *network) {
         give_up(network);
 }
 
-void aviato_leave_network(long pid) {
+EXPORTED void aviato_leave_network(long pid) {
     if (state != POSSIBLE)
         return;
     own.entered.pid = pid;
@@ -321,7 +321,7 @@ void aviato_leave_network(long pid) {
         state = IMPOSSIBLE; /* it went before; whatever has changed, no namespace is given twice from here on */
 }
 
-int aviato_drop_networks(void) {
+EXPORTED int aviato_drop_networks(void) {
     while (own.resting_count && early_now() - own.resting[0].ended >= KEPT_SECONDS) {
         struct network first = take_first();
         give_up(&first);
@@ -342,7 +342,7 @@ void aviato_forget_networks(void) {
     aviato_give_back(&own, sizeof own);
 }
 
-void aviato_network_ended(long pid) {
+EXPORTED void aviato_network_ended(long pid) {
     for (int i = 0; i < own.taken_count; i++)
         if (own.taken[i].pid == pid) {
             rest(&own.taken[i]);

@@ -187,7 +187,7 @@ def native_check(used: bool) -> Check:
     detail = "sandboxes are made by compiled code"
     if not used:
         detail = "sandboxes are made by Python code alone, which takes about 1 ms longer each: "
-        detail += f"{native.SWITCH}=0" if native.load() else "no C compiler was there when aviato was built"
+        detail += f"{native.SWITCH}=0" if native.load() else native.renew() or "no C compiler was there when aviato was built"
     remedy = None if used or native.load() else _compiling()
     return Check(name="compiled birth", ok=used, detail=detail, remedy=remedy, required=False)
 

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "birth.h"
 #include "shared.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -110,7 +111,7 @@ static void share(int fd, const struct area *area, uint64_t at) {
         munmap(made, size);
 }
 
-void aviato_share_memory(void) {
+EXPORTED void aviato_share_memory(void) {
     struct area areas[MOST_AREAS];
     int count = find_areas(areas), flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
     int fd = memfd_create("aviato-template", flags | MFD_NOEXEC_SEAL); /* some machines have no others, older ones not these */

@@ -575,7 +575,7 @@ static void visit(uint32_t high, uint32_t low) {
 
 /* On a stack of its own: what this process writes to after a clone is a page of that child's as well as what the child writes to. So
  * that it is the same few pages, and of Python's nothing is written to by either. */
-int aviato_template(struct template *template) {
+EXPORTED int aviato_template(struct template *template) {
     static int is_prepared;
     static void *stack;
     static size_t stack_size;

@@ -143,7 +143,7 @@ class Template:
         self._arguments = (start, end - start)
         self._supervisors: set[int] = set()
         """Of sandboxes without namespaces."""
-        self._native = native.load()
+        self._native = native.load(renews=False)  # The server has.
         self._orphans = False
         """Whether there have been any: what a supervisor that is killed leaves behind comes to this process."""
 
