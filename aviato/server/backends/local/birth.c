@@ -280,17 +280,6 @@ long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
     return syscall(SYS_clone3, given, sizeof given);
 }
 
-/* In that group, or where it is -1 in one by which sandboxes share the processors out. */
-long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
-    int shared = group < 0 ? aviato_enter_group() : -1;
-    long pid = clone_in(flags, group < 0 ? shared : group, pidfd);
-    int error = errno;
-    if (pid && group < 0)
-        aviato_leave_group(pid);
-    errno = error;
-    return pid;
-}
-
 EXPORTED long aviato_birth(struct birth *birth) {
     int pidfd = -1;
     long pid = aviato_clone(birth->flags, birth->group, &pidfd);
