@@ -199,9 +199,6 @@ def load(*, renews: bool = True) -> Any | None:
     try:
         # Held: the interpreter's lock must not be given up, since the child has no other thread to get it back from.
         library = ctypes.PyDLL(LIBRARY)
-        names = ctypes.c_char.in_dll(library, "aviato_operations")
-        if ctypes.string_at(ctypes.addressof(names)).decode().split() != list(OPERATIONS):
-            return None  # Compiled from another version of its source.
         library.aviato_birth.argtypes = (ctypes.POINTER(Birth),)
         library.aviato_birth.restype = ctypes.c_long
         library.aviato_template.argtypes = (ctypes.POINTER(Turn),)
