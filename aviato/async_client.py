@@ -18,13 +18,13 @@ entered it. Leaving the `async with` ends its sandboxes, except the detached one
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
+from aviato.log import logger
 from aviato.policy.retry import RetryPolicy
 from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
 from aviato.representation import beginning, cut
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from aviato.results import FileInfo, GradeResult, ProcessResult
     from aviato.sandbox_config import Connection, SandboxOptions
     from aviato.wire.sandboxes import SandboxInfo
-
-logger = logging.getLogger("aviato")
 
 LEAVE_SECONDS = 5.0
 LEAVE_AGAIN_SECONDS = 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import threading
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
+from aviato.log import logger
 from aviato.policy.metrics import Metrics
 from aviato.policy.reporting import Reporting
 from aviato.representation import cut
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
     from aviato.sandbox_config import Connection, SandboxOptions
-
-logger = logging.getLogger("aviato")
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
-import logging
 import os
 import sys
 import threading
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from aviato import event_loop
 from aviato.exceptions import AsyncUsageWarning
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-logger = logging.getLogger("aviato")
 
 EXIT_SECONDS = 5.0
 """How long all exit hooks together may take."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import os
 import time
 import weakref
@@ -14,6 +13,7 @@ from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
 from aviato.exceptions import OperationCancelledError, OperationTimeoutError
+from aviato.log import logger
 from aviato.representation import cut
 from aviato.text import line
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
 T = TypeVar("T")
-logger = logging.getLogger("aviato")
 
 INTERRUPT_SECONDS = 5.0
 """How long a first Ctrl-C waits for the clean-up of the work that it cancels."""

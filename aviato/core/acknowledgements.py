@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from aviato.core.background import background
 from aviato.exceptions import AviatoError
+from aviato.log import logger
 from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE, Acknowledgements, ExecAck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-logger = logging.getLogger("aviato")
 
 LET_GO_SECONDS = 0.01
 AFTER_EXIT_SECONDS = 0.1

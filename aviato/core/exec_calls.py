@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxExecutionError
+from aviato.log import logger
 from aviato.wire.errors import ExecNotFoundError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.wire.execution import ExecExit
-
-logger = logging.getLogger("aviato")
 
 CANCEL_SECONDS = 10.0
 

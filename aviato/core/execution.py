@@ -19,6 +19,8 @@ from aviato.exceptions import (
     SandboxRequestTimeoutError,
     SandboxUnavailableError,
 )
+from aviato.log import logger
+from aviato.representation import beginning
 from aviato.wire.errors import ExecNotFoundError
 from aviato.wire.execution import Accepted, ExecExit, Gap, KeepAlive, Started
 from aviato.wire.frames import WIDE_WINDOW_BYTES, Frame, FrameError, FramePieces, FrameType, StreamId
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
-
-logger = logging.getLogger("aviato")
 
 ACKNOWLEDGE_BYTES = 1 << 19
 """Half of what a supervisor holds of a stream at first: it goes on with one half while the request for the other is on its way.
@@ -134,6 +134,8 @@ class Execution(ExecCalls):
             SandboxError: it has no exit code, and why; `started` tells whether it had begun.
         """
         self._handle.enter()
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("command %s in %s begins: %s", self.exec_id, self._handle.sandbox_id, self._shown())
         if not self._attached:
             self._submitted = self._submission()
         if not self._attached:
@@ -143,7 +145,10 @@ class Execution(ExecCalls):
                 await self._check_attachable()
             if not self._only:
                 await self._handle.start()
-            return await self._until_exit()
+            ended = await self._until_exit()
+            if logger.isEnabledFor(logging.DEBUG):
+                self._tell_of_end(ended)
+            return ended
         except asyncio.CancelledError:
             begun = self._sent or self._attached
             if begun and self._exit is None and not self.outlives and not self._handle.presence.ended:
@@ -158,6 +163,17 @@ class Execution(ExecCalls):
         finally:
             self._over()
             self._handle.leave()
+
+    def _shown(self) -> str:
+        return "attached to" if self._attached else beginning(" ".join(self._request["command"]))
+
+    def _tell_of_end(self, ended: ExecExit) -> None:
+        how = " by its time limit" if ended.timed_out else " by the memory limit" if ended.oom_killed else ""
+        wrote = self._total(StreamId.STDOUT), self._total(StreamId.STDERR)
+        logger.debug(
+            "command %s has ended%s after %.3f s: returncode %d, %d bytes of stdout, %d of stderr",
+            *(self.exec_id, how, ended.duration_seconds, ended.returncode, *wrote),
+        )
 
     async def _until_exit(self) -> ExecExit:
         cuts = 0

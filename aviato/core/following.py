@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import weakref
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.lifecycle import SandboxHandle
     from aviato.wire.sandboxes import SandboxInfo
-
-logger = logging.getLogger("aviato")
 
 SOON_SECONDS = 0.2
 """What is used at once is heard of by its first command, and costs no request."""
@@ -41,9 +39,16 @@ class Following:
         self._client = client
         self._turns = {until: asyncio.Semaphore(AT_A_TIME) for until in ("running", "ended")}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._made: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
+
+    @property
+    def alive(self) -> int:
+        """How many sandboxes may live that this process made, still has an object of, and takes with it."""
+        return sum(handle.leased and not handle.is_known_to_be("ended") for handle in list(self._made))
 
     def accepted(self, handle: SandboxHandle) -> None:
         """A sandbox is made, and may not run yet."""
+        self._made.add(handle)
         if not handle.is_known_to_be("running"):
             self._later(SOON_SECONDS, handle, self._until_running)
 

@@ -18,6 +18,7 @@ from aviato.exceptions import (
     SandboxNotRunningError,
     SandboxTerminatedError,
 )
+from aviato.log import logger
 from aviato.options import SandboxStatus
 from aviato.text import line
 from aviato.wire.sandboxes import SandboxInfo
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.presence import Presence
     from aviato.core.turns import Turns
-
-logger = logging.getLogger("aviato")
 
 NO_SERVER = frozenset({"embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
@@ -83,7 +82,7 @@ class SandboxHandle:
         self._watches: dict[str, SharedTask[SandboxInfo]] = {}
         self._stop: SharedTask[None] | None = None
         self._operations = 0
-        self._seen_running = False
+        self._seen_running = self._seen_end = False
         self.used_at = 0.0
         self._by_run = False
         """Its create went with a command, so an error may be that of the command."""
@@ -239,7 +238,9 @@ class SandboxHandle:
         if info.started_at is not None:
             self.has_started(info.startup_seconds)
         if info.status is SandboxStatus.RUNNING:
-            self._is_running()
+            self._is_running(info.startup_seconds)
+        elif info.status.is_terminal:
+            self._has_ended(info)
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
             logger.warning("%s", line(info.image_note))
@@ -266,18 +267,38 @@ class SandboxHandle:
             if started_at is not None:
                 update |= {"started_at": started_at, "status_updated_at": started_at, "startup_seconds": startup_seconds}
             self.info = self.info.model_copy(update=update)
-            self._is_running()
+        self._is_running(startup_seconds)
 
-    def _is_running(self) -> None:
-        if not self._seen_running:
-            self._seen_running = True
-            self.presence.following.runs(self)
+    def _is_running(self, startup_seconds: float | None) -> None:
+        if self._seen_running:
+            return
+        self._seen_running = True
+        self.presence.following.runs(self)
+        if logger.isEnabledFor(logging.INFO):
+            image = "" if self.info is None or self.info.image is None else f" ({line(self.info.image)})"
+            waited = f", {self._queued_seconds:.3f} s in its session's queue before" if self._queued_seconds else ""
+            logger.info("sandbox %s%s runs, after %.3f s%s", self.sandbox_id, image, startup_seconds or 0.0, waited)
+
+    def _has_ended(self, info: SandboxInfo) -> None:
+        if self._seen_end:
+            return
+        self._seen_end = True
+        is_news = self._seen_running or self._create is not None
+        if is_news and info.started_at is not None:
+            self._is_running(info.startup_seconds)
+        if is_news and logger.isEnabledFor(logging.INFO):
+            code = "" if info.returncode is None else f", returncode {info.returncode}"
+            lived = "without having run"
+            if info.started_at is not None:
+                lived = f"after {(info.ended_at or info.status_updated_at) - info.started_at:.3f} s"
+            why = f" ({line(info.status_reason)})" if info.status_reason else ""
+            logger.info("sandbox %s has ended %s: %s%s%s", self.sandbox_id, lived, info.status, why, code)
 
     def is_known_to_be(self, until: str) -> bool:
         """Whether it is `running` or has `ended` as far as is known here, or its end was asked for here."""
         status = None if self.info is None else self.info.status
-        at_least = status is not None and (status.is_terminal or (until == "running" and status is SandboxStatus.RUNNING))
-        return self.stopped or at_least
+        ended = self.stopped or (status is not None and status.is_terminal)
+        return ended or (until == "running" and self._seen_running)
 
     def has_failed(self, error: AviatoError) -> None:
         """A call failed; if that was by the end of the sandbox, what is known of it is out of date."""
@@ -293,6 +314,7 @@ class SandboxHandle:
         """
         if self.turns is None:
             self.stopped = self.over = True
+            logger.info("sandbox %s has ended: its only command has", self.sandbox_id)
 
     async def stop(self, grace_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
         """End it; concurrent stops share one request, and one during the start leaves nothing behind."""
@@ -352,6 +374,7 @@ class SandboxHandle:
             tags=list(create.get("tags", ())),
             annotations=dict(create.get("annotations", {})),
         )
+        self._has_ended(self.info)
         if self.turns is not None:
             self.turns.leave(self)
 

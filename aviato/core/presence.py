@@ -13,6 +13,7 @@ from aviato.core.background import background
 from aviato.core.client import Client
 from aviato.core.following import Following
 from aviato.exceptions import AviatoError, SandboxUnavailableError
+from aviato.log import logger
 from aviato.transport.http import HttpTransport
 from aviato.wire.ids import new_lease_id
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from aviato.core.client import Retrying
     from aviato.core.execution import Execution
     from aviato.wire.sandboxes import LeaseInfo, QueueInfo
-
-logger = logging.getLogger("aviato")
 
 HEARTBEAT_SECONDS = 10.0
 QUEUE_WARNING_SECONDS = 30.0
@@ -97,8 +96,11 @@ class Presence:
         server = self._client.transport.server
         if server.endpoint.embedded and not server.up:
             return  # starting a server to end a lease would be absurd; the next one ends those of dead processes
+        count = self.following.alive if logger.isEnabledFor(logging.INFO) else 0
         try:
             await self._client.end_lease(self.lease_id, again=again)
+            if count:
+                logger.info("%d sandboxes have ended with the lease of this process", count)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
 
@@ -135,9 +137,9 @@ class Presence:
         try:
             lease = await self._client.put_lease(self.lease_id)
         except AviatoError as error:
-            level = logging.DEBUG if self._away else logging.WARNING
+            level = logging.DEBUG if self._away or not self.following.alive else logging.WARNING
             self._away = True
-            logger.log(level, "the lease of this process could not be renewed: %s", error)
+            logger.log(level, "the lease of this process could not be renewed, and its sandboxes end without: %s", error)
             return None
         self._away = False
         return lease

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import stat
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aviato.core import files
 from aviato.core.client import new_key
 from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.log import logger
 from aviato.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError, shown
 from aviato.trees.pack import gathered, pack
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from aviato.trees.unpack import OutsideLinks
 
 _T = TypeVar("_T")
-
-logger = logging.getLogger("aviato")
 
 CHUNK_BYTES = 1 << 20
 """So much at a time is worth a hop to another thread."""

@@ -6,17 +6,15 @@ On one loop at a time; on another, as in a forked child, everything begins anew.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
-
-logger = logging.getLogger("aviato")
 
 WARNING_SECONDS = 30.0
 RELEASE_AGAIN_SECONDS = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from aviato.exceptions import AviatoError, SandboxCommandTimeoutError, SandboxFi
 from aviato.functions import packing
 from aviato.functions.options import shown
 from aviato.functions.outcome import TOO_LARGE, Outcome
+from aviato.log import logger
 
 if TYPE_CHECKING:
     import types
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from aviato.functions.options import FunctionOptions
     from aviato.results import ProcessResult
     from aviato.session import Session
-
-logger = logging.getLogger("aviato")
 
 RESULT_BYTES = 64 << 20
 """The largest outcome that is read; more belongs into a file of a sandbox."""

@@ -7,7 +7,6 @@ A trial's sandbox ends with the trial, or with the process. Harbor retries by th
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
+from aviato.log import logger
 from aviato.options import NetworkOptions
 from aviato.sandbox import Sandbox
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
-
-logger = logging.getLogger("aviato")
 
 IMAGES = re.compile(r"host|python:3\.\d+|dir:.+")
 SHELL = ("/bin/bash", "--noprofile", "--norc", "-c")

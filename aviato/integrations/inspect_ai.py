@@ -13,7 +13,6 @@ request that gets lost on its way is repeated without running the command twice.
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
 import shlex
@@ -26,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
+from aviato.log import logger
 from aviato.options import NetworkOptions
 from aviato.sandbox import Sandbox
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
-
-logger = logging.getLogger("aviato")
 
 TAG = "inspect_ai"
 WORKING_DIR = "/workspace"

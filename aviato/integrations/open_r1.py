@@ -13,7 +13,6 @@ The other way in needs no code: `aviato serve` answers its router's requests (`e
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +20,7 @@ from aviato import defaults as checks
 from aviato import sandbox_config, scripts
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError
+from aviato.log import logger
 from aviato.policy.infrastructure import retried
 from aviato.session import Session
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aviato.sandbox_config import SandboxOptions
-
-logger = logging.getLogger("aviato")
 
 _PYTHON = frozenset({"python", "python3", "py"})
 

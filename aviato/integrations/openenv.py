@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.integrations import missing
+from aviato.log import logger
 from aviato.sandbox import Sandbox
 
 try:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from aviato.process import Process
 
     T = TypeVar("T")
-
-logger = logging.getLogger("aviato")
 
 APP = "/app/env"
 DESCRIPTION = f"{APP}/openenv.yaml"

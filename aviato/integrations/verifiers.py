@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import signal
 from ipaddress import ip_address
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 from aviato import hosts
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
+from aviato.log import logger
 from aviato.options import NetworkOptions, SandboxStatus
 from aviato.sandbox import Sandbox
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from aviato.process import Process
 
     T = TypeVar("T")
-
-logger = logging.getLogger("aviato")
 
 CLEAN_UP_SECONDS = 5.0
 

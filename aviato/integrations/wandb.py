@@ -6,7 +6,6 @@ A run is never begun here, and wandb is never imported: a process that has a run
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.exceptions import AviatoValidationError
+from aviato.log import logger
 from aviato.policy.counts import PREFIX
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from aviato.policy.metrics import Snapshot
 
 STEP = f"{PREFIX}step"
-
-logger = logging.getLogger("aviato")
 
 _NONE_OUT = -1
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from aviato.log import logger
 from aviato.policy.counts import Counts, as_metrics
 from aviato.policy.totals import Totals
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Outcome: TypeAlias = Literal["ok", "nonzero", "error", "cancelled"]
 Duration: TypeAlias = Literal["exec", "startup"]
-
-logger = logging.getLogger("aviato")
 
 _lock = threading.Lock()
 _all: weakref.WeakSet[Metrics] = weakref.WeakSet()

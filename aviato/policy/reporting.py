@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -10,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from aviato.exceptions import AviatoValidationError
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 REPORTERS_GROUP = "aviato.reporters"
 BUILT_IN = {"wandb": "aviato.integrations.wandb:WandbReporter"}
-
-logger = logging.getLogger("aviato")
 
 _lock = threading.Lock()
 _made: dict[str, Reporter] = {}

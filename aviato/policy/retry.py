@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +13,7 @@ from aviato.exceptions import (
     SandboxResourceExhaustedError,
     SandboxUnavailableError,
 )
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,8 +28,6 @@ _DISTINCT_ERRORS_SHOWN = 5
 
 # A list of what may be retried, never of what may not: "everything but" would retry a cancelled task.
 _RETRIED = (SandboxUnavailableError, SandboxRequestTimeoutError, SandboxResourceExhaustedError)
-
-logger = logging.getLogger(__name__)
 
 
 class RetryPolicy:
@@ -108,7 +106,7 @@ class _Run:
         return max(0.0, min(wanted, self._deadline - time.monotonic()))
 
     def note_sleep(self, state: RetryCallState) -> None:
-        logger.debug("%s failed, trying again in %.2f s: %s", self._operation, state.upcoming_sleep, _error_of(state))
+        logger.info("%s failed, trying again in %.2f s: %s", self._operation, state.upcoming_sleep, _error_of(state))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from typing import TYPE_CHECKING
 
 from aviato.grading import programs
 from aviato.grading.programs import Program, Ran
 from aviato.languages import RECIPES
+from aviato.log import logger
 from aviato.one_command import run_only
 from aviato.rl import judges
 from aviato.rl.judging import JudgeFailed
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from aviato.rl.grading import Fresh
     from aviato.rl.judges import Checker
     from aviato.rl.task import ProgramCase
-
-logger = logging.getLogger("aviato")
 
 _works: set[bytes] = set()
 """Checkers that have taken an answer: what they refuse they mean to refuse."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.log import logger
 from aviato.policy.infrastructure import retried
 from aviato.progress import Progress
 from aviato.rl.blame import Blame
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from aviato.sandbox_config import SandboxConfig, SandboxOptions
     from aviato.sandbox_state import SandboxState
     from aviato.waiting import AsCompleted
-
-logger = logging.getLogger("aviato")
 
 ITEMS_PER_PROCESSOR = 2
 ITEMS_ELSEWHERE = 64

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from aviato.grading.link import Grader, check_linkable
+from aviato.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from aviato.sandbox_config import SandboxConfig
     from aviato.sandbox_state import SandboxState
     from aviato.session import Session
-
-logger = logging.getLogger("aviato")
 
 TASKS_AT_ONCE = 16
 """In one grader: their processes share its limits of memory and processes."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
+from aviato.log import logger
 from aviato.rl import judges
 from aviato.text import shown
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
     from aviato.rl.task import CallCase, ProgramCase
-
-logger = logging.getLogger("aviato")
 
 AT_ONCE_BYTES = 64 << 10
 """So much is compared on the loop's own thread."""

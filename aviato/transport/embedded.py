@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import random
 import socket
@@ -20,13 +19,12 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.log import logger
 from aviato.options import SECRET_PREFIX
 from aviato.transport import embedded_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-logger = logging.getLogger("aviato")
 
 START_SECONDS = 60.0
 SLOW_SECONDS = 5.0
@@ -72,7 +70,8 @@ async def ensure(path: str) -> None:
         SandboxUnavailableError: it died while starting (the message ends with its log), or 60 s were not enough.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + START_SECONDS
+    began = loop.time()
+    deadline = began + START_SECONDS
     folder = os.path.dirname(path)
     slow = loop.call_later(SLOW_SECONDS, logger.warning, "the embedded server is slow to start; its log is in %s/log", folder)
     launcher = _started_early.pop(path, None)
@@ -82,6 +81,8 @@ async def ensure(path: str) -> None:
             if connection is not None:
                 with closing(connection):
                     if await _answers(connection, deadline - loop.time()):
+                        if launcher is not None:
+                            _tell_of_start(path, folder, began)
                         return
             if launcher is not None:
                 raise _died(folder, launcher.log_offset)
@@ -96,6 +97,15 @@ async def ensure(path: str) -> None:
         slow.cancel()
         if launcher is not None:
             launcher.reap()
+
+
+def _tell_of_start(path: str, folder: str, began: float) -> None:
+    """Whoever looks for the server later finds it by this."""
+    with suppress(OSError), open(os.path.join(folder, "lock")) as lock:
+        pid, seconds = lock.read().strip(), asyncio.get_running_loop().time() - began
+        logger.info(
+            "the embedded server has started in %.2f s: pid %s, socket %s, log %s/log/server.log", seconds, pid, path, folder
+        )
 
 
 async def until_closed(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +10,7 @@ from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
+from aviato.log import logger
 from aviato.rl import datasets
 from aviato.rl.evaluation import evaluate
 from aviato.rl.graders import let_go
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from aviato.session import Session
 
 T = TypeVar("T")
-logger = logging.getLogger("aviato")
 
 UNAVAILABLE = "The tool is not available now."
 MAX_SOLUTION_BYTES = 1 << 20

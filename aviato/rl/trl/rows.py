@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
+from aviato.log import logger
 from aviato.rl import datasets
 from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Outcome, Verdict
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from aviato.rl.datasets import Problem
 
     Extract = Callable[[Any], str | None]
-
-logger = logging.getLogger("aviato")
 
 TESTS = "tests"
 EXPECTED_OUTPUT = "expected_output"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.log import logger
 from aviato.rl.outcome import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-logger = logging.getLogger("aviato")
 
 OnInfrastructure = Literal["auto", "none", "raise"]
 FIRST_TO_EXCLUDE = (1, 6)
