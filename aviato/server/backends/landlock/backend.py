@@ -122,6 +122,7 @@ class LandlockBackend(LocalBackend):
         self._etc = _etc_names()
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
+        self._facts = replace(self._facts, strange_tools=facts.strangers(interpreters, plan.PATH.split(":")))
         self._images = LocalImages(interpreters, {}, False)
         choices = self._take_uids()
         if choices is None:
@@ -168,7 +169,8 @@ class LandlockBackend(LocalBackend):
         }
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
-        return plan.environment(self._places.path(spec.sandbox_id), spec.image.interpreter is not None)
+        interpreter = self._images.interpreter_at(spec.image.interpreter)
+        return plan.environment(self._places.path(spec.sandbox_id), interpreter.prefix if interpreter else None)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         return Configuration.of(self._configuration(spec))  # Its folder is in it.

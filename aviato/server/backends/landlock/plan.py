@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
 from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
-from aviato.server.backends.local.host_tree import CONFIGURATION, configuration, own_prefix, packages_directory
+from aviato.server.backends.local.host_tree import (
+    CONFIGURATION,
+    configuration,
+    own_prefix,
+    own_tools,
+    packages_directory,
+    search_path,
+)
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ETC_SHARED, HostFacts, Step
 from aviato.server.backends.local.rules import families
 
@@ -29,6 +36,7 @@ LOOK = calls.READ_FILE | calls.READ_DIR
 DEVICE = calls.READ_FILE | calls.WRITE_FILE | calls.TRUNCATE | calls.IOCTL_DEV
 OWN = (1 << 13) - 1 & ~(calls.MAKE_CHAR | calls.MAKE_BLOCK) | calls.REFER | calls.TRUNCATE
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
     *ETC_SHARED,
@@ -127,13 +135,12 @@ def shared_paths(etc: Iterable[str], interpreters: Iterable[Interpreter]) -> lis
     return [*outside, *(f"/etc/{name}" for name in (*ETC, *etc)), *DEVICES]
 
 
-def environment(place: str, interpreter: bool) -> dict[str, str]:
-    """What every command finds set, before what the sandbox and the command add."""
+def environment(place: str, prefix: str | None) -> dict[str, str]:
+    """What every command finds set, before what the sandbox and the command add; `prefix` is that of the interpreter."""
     root = f"{place}/{ROOT}"
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
         **BASE_ENVIRONMENT,
-        "PATH": f"{place}/{LINKS}:{path}:{root}/{HOME}/.local/bin" if interpreter else f"{path}:{root}/{HOME}/.local/bin",
+        "PATH": search_path(f"{place}/{LINKS}", prefix, f"{PATH}:{root}/{HOME}/.local/bin"),
         "HOME": f"{root}/{HOME}",
         "TMPDIR": f"{root}/{TEMPORARY}",
         "USER": "sandbox",
@@ -155,9 +162,13 @@ def _links(options: PlanOptions) -> list[Step]:
         return []
     _, executable, minor = options.interpreter
     links = tuple((f"{LINKS}/{name}", executable) for name in ("python", "python3", f"python3.{minor}"))
+    own_links, own_files = own_tools(
+        f"{options.place}/{LINKS}", options.facts, options.interpreter, options.packages is not None
+    )
     return [
         Step("directories", (((LINKS, 0o755),),), "for the links of the interpreter, where nobody inside can write"),
-        Step("links", (links,), "`python` and its like"),
+        Step("links", ((*links, *own_links),), "`python` and its like"),
+        *([Step("files", (tuple(own_files),), "its tools, in place of another one's")] if own_files else []),
         *(_environment(options.packages[0], executable, minor) if options.packages is not None else []),
     ]
 

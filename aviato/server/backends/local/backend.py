@@ -162,6 +162,8 @@ class LocalBackend(Backend):
         self._facts = replace(facts.gather(), devices=self._skeletons.devices() if self._root and self._modern else None)
         self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
         self._interpreters = find_interpreters()
+        strange = facts.strangers(self._interpreters, plan.BASE_PATH.split(":"))
+        self._facts = replace(self._facts, strange_tools=strange)
         self._images = LocalImages(self._interpreters, self._registered, self._allow_any_directory)
         if not self._modern:
             return None
@@ -531,7 +533,8 @@ class LocalBackend(Backend):
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
         """What every command finds set, whoever asked for it."""
-        return plan.environment(spec.image.interpreter is not None)
+        interpreter = self._images.interpreter_at(spec.image.interpreter)
+        return plan.environment(interpreter.prefix if interpreter else None)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         """What its supervisor is told, kept where nothing of it is the caller's own."""

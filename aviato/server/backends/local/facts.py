@@ -7,14 +7,23 @@ import platform
 import re
 import resource
 import stat
+from typing import TYPE_CHECKING
 
 from aviato.server import host
-from aviato.server.backends.local import groups
+from aviato.server.backends.local import groups, tools
 from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, WATCHES_SHARE
+from aviato.server.backends.local.host_tree import own_prefix
 from aviato.server.backends.local.plan import ETC_SHARED, PROC_READ_ONLY, HostFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aviato.server.images.interpreters import Interpreter
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 OVERLAYFS_MAGIC = "overlay"
+HEAD_BYTES = 512
+"""Of a program, in which it says what it is run by."""
 
 
 def kernel() -> tuple[int, int]:
@@ -90,3 +99,44 @@ def file_system(path: str) -> str:
             if inside and len(point) >= len(best[0]) and (device_number == number or not best[0]):
                 best = (point, rest.split()[0])
     return best[1]
+
+
+def strangers(interpreters: Iterable[Interpreter], path: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """By executable, the names that mean another interpreter's tools.
+
+    Args:
+        interpreters: of the machine; those of which all names are their own are left out.
+        path: directories in which programs are looked for, after an interpreter's own outside /usr.
+    """
+    found = (
+        (one.executable, tuple(name for name in tools.names(one.minor) if _is_strange(name, one, path))) for one in interpreters
+    )
+    return tuple((executable, strange) for executable, strange in found if strange)
+
+
+def _is_strange(name: str, interpreter: Interpreter, path: Sequence[str]) -> bool:
+    """Whether a name is there, and not this interpreter's."""
+    if own_prefix(interpreter.prefix) and _is_program(f"{interpreter.prefix}/bin/{name}"):
+        return False  # It comes first.
+    first = next((file for directory in path if _is_program(file := f"{directory}/{name}")), None)
+    return first is not None and not _is_of(first, interpreter)
+
+
+def _is_program(file: str) -> bool:
+    return os.path.isfile(file) and os.access(file, os.X_OK)
+
+
+def _is_of(file: str, interpreter: Interpreter) -> bool:
+    """Whether a program is for this interpreter, by its own name or by what it is run by."""
+    if re.search(rf"python{re.escape(interpreter.version)}[a-z]*-config$", os.path.realpath(file)):
+        return True
+    try:
+        with open(file, "rb") as opened:
+            head = os.fsdecode(opened.read(HEAD_BYTES))
+    except OSError:
+        return False
+    first, _, rest = head.partition("\n")
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if words[:1] == ["/bin/sh"] and rest.startswith("'''exec'"):  # The way to it is too long for a first line.
+        words = rest.removeprefix("'''exec'").replace('"', " ").split()
+    return bool(words) and os.path.realpath(words[0]) == interpreter.executable

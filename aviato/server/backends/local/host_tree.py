@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from aviato.server.backends.local import tools
+
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
 
 LINKS_DIRECTORY = "/.aviato/bin"
-"""Holds `python`, `python3` and `python3.N`. A directory of its own, first on PATH, because those of PATH are the machine's:
-/usr is read only, and a link in it would be the machine's too."""
+"""Holds `python`, `python3` and `python3.N`, and what else would mean another interpreter's tools. A directory of its own,
+first on PATH, because those of PATH are the machine's: /usr is read only, and a link in it would be the machine's too."""
 
 
 ENVIRONMENT = os.path.dirname(LINKS_DIRECTORY)
 """Where the sandbox has packages of the caller's it is a virtual environment of that interpreter, one that sees those of the
 machine too: they are found by whatever way the interpreter is started, and no variable, home or `pip install` changes that."""
 CONFIGURATION = "pyvenv.cfg"
+TOOL = ".tool"
+"""Beside `python`: what the names of its tools lead to."""
 
 
 HOSTS = "/run/hosts"
@@ -54,6 +58,8 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
         prefix, executable, minor = interpreter
         directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
         links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
+        own_links, own_files = own_tools(LINKS_DIRECTORY, facts, interpreter, packages)
+        links, files = [*links, *own_links], [*files, *own_files]
         if own_prefix(prefix):
             made = {path for path, _ in directories}
             ways = prefix.split("/")[1:]
@@ -66,6 +72,25 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
             files += [(f"{ENVIRONMENT}/{CONFIGURATION}", configuration(executable, minor))]
     links += [("/etc/hosts", HOSTS), *local_time(facts)]
     return Skeleton(tuple(directories), tuple(links), tuple(files), tuple(name for name, _ in facts.etc_shared))
+
+
+def own_tools(
+    directory: str, facts: HostFacts, interpreter: tuple[str, str, int], packages: bool
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Links and files by which the tools of an interpreter are its own.
+
+    Args:
+        directory: that has its `python`.
+        facts: of the machine.
+        interpreter: as of `PlanOptions`.
+        packages: whether there are packages of the caller's, which the tools have to see.
+    """
+    prefix, executable, minor = interpreter
+    strange = dict(facts.strange_tools).get(executable, ())
+    names = [name for name in tools.names(minor) if name in strange or (packages and name in tools.installers(minor))]
+    if not names:
+        return [], []
+    return [(f"{directory}/{name}", TOOL) for name in names], [(f"{directory}/{TOOL}", tools.script(directory, prefix, minor))]
 
 
 def packages_directory(minor: int, environment: str = ENVIRONMENT) -> str:
@@ -96,6 +121,19 @@ def devices() -> Skeleton:
 def local_time(facts: HostFacts) -> list[tuple[str, str]]:
     """The link that says which time zone it is, where there are any."""
     return [] if facts.utc is None else [("/etc/localtime", facts.utc)]
+
+
+def search_path(directory: str, prefix: str | None, path: str) -> str:
+    """PATH, by which an interpreter is found first, and then what was installed for it.
+
+    Args:
+        directory: that has its `python`.
+        prefix: of the interpreter; None: there is none.
+        path: for all else.
+    """
+    if prefix is None:
+        return path
+    return ":".join([directory, *([f"{prefix}/bin"] if own_prefix(prefix) else []), path])
 
 
 def own_prefix(prefix: str) -> bool:

@@ -109,7 +109,7 @@ class Kernel:
         os.unlink(path)
 
     def create(self, path: str, content: str) -> None:
-        """A new file with this content."""
+        """A new file with this content; one that says what it is run by can be run."""
         self._write(path, os.O_CREAT | os.O_EXCL, content)
 
     def write(self, path: str, content: str, forgiven: Iterable[int | None] = ()) -> None:
@@ -127,7 +127,7 @@ class Kernel:
                 raise
 
     def _write(self, path: str, flags: int, content: str) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, mode_of(content))
         try:
             os.write(fd, content.encode())
         finally:
@@ -230,6 +230,11 @@ class Kernel:
     def load_filter(self) -> None:
         """Have the filter of system calls."""
         syscalls.load_filter(self._compiled)
+
+
+def mode_of(content: str) -> int:
+    """The mode of a new file."""
+    return 0o755 if content.startswith("#!") else 0o644
 
 
 def bounded_by(hard: int, value: int) -> int:

@@ -20,6 +20,7 @@ from aviato.server.backends.local.host_tree import (
     local_time,
     own_prefix,
     packages_directory,
+    search_path,
     skeleton,
 )
 
@@ -96,6 +97,7 @@ class HostFacts:
         etc_shared: which of `ETC_SHARED` exist, and whether each is a directory.
         proc: names in /proc.
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
+        strange_tools: by the executable of an interpreter, the names of tools that mean another one's, see `facts.strangers`.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
         watches: what the commands of a sandbox may wait for by epoll; None: the count is its own.
@@ -112,6 +114,7 @@ class HostFacts:
     etc_shared: tuple[tuple[str, bool], ...] = ()
     proc: frozenset[str] = frozenset()
     proc_writable: frozenset[str] = frozenset()
+    strange_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
     watches: int | None = None
@@ -218,10 +221,9 @@ def owned_directories(options: PlanOptions) -> list[str]:
     return [*layers, *mounted]
 
 
-def environment(interpreter: bool) -> dict[str, str]:
-    """What every command finds set, before what the sandbox and the command add."""
-    path = f"{LINKS_DIRECTORY}:{BASE_PATH}" if interpreter else BASE_PATH
-    return {**BASE_ENVIRONMENT, "PATH": path}
+def environment(prefix: str | None) -> dict[str, str]:
+    """What every command finds set, before what the sandbox and the command add; `prefix` is that of the interpreter."""
+    return {**BASE_ENVIRONMENT, "PATH": search_path(LINKS_DIRECTORY, prefix, BASE_PATH)}
 
 
 def proxy_environment(port: int | None) -> dict[str, str]:

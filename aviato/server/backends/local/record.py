@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import native, syscalls
 from aviato.server.backends.local.confine import Confinement
-from aviato.server.backends.local.kernel import bounded_by
+from aviato.server.backends.local.kernel import bounded_by, mode_of
 from aviato.server.supervisor.buffers import SOCK_DIAG
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Recorder:
 
     def _write(self, path: str, flags: int, content: str, forgiven: tuple[int, ...]) -> None:
         flags |= os.O_WRONLY | os.O_CLOEXEC
-        fd = self._open("openat", syscalls.AT_FDCWD, path, flags, 0o644, forgiven=forgiven, skip_forgiven=2)
+        fd = self._open("openat", syscalls.AT_FDCWD, path, flags, mode_of(content), forgiven=forgiven, skip_forgiven=2)
         self._note("write", fd, content, len(content.encode()), forgiven=forgiven)
         self.close(fd)
 

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.local import host_tree
+from aviato.server.backends.local.kernel import mode_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +137,7 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
             os.mknod(directory + path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         os.chmod(directory + path, 0o666)
     for path, content in skeleton.files:
-        _put(directory + path, content.encode(), 0o644)
+        _put(directory + path, content.encode(), mode_of(content))
     for name in skeleton.copies:
         os.makedirs(os.path.dirname(f"{directory}/etc/{name}"), exist_ok=True)
         _copy(os.path.realpath(f"/etc/{name}"), f"{directory}/etc/{name}")
