@@ -15,7 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside.packing import unpack
-from aviato.grading.inside.standin import SolutionError, error_of, shown, unknown
+from aviato.grading.inside.standin import SolutionFailed, error_of, shown, unknown
 from aviato.rl.calls_ahead import NotKnown, call_in, imports_names, is_call
 from aviato.rl.grading import case_of
 
@@ -32,7 +32,7 @@ _FUNCTIONS: dict[str, Any] = {"abs": abs, "bool": bool, "len": len, "sorted": so
 _GIVEN = "_aviato_{}"
 FILE = "<a test case>"
 NOBODY = "the solution's process is gone"
-GONE = f"SolutionError: {NOBODY}"
+GONE = f"SolutionFailed: {NOBODY}"
 """Message of a case that had no answer, since there was nobody to give it."""
 
 
@@ -191,7 +191,7 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
     found: list[CaseOutcome] = []
     for at, (case, name) in enumerate(zip(cases, names, strict=True)):
         begin = loop.time()
-        error: Exception | None = None
+        error: BaseException | None = None
         for statement in case:
             given = {_GIVEN.format(number): _value(await answers.next()) for number in range(len(statement.calls))}
             error = _run(statement.code, given)
@@ -203,10 +203,10 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
     return found
 
 
-def _run(code: CodeType, given: dict[str, Any]) -> Exception | None:
+def _run(code: CodeType, given: dict[str, Any]) -> BaseException | None:
     try:
         exec(code, {"__builtins__": {**_FUNCTIONS, "AssertionError": AssertionError}, **given})
-    except Exception as error:
+    except (Exception, SolutionFailed) as error:
         return error
     return None
 
@@ -216,13 +216,13 @@ def _value(answer: bytes | None) -> Any:
 
     def give() -> Any:
         if answer is None:
-            raise SolutionError(NOBODY)
+            raise SolutionFailed(NOBODY)
         try:
             told = json.loads(answer.decode("ascii"))
             wrong = told.get("error")
             value = None if wrong is not None else unpack(told["value"], unknown)
         except Exception as error:
-            raise SolutionError(f"what came from the solution is no data: {shown(str(error))}") from None
+            raise SolutionFailed(f"what came from the solution is no data: {shown(str(error))}") from None
         if wrong is not None:
             raise error_of(wrong)
         return value
@@ -230,7 +230,7 @@ def _value(answer: bytes | None) -> Any:
     return give
 
 
-def _outcome(name: str, error: Exception | None, seconds: float) -> CaseOutcome:
+def _outcome(name: str, error: BaseException | None, seconds: float) -> CaseOutcome:
     if error is None:
         return case_of(name, "passed", duration_seconds=seconds)
     text = shown(str(error).split("\n")[0])

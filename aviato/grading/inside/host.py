@@ -183,7 +183,7 @@ class Child:
 
     def lose(self, why: str = "it ended") -> None:
         for _ in self.waiting:
-            tell(self.number, failure(["RuntimeError"], "the solution's process did not answer: %s" % why))
+            tell(self.number, failure([], "the solution's process did not answer: %s" % why))
         self.waiting.clear()
 
     def end(self) -> None:
@@ -211,6 +211,10 @@ def failure(names: list[str], message: str) -> bytes:
 
 
 # -- in the child
+
+
+class NoAnswer(Exception):
+    """There is no value, and no exception that the call has raised."""
 
 
 class Served:
@@ -249,7 +253,9 @@ class Served:
             try:
                 answer = self.perform(request)
                 if len(answer) > ANSWER_BYTES:
-                    answer = failure(["ValueError"], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
+                    answer = failure([], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
+            except NoAnswer as error:
+                answer = failure([], str(error))
             except BaseException as error:
                 answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error))
             write(self.answers, b"%d\n" % len(answer) + answer)
@@ -264,9 +270,9 @@ class Served:
         result = function(*values["args"], **values["kwargs"])
         try:
             return value_of(result)
-        except TypeError:
+        except TypeError as error:
             if not request["keep"]:
-                raise
+                raise NoAnswer(str(error)) from None
         self.kept.append(result)
         return b'{"handle":%d}' % (len(self.kept) - 1)
 
@@ -276,10 +282,13 @@ class Served:
         return self.kept[form[1]] if form[0] == "h" else self.named(form[1], form[2])
 
     def named(self, module: str, name: str) -> Any:
+        if self.broken is None and module not in self.modules:
+            try:
+                self.modules[module] = load(module, self.directory)
+            except BaseException as error:
+                self.broken = error
         if self.broken is not None:
-            raise self.broken
-        if module not in self.modules:
-            self.modules[module] = load(module, self.directory)
+            raise NoAnswer("%s: %s" % (type(self.broken).__name__, text_of(self.broken)))
         try:
             return getattr(self.modules[module], name)
         except AttributeError:

@@ -42,7 +42,11 @@ class NotSeparable(BaseException):
 
 
 class SolutionError(Exception):
-    """The solution gave no data, or is gone."""
+    """The solution raised an exception of a class of its own."""
+
+
+class SolutionFailed(BaseException):
+    """The solution gave neither data nor an exception: it cannot be loaded, has ended, or gave something else. No test expects it."""
 
 
 class Remote:
@@ -101,7 +105,7 @@ def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     answer = value_of(answer_to(as_bytes(request)))
     if type(answer) is tuple and [type(item) for item in answer] == [int, str, str]:
         return answer
-    raise SolutionError("the solution's side did not say how the program ended")
+    raise SolutionFailed("the solution's side did not say how the program ended")
 
 
 def answer_to(request: bytes) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def value_of(answer: dict[str, Any]) -> Any:
     try:
         return unpack(answer["value"], unknown)
     except Exception as error:
-        raise SolutionError("what came from the solution is no data: %s" % shown(str(error))) from None
+        raise SolutionFailed("what came from the solution is no data: %s" % shown(str(error))) from None
 
 
 def refer(value: Any) -> Any:
@@ -140,18 +144,21 @@ def unknown(form: Any) -> Any:
     raise ValueError("an unknown form")
 
 
-def error_of(error: Any) -> Exception:
+def error_of(error: Any) -> BaseException:
     """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
     names, message = error
-    for name in list(names)[:20]:
+    names, message = list(names)[:20], shown(str(message))
+    for name in names:
         found = vars(builtins).get(name) if type(name) is str else None
         if name in SILENT or not isinstance(found, type) or not issubclass(found, Exception):
             continue
         try:
-            return found(shown(str(message)))
+            return found(message)
         except Exception:
             continue
-    return SolutionError(shown(str(message)))
+    if "Exception" in names:
+        return SolutionError(message)
+    return SolutionFailed("%s: %s" % (names[0], message) if names else message)
 
 
 def shown(text: str) -> str:
@@ -171,10 +178,10 @@ class Connection:
                 break
             except FileNotFoundError:
                 if time.monotonic() > deadline:
-                    raise SolutionError("the solution's side did not come up") from None
+                    raise SolutionFailed("the solution's side did not come up") from None
                 time.sleep(0.002)
             except OSError:
-                raise SolutionError("the solution's process is gone") from None
+                raise SolutionFailed("the solution's process is gone") from None
         self.file = self.socket.makefile("rb")
         self.lock = allocate_lock()
         self.ahead: list[bytes] = []
@@ -191,7 +198,7 @@ class Connection:
             except OSError:
                 answer = b""
         if not answer:
-            raise SolutionError("the solution's process is gone")
+            raise SolutionFailed("the solution's process is gone")
         return answer
 
     def is_asked(self, request: bytes) -> bool:
@@ -295,5 +302,5 @@ def read(text: bytes) -> Any:
     except (ValueError, RecursionError):
         found = None
     if type(found) is not dict:
-        raise SolutionError("what came from the solution cannot be read")
+        raise SolutionFailed("what came from the solution cannot be read")
     return found
