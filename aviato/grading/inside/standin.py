@@ -46,7 +46,7 @@ class SolutionError(Exception):
 
 
 class SolutionFailed(BaseException):
-    """The solution gave neither data nor an exception: it cannot be loaded, has ended, or gave something else. No test expects it."""
+    """The solution gave neither data nor an exception: it cannot be loaded, or has ended. No test expects that."""
 
 
 class Remote:
@@ -83,7 +83,7 @@ class Remote:
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         _, name, _, kept = object.__getattribute__(self, "_aviato")
         if kept:
-            raise TypeError("%s gave an object that is no data; only its methods can be used" % name)
+            raise SolutionFailed("%s gave an object that is no data; only its methods can be used" % name)
         raise NotSeparable("the test uses %s of the solution other than by calling it" % name)
 
     __setattr__ = __delattr__ = _refuse
