@@ -60,7 +60,7 @@ class Remote:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, name, handle, kept = object.__getattribute__(self, "_aviato")
         if kept:
-            raise TypeError("an object of %s is called; its methods can be" % name)
+            raise NotSeparable("the test calls an object of %s; only its methods can be called" % name)
         # By the way it is written in the test it may be a class; of any other name the solution can only give data.
         wants = handle is None and name[:1].isupper()
         values = pack({"args": args, "kwargs": kwargs}, refer)
