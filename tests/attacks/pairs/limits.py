@@ -613,3 +613,46 @@ async def no_other(arena: Arena, options: dict[str, Any]) -> bool:
         finally:
             await asyncio.to_thread(server.stop)
             remove(state)
+
+
+# -- processors ------------------------------------------------------------------------------------------------------------
+
+SHARED_OUT = area.defence(
+    "processors are shared out by sandbox",
+    patches=(Patch("server/backends/local/processors.c", "if (!own.directory[0])", "if (1)"),),
+)
+SESSIONS = """
+import os, sys, time
+end, session = time.monotonic() + float(sys.argv[1]), sys.argv[2] == "sessions"
+for _ in range(int(sys.argv[3])):
+    if os.fork() == 0:
+        if session: os.setsid()
+        while time.monotonic() < end: pass
+        os._exit(0)
+try:
+    while True: os.wait()
+except ChildProcessError: pass
+used = os.times()
+print(used.children_user + used.children_system)
+"""
+
+
+def no_sharing(backend: Any) -> str | None:
+    there = "cpu" in dict(backend._facts.groups) and native.load() is not None
+    return None if there else "no control groups share out the processors here"
+
+
+def by_session(backend: Any) -> str | None:
+    with open("/proc/sys/kernel/sched_autogroup_enabled") as file:
+        return no_sharing(backend) or ("this kernel shares them out by session" if file.read().strip() == "1" else None)
+
+
+for _kind, _why_not in (("sessions", no_sharing), ("processes", by_session)):
+
+    @area.attack(f"take the processors of other sandboxes by many {_kind}", SHARED_OUT, impossible=_why_not)
+    async def crowd(arena: Arena, kind: str = _kind) -> bool:
+        """By the share that one process of another sandbox has meanwhile: whoever else is busy takes from both."""
+        async with arena.box() as many, arena.box() as one:
+            ran = await asyncio.gather(many.python(SESSIONS, "1.5", kind, "150"), one.python(SESSIONS, "1.5", kind, "1"))
+        taken, left = (float(result.stdout) for result in ran)
+        return left < taken / 10

@@ -263,6 +263,8 @@ class LocalBackend(Backend):
     async def _create_somewhere(self, spec: SandboxSpec) -> SupervisorLink:
         """In a place of its own, or in one that was left."""
         template = await self._live_template()
+        if "cpu" in (shared := dict(self._facts.groups)):
+            template.share_processors(shared["cpu"], groups.UNIFIED in shared)
         skeleton = await self._made_skeleton(spec)
         place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
         if place is not None:

@@ -25,6 +25,7 @@
 #include "../../supervisor/early.h"
 #include "birth.h"
 #include "networks.h"
+#include "processors.h"
 
 /* What is no system call of these arguments. */
 enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6, IS = -7 };
@@ -273,11 +274,22 @@ void aviato_become(struct birth *birth, int32_t *registers) {
     }
 }
 
-long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
+static long clone_in(uint64_t flags, int64_t group, int *pidfd) {
     if (group < 0)
         return syscall(SYS_clone, flags | CLONE_PIDFD | SIGCHLD, 0, pidfd, 0, 0);
-    uint64_t given[11] = {flags | CLONE_PIDFD, (uint64_t)pidfd, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, (uint64_t)group};
+    uint64_t given[11] = {flags | CLONE_PIDFD | INTO_CGROUP, (uint64_t)pidfd, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, (uint64_t)group};
     return syscall(SYS_clone3, given, sizeof given);
+}
+
+/* In that group, or where it is -1 in one by which sandboxes share the processors out. */
+long aviato_clone(uint64_t flags, int64_t group, int *pidfd) {
+    int shared = group < 0 ? aviato_enter_group() : -1;
+    long pid = clone_in(flags, group < 0 ? shared : group, pidfd);
+    int error = errno;
+    if (pid && group < 0)
+        aviato_leave_group(pid);
+    errno = error;
+    return pid;
 }
 
 EXPORTED long aviato_birth(struct birth *birth) {

@@ -28,6 +28,7 @@
 #ifndef CLONE_PIDFD
 #define CLONE_PIDFD 0x1000
 #endif
+#define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP */
 #ifndef AT_RECURSIVE
 #define AT_RECURSIVE 0x8000
 #endif

@@ -44,6 +44,7 @@ class TemplateControl:
         self.number = 0
         """Of the last request."""
         self._sending: set[asyncio.Task[None]] = set()
+        self._shares = False
         self.alive = True
         self._loop.add_reader(sock, self._readable)
 
@@ -83,6 +84,12 @@ class TemplateControl:
             message = json.dumps(head).encode() + b"\0" + (request["calls"] or b"")
         self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
         return answer
+
+    def share_processors(self, directory: str, unified: bool) -> None:
+        """Have each sandbox from now on in a control group of its own; once. See `native.sharing`."""
+        if self.alive and not self._shares:
+            self._shares = True
+            self._send_soon(native.sharing(directory, unified), [])
 
     async def bury(self, dead: Sequence[tuple[int, str, str]], late: Callable[[list[int]], None]) -> list[int]:
         """The requests of those whose layers another sandbox can have; nobody's without a template.

@@ -69,7 +69,7 @@ ENDED, MESSAGE, CHILDREN_DIED, BORN = range(4)
 """What a template's turn ends with: the server is gone, a message that it does not serve, the dead, being a child itself."""
 GIVEN = 4
 """Descriptors that can come with a message."""
-MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3"
+MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC, SHARING_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3", b"AVB\4"
 REQUEST = struct.Struct("=4s8I4x")
 """`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin, the number of
 an earlier request or 0."""
@@ -169,6 +169,16 @@ def oblivion(numbers: Sequence[int]) -> bytes:
     return struct.pack(f"=4s{2 + len(numbers)}I", OBLIVION_MAGIC, 0, len(numbers), *numbers)
 
 
+def sharing(directory: str, unified: bool) -> bytes:
+    """Has the template bear each sandbox in a control group of its own, by which processors are shared out.
+
+    Args:
+        directory: of the controller, where they are made.
+        unified: it is of version 2.
+    """
+    return struct.pack("=4sI", SHARING_MAGIC, unified) + os.fsencode(directory) + b"\0"
+
+
 def label(birth: Birth) -> str:
     """What the call was for at which a child failed."""
     return ctypes.string_at(birth.program + birth.label + CALL.size).decode()
@@ -206,6 +216,10 @@ def load(*, renews: bool = True) -> Any | None:
         library.aviato_network_ended.restype = None
         library.aviato_layers_ended.argtypes = (ctypes.c_long,)
         library.aviato_layers_ended.restype = None
+        library.aviato_enter_group.argtypes = ()
+        for name in ("aviato_leave_group", "aviato_group_ended"):
+            getattr(library, name).argtypes = (ctypes.c_long,)
+            getattr(library, name).restype = None
     except (OSError, ValueError, AttributeError):
         return None
     return library

@@ -325,6 +325,7 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 def _limit_checks(around: Surroundings, tried: dict[str, Any] | None) -> list[Check]:
     grouped = [name for name, _ in around.facts.groups if name != groups.UNIFIED]
     used = f"used for {' and '.join(grouped)} of sandboxes that name memory or cpu" if grouped else "not used"
+    used += ", and to share the processors out by sandbox" if "cpu" in grouped and native.load() else ""
     if tried is not None and not tried["ok"]:
         used = f"not used ({_error(tried)})"
     elif around.cgroups == NOT_DELEGATED and not grouped:

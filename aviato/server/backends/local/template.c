@@ -26,11 +26,13 @@
 #include "birth.h"
 #include "layers.h"
 #include "networks.h"
+#include "processors.h"
 #include "shared.h"
 
 #define MAGIC "AVB\1"
 #define BURIAL "AVB\2"
 #define OBLIVION "AVB\3"
+#define SHARING "AVB\4"
 
 #ifndef SYS_pidfd_send_signal
 #define SYS_pidfd_send_signal 424
@@ -59,6 +61,11 @@ struct burial { /* the strings behind it: for each its place and the one that it
     uint32_t number;
     uint32_t count;
     uint32_t requests[]; /* for those that are dead */
+};
+
+struct sharing { /* the directory behind it, in which groups are made */
+    char magic[4];
+    uint32_t unified;
 };
 
 struct tree {
@@ -278,6 +285,7 @@ static __attribute__((noinline)) long prepare_spare(struct template *template) {
         if (has_network)
             aviato_forget_networks();
         aviato_forget_layers();
+        aviato_forget_groups();
         await_order(template, pair[1]);
         return 0;
     }
@@ -445,6 +453,7 @@ static __attribute__((noinline)) void collect_the_dead(struct template *template
     for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;) {
         aviato_network_ended(pid);
         aviato_layers_ended(pid);
+        aviato_group_ended(pid);
         if (pid == template->spare)
             forget_spare(template);
     }
@@ -474,6 +483,16 @@ static __attribute__((noinline)) void forget(const struct template *template, co
             count++;
     snprintf(answer, sizeof answer, "{\"n\": %u, \"kept\": []}", burial->number);
     send_rest(template, answer, rest, count);
+}
+
+/* Returns whether that was what came. */
+static int share_processors(const struct template *template) {
+    const struct sharing *sharing = (const struct sharing *)template->buffer;
+    if (template->size <= sizeof *sharing || memcmp(sharing->magic, SHARING, sizeof sharing->magic) != 0 ||
+        template->buffer[template->size - 1] != 0)
+        return 0;
+    aviato_share_processors((const char *)(sharing + 1), (int)sharing->unified);
+    return 1;
 }
 
 /* Tell of which of the dead another sandbox can have the layers. */
@@ -522,7 +541,7 @@ static int serve_all(struct template *template) {
     int served = 0;
     for (;;) {
         /* The next child is made once nobody has asked for a while: beside one that is on its way in, each would hold up the other. */
-        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : sooner(aviato_drop_networks(), aviato_drop_layers()));
+        int ready = poll(polled, 2, served ? QUIET_MILLISECONDS : sooner(aviato_drop_groups(), sooner(aviato_drop_networks(), aviato_drop_layers())));
         if (ready < 0 && errno != EINTR)
             return ENDED;
         if (ready == 0 && served && !template->spare && prepare_spare(template) == 0)
@@ -539,8 +558,12 @@ static int serve_all(struct template *template) {
             size_t count;
             ssize_t size = take_message(template->control, template, template->fds, GIVEN, &count);
             template->fd_count = (int32_t)count;
-            if (size <= 0)
+            if (size <= 0) {
+                aviato_remove_groups();
                 return ENDED;
+            }
+            if (share_processors(template))
+                continue;
             const struct burial *burial;
             if ((burial = burial_of(template, BURIAL))) {
                 bury(template, burial);

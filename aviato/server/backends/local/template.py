@@ -208,6 +208,7 @@ class Template:
             if self._native is not None:
                 self._native.aviato_network_ended(pid)
                 self._native.aviato_layers_ended(pid)
+                self._native.aviato_group_ended(pid)
         if self._orphans:
             self._kill_orphans()
 
@@ -222,6 +223,8 @@ class Template:
 
     def _serve(self, data: bytes, kept: list[int]) -> None:
         head, _, calls = data.partition(b"\0")
+        if data.startswith(native.SHARING_MAGIC):
+            return
         if data.startswith((native.BURIAL_MAGIC, native.OBLIVION_MAGIC)):  # Asked of a template without its compiled part.
             self._tell({"n": int.from_bytes(data[4:8], sys.byteorder), "kept": []})
             return
@@ -273,7 +276,7 @@ class Template:
             if request["plan"] is None:
                 pid, pidfd = self._bear(request, namespaces, supervisors, (ours, theirs), fds, trees)
             else:
-                pid, pidfd = syscalls.clone(0 if request["descent"] else namespaces, supervisors)
+                pid, pidfd = self._clone(0 if request["descent"] else namespaces, supervisors)
                 if pid == 0:
                     ours.close()
                     self._control.close()
@@ -289,6 +292,19 @@ class Template:
                 os.kill(pid, signal.SIGKILL)
                 os.close(pidfd)
                 raise
+        return pid, pidfd
+
+    def _clone(self, namespaces: int, supervisors: int | None) -> tuple[int, int]:
+        """A child, in a group of its own where processors are shared out by groups."""
+        if self._native is None or supervisors is not None:
+            return syscalls.clone(namespaces, supervisors)
+        group = self._native.aviato_enter_group()
+        pid = -1
+        try:
+            pid, pidfd = syscalls.clone(namespaces, group if group >= 0 else None)
+        finally:
+            if pid != 0:
+                self._native.aviato_leave_group(pid)
         return pid, pidfd
 
     def _bear(
