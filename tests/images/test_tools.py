@@ -170,6 +170,8 @@ async def test_what_pip_installs_can_be_imported(other, boxes, open_directory, w
             pytest.skip("this interpreter has no pip")
         assert done.returncode == 0, done.stderr
         assert (await box.run("python3", "-c", "import tiny_of_a_test as t; print(t.X)")).stdout == "42\n"
+        done = await box.run("pip", "install", "-q", "--no-index", "--target", "there", f"./{name}")
+        assert (done.returncode, (await box.run("ls", "there/tiny_of_a_test.py")).returncode) == (0, 0), done.stderr
         if with_packages:
             assert "greetings" in (await box.run("pip", "list", "--format=freeze", "--disable-pip-version-check")).stdout
 

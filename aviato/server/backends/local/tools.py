@@ -42,5 +42,10 @@ if module is None and os.access(config, os.X_OK):
 if module is None or importlib.util.find_spec(module) is None:
     print(name + ": Python 3.{minor} has none here", file=sys.stderr)
     sys.exit(127)
+asked = sys.argv[1:]
+if module == "pip" and next((word for word in asked if word[:1] != "-"), None) == "install":
+    # Where packages are, nobody can write, which pip finds out too late where it is refused by no mode of a file.
+    if not any(word.startswith(("-t", "--target", "--prefix", "--root", "--user", "--no-user")) for word in asked):
+        os.environ.setdefault("PIP_USER", "1")
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 '''
