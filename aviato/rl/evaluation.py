@@ -12,6 +12,7 @@ from aviato import defaults as checks
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.log import logger
+from aviato.parameters import check_names
 from aviato.policy.infrastructure import retried
 from aviato.progress import Progress
 from aviato.rl.blame import Blame
@@ -22,6 +23,7 @@ from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.programs import grade_programs
 from aviato.rl.separation import grade_separate
 from aviato.rl.task import Task
+from aviato.sandbox_config import SandboxOptions
 from aviato.session import Session
 from aviato.text import shown
 from aviato.waiting import as_completed
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from typing import Unpack
 
-    from aviato.sandbox_config import SandboxConfig, SandboxOptions
+    from aviato.sandbox_config import SandboxConfig
     from aviato.sandbox_state import SandboxState
     from aviato.waiting import AsCompleted
 
@@ -65,7 +67,7 @@ class Evaluation(OperationRef[list[Outcome]]):
 
     def as_completed(self, timeout: float | None = None) -> AsCompleted[ItemEvaluation]:
         """The items in order of completion, for `for` and `async for`; `item.result()` is at once."""
-        return as_completed(self.items, timeout)
+        return as_completed(self.items, timeout, progress=False)
 
     async def _gather(self) -> list[Outcome]:
         try:
@@ -74,6 +76,9 @@ class Evaluation(OperationRef[list[Outcome]]):
             for item in self.items:
                 item.cancel()
             raise
+
+
+_OWN_OPTIONS = ("tasks", "session", "timeout_seconds", "retry_budget_seconds", "max_concurrency", "progress")
 
 
 def evaluate(
@@ -95,8 +100,9 @@ def evaluate(
         retry_budget_seconds: for how long an item is tried again after infrastructure failures, from its first one on.
         max_concurrency: items at a time. None is two for each processor where the server is on this machine, so that no
             item's clock runs while it waits for a processor, and else 64.
-        progress: None shows a bar on a terminal once it takes longer than a second, and lines in the log elsewhere; False
-            shows nothing. Or it is called with (items done, items in all) on the event loop's thread, so briefly.
+        progress: None shows a bar on a terminal once it takes longer than a second, one line in a notebook, and lines in the
+            log (INFO) elsewhere; False, or `AVIATO_PROGRESS=0` in the environment, shows nothing; True shows it whatever the
+            environment says. Or it is called with (items done, items in all) on the event loop's thread, so briefly.
         options: of the sandboxes, as the constructor of `Sandbox`.
 
     Raises:
@@ -106,10 +112,10 @@ def evaluate(
         AviatoValidationError: a test of a task with `grading="separate"` gives the code what cannot cross. No code can bring
             that about: it is the test's own text.
     """
+    check_names("evaluate()", options, (*SandboxOptions.__optional_keys__, *_OWN_OPTIONS))
     if isinstance(tasks, Task):
         raise TypeError("tasks must be a list of tasks, not one: write [task]")
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise TypeError(f"progress must be True, False, None, or a callable (done, total), not {type(progress).__name__}")
+    checks.progress(progress)
     found = list(tasks)
     for index, task in enumerate(found):
         if not isinstance(task, Task):
@@ -179,6 +185,7 @@ class _Run:
     async def item(self, task: Task) -> Outcome:
         """One item, whatever happens: only a cancellation and a caller's mistake raise."""
         verdict = ""
+        self._progress.tick()
         try:
             found = await self._outcome(task)
             verdict = str(found.verdict)

@@ -1,23 +1,26 @@
 """Test cases that only compare what calls of the code return: the code's sandbox gives the values, and they are compared here.
 
-Such as `assert f(2) == 4`. As for call cases, no grader's sandbox is needed for them. What is run here of a test is compiled
-from those nodes of its syntax tree that are listed below, and sees data of exact built-in types, as much of it as
-`LARGEST_ANSWER_BYTES`.
+Such as `assert f(2) == 4`, also in functions that a runner collects. As for call cases, no grader's sandbox is needed for them.
+What is run here of a test is compiled from those nodes of its syntax tree that are listed below, and sees data of exact
+built-in types, as much of it as `LARGEST_ANSWER_BYTES`.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import functools
 import json
+import re
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside.packing import unpack
 from aviato.grading.inside.standin import SolutionFailed, error_of, shown, unknown
-from aviato.rl.calls_ahead import NotKnown, call_in, imports_names, is_call
+from aviato.rl.calls_ahead import NotKnown, call_in, is_call
 from aviato.rl.grading import case_of
+from aviato.rl.unfolding import assertions
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -30,6 +33,12 @@ MOST_STRAY_ANSWERS = 256
 HEAD_BYTES = 32
 _FUNCTIONS: dict[str, Any] = {"abs": abs, "bool": bool, "len": len, "sorted": sorted, "set": set, "list": list, "tuple": tuple}
 _GIVEN = "_aviato_{}"
+_EXCEPTIONS = {
+    name: found for name, found in vars(builtins).items() if isinstance(found, type) and issubclass(found, Exception)
+}
+_NAMES: dict[str, Any] = {**_FUNCTIONS, **_EXCEPTIONS, "_aviato_text": str}
+_PATTERN = re.compile(r"[\\.^$*+?{}\[\]|()]")
+"""What makes a text a pattern."""
 FILE = "<a test case>"
 NOBODY = "the solution's process is gone"
 GONE = f"SolutionFailed: {NOBODY}"
@@ -37,10 +46,11 @@ GONE = f"SolutionFailed: {NOBODY}"
 
 
 class Statement(NamedTuple):
-    """An assertion: its calls, and what asserts something of their values."""
+    """An assertion: its calls, what asserts something of their values, and the collected test in which it stands."""
 
     calls: tuple[bytes, ...]
     code: CodeType
+    test: str
 
 
 class TooLarge(Exception):
@@ -63,18 +73,50 @@ def plain_cases(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
 
 def _case(source: str, names: tuple[str, ...]) -> tuple[Statement, ...]:
     found = []
-    for node in ast.parse(source).body:
-        if imports_names(node):
-            continue
-        if not isinstance(node, ast.Assert) or not (node.msg is None or isinstance(node.msg, ast.Constant)):
-            raise NotKnown
+    for node, test in assertions(source, names):
         calls = _Calls(names)
-        node.test = calls.visit(node.test)
-        module = ast.fix_missing_locations(ast.Module([node], []))
-        found.append(Statement(tuple(calls.found), compile(module, FILE, "exec", dont_inherit=True)))
+        put = _raising(node, calls) if isinstance(node, ast.With) else node
+        if isinstance(put, ast.Assert):
+            put.test = calls.visit(put.test)
+        module = ast.fix_missing_locations(ast.Module([put], []))
+        found.append(Statement(tuple(calls.found), compile(module, FILE, "exec", dont_inherit=True), test))
     if not any(statement.calls for statement in found):
         raise NotKnown
     return tuple(found)
+
+
+def _raising(node: ast.With, calls: _Calls) -> ast.stmt:
+    """`with pytest.raises(ValueError): f(-1)`, without pytest."""
+    match node:
+        case ast.With(
+            items=[
+                ast.withitem(
+                    context_expr=ast.Call(
+                        func=ast.Attribute(value=ast.Name(id="pytest"), attr="raises"), args=[kinds], keywords=keywords
+                    ),
+                    optional_vars=None,
+                )
+            ],
+            body=[ast.Expr(value=ast.Call() as call)],
+        ) if is_call(call, calls.names):
+            pass
+        case _:
+            raise NotKnown
+    for kind in kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]:
+        if not isinstance(kind, ast.Name) or kind.id not in _EXCEPTIONS or kind.id in calls.names:
+            raise NotKnown
+    told: list[ast.stmt] = [ast.Pass()]
+    for keyword in keywords:
+        text = ast.literal_eval(keyword.value)
+        if keyword.arg != "match" or type(text) is not str or _PATTERN.search(text):
+            raise NotKnown
+        said = ast.Call(ast.Name("_aviato_text", ast.Load()), [ast.Name("_aviato_error", ast.Load())], [])
+        told = [ast.Assert(ast.Compare(ast.Constant(text), [ast.In()], [said]), ast.Constant(f"its text has no {text!r}"))]
+    nothing = ast.Constant(f"DID NOT RAISE {ast.unparse(kinds)}")
+    handler = ast.ExceptHandler(kinds, "_aviato_error", told)
+    return ast.copy_location(
+        ast.Try([ast.Expr(calls.visit(call))], [handler], [ast.Assert(ast.Constant(False), nothing)], []), node
+    )
 
 
 class _Calls(ast.NodeTransformer):
@@ -82,7 +124,7 @@ class _Calls(ast.NodeTransformer):
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.found: list[bytes] = []
-        self._names = names
+        self.names = names
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Compare) and len(node.comparators) == 1:
@@ -91,11 +133,11 @@ class _Calls(ast.NodeTransformer):
             node.operand = self.visit(node.operand)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and _is_number(node.right):
             node.left = self.visit(node.left)
-        elif is_call(node, self._names):
+        elif is_call(node, self.names):
             given = ast.Call(ast.Name(_GIVEN.format(len(self.found)), ast.Load()), [], [])
             self.found.append(call_in(node))
             return ast.copy_location(given, node)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self._names:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in self.names:
             if node.func.id not in _FUNCTIONS or len(node.args) != 1 or node.keywords:
                 raise NotKnown
             node.args = [self.visit(node.args[0])]
@@ -197,7 +239,7 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
             error = _run(statement.code, given)
             if error is not None:
                 break
-        found.append(_outcome(name, error, loop.time() - begin))
+        found.append(_outcome(name, error, loop.time() - begin, statement.test))
         if error is not None:
             answers.ask_anew([call for later in cases[at + 1 :] for each in later for call in each.calls])
     return found
@@ -205,7 +247,7 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
 
 def _run(code: CodeType, given: dict[str, Any]) -> BaseException | None:
     try:
-        exec(code, {"__builtins__": {**_FUNCTIONS, "AssertionError": AssertionError}, **given})
+        exec(code, {"__builtins__": dict(_NAMES), **given})
     except (Exception, SolutionFailed) as error:
         return error
     return None
@@ -230,15 +272,18 @@ def _value(answer: bytes | None) -> Any:
     return give
 
 
-def _outcome(name: str, error: BaseException | None, seconds: float) -> CaseOutcome:
+def _outcome(name: str, error: BaseException | None, seconds: float, test: str) -> CaseOutcome:
     if error is None:
         return case_of(name, "passed", duration_seconds=seconds)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+    where = f'Traceback (most recent call last):\n  File "{name}", line {lines[0]}, in {test or "<module>"}\n'
+    if test and isinstance(error, Exception):
+        text = str(error) or "assertion failed"
+        error = AssertionError(f"{test}: {text if isinstance(error, AssertionError) else f'{type(error).__name__}: {error}'}")
     text = shown(str(error).split("\n")[0])
     kind = type(error).__name__
     is_assertion = isinstance(error, AssertionError)
     message = (text or "assertion failed") if is_assertion else f"{kind}: {text}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
-    where = f'Traceback (most recent call last):\n  File "{name}", line {lines[0]}, in <module>\n'
     story = f"{where}{kind}: {text}\n" if text else f"{where}{kind}\n"
     reason = "assertion" if is_assertion else "exception"
     return case_of(name, reason, message, traceback=story, duration_seconds=seconds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aviato import defaults as checks
 from aviato.languages import RECIPES
+from aviato.parameters import suggesting
 from aviato.representation import short
 from aviato.rl import given, judges
 from aviato.rl.given import wrong
@@ -34,6 +35,7 @@ class _Missing:
 MISSING = _Missing()
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class TestCase:
     """One case: Python source that runs after the code, in the code's names, and raises if it is not satisfied.
@@ -58,6 +60,7 @@ class TestCase:
         _check_common(self)
 
 
+@suggesting
 @dataclass(frozen=True)
 class ProgramCase:
     """One run of the code as a program of its own: what it reads, and what it has to print.
@@ -106,6 +109,7 @@ class ProgramCase:
         _check_common(self)
 
 
+@suggesting
 @dataclass(frozen=True)
 class CallCase:
     """One call of a function of the code: its arguments, and what it has to return. For Python.
@@ -179,6 +183,7 @@ class CallCase:
 Case: TypeAlias = TestCase | ProgramCase | CallCase
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One item to evaluate: code with cases, or a command.

@@ -325,6 +325,53 @@ def test_what_is_compared_here_has_the_graders_verdict(code: str, session: aviat
         assert one.traceback.splitlines()[-1:] == other.traceback.splitlines()[-1:]
 
 
+FORMS = {
+    "a test function": "def test_f():\n    {}\n",
+    "two of them": "def test_f():\n    assert True\ndef test_g() -> None:\n    'Of it.'\n    {}\n    assert double(5) == 10\n",
+    "one that imports": "from solution import double\nimport math\n\ndef test_f():\n    from solution import double\n    {}\n",
+    "one that is called": "def test_f():\n    {}\ntest_f()\n",
+    "check": (
+        "METADATA = {{'author': 'x'}}\n\ndef check(candidate):\n    {}\n    assert candidate(5) == 10, 'five'\ncheck(double)\n"
+    ),
+    "check, twice": "def check(f: object):\n    {}\ncheck(double)\ncheck(double)\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_however_assertions_are_written_they_are_compared_here(form: str, session: aviato.Session) -> None:
+    codes = [RIGHT, WRONG, "def double(n):\n    raise KeyError(n)", "def double(n): return None if n == 5 else 2 * n"]
+    tests = [FORMS[form].format(f"assert double({n}) == {2 * n}{why}") for n, why in ((2, ", 'why'"), (0, ""), (3, ""))]
+    tasks = [separate(*given, code=code) for code in codes for given in (tests, [f"pass\n{test}" for test in tests])]
+    assert plain_cases(tuple(tests), ("double",)) is not None
+    assert plain_cases((f"pass\n{tests[0]}",), ("double",)) is None
+    found = run(session, *tasks)
+    for here, there in zip(found[::2], found[1::2], strict=True):
+        assert (here.verdict, here.message) == (there.verdict, there.message)
+        for one, other in zip(here.cases, there.cases, strict=True):
+            assert (one.reason, one.message, one.status) == (other.reason, other.message, other.status)
+            assert one.traceback.splitlines()[-1:] == other.traceback.splitlines()[-1:]
+
+
+RAISING = {
+    "raise ValueError('too small')": True,
+    "raise UnicodeError('too small')": True,
+    "raise ValueError('too large')": False,
+    "raise KeyError('too small')": False,
+    "return 0": False,
+    "raise SystemExit('too small')": False,
+    "import os; os._exit(0)": False,
+    "return object()": False,
+}
+
+
+def test_what_is_expected_to_raise_is_compared_here(session: aviato.Session) -> None:
+    test = "import pytest\ndef test_f():\n    with pytest.raises((ValueError, TypeError), match='too small'): double(-1)\n"
+    assert plain_cases((test,), ("double",)) is not None
+    codes = [f"def double(n):\n    if n < 0: {body}\n    return 2 * n\n" for body in RAISING]
+    found = run(session, *[separate(test, code=code) for code in codes])
+    assert [one.passed for one in found] == list(RAISING.values()), found
+
+
 ELSEWHERE = [
     "assert double(2) * 10**9 == 4",
     "assert double(double(2)) == 8",
@@ -336,6 +383,30 @@ ELSEWHERE = [
     "assert f'{double(2)}' == '4'",
     "double(2)",
     "assert 1 == 1",
+    "def test_f():\n    x = double(2)\n    assert x == 4",
+    "def test_f():\n    double(2)",
+    "def test_f(n):\n    assert double(2) == 4",
+    "def test_f():\n    pass\nassert double(2) == 4",
+    "def test_f(): assert double(2) == 4\ndef test_f(): assert double(3) == 6",
+    "async def test_f(): assert double(2) == 4",
+    "@decorated\ndef test_f(): assert double(2) == 4",
+    "def helper(): assert double(2) == 4",
+    "def check(candidate): assert candidate(2) == 4\ncheck(1)",
+    "def check(candidate): assert candidate == 4\ncheck(double)",
+    "def check(candidate, n=2): assert candidate(2) == 4\ncheck(double)",
+    "N = 2\ndef test_f(): assert double(N) == 4",
+    "len = 2\nassert len(double('a')) == 2",
+    "pytestmark = []\ndef test_f(): assert double(2) == 4",
+    "__test__ = False\ndef test_f(): assert double(2) == 4",
+    "import numpy\ndef test_f(): assert double(2) == 4",
+    "import math\ndef test_f(): assert math.isclose(double(2), 4)",
+    "class TestF:\n    def test_f(self): assert double(2) == 4",
+    "import pytest\ndef test_f():\n    with pytest.raises(KeyError) as found:\n        double(2)",
+    "import pytest\ndef test_f():\n    with pytest.raises(KeyError, match='a.b'):\n        double(2)",
+    "import pytest\ndef test_f():\n    with pytest.raises(SystemExit):\n        double(2)",
+    "import pytest\ndef test_f():\n    with pytest.raises(Own):\n        double(2)",
+    "import pytest\ndef test_f():\n    with pytest.raises(KeyError):\n        double(2)\n        double(3)",
+    "def test_f():\n    with open('x'):\n        double(2)",
 ]
 
 
