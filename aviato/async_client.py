@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
+    from aviato.progress import Told
     from aviato.results import FileInfo, GradeResult, ProcessResult
     from aviato.sandbox_config import Connection, SandboxOptions
     from aviato.wire.sandboxes import SandboxInfo
@@ -331,16 +332,23 @@ class AsyncSandbox:
         """Replace a file by what a source yields."""
         await _files().write_chunks(self._handle, file_path(path), source, mode=file_mode(mode))
 
-    async def upload(self, local: str | os.PathLike[str], remote: str) -> None:
+    async def upload(self, local: str | os.PathLike[str], remote: str, *, progress: Told = None) -> None:
         """Copy a local file or directory tree in; the disk is read in a worker thread of the loop."""
-        await _copies().upload(self._handle, local_path(local), file_path(remote))
+        checks.progress(progress)
+        await _copies().upload(self._handle, local_path(local), file_path(remote), progress=progress)
 
     async def download(
-        self, remote: str, local: str | os.PathLike[str], *, outside_links: Literal["refuse", "skip"] = "refuse"
+        self,
+        remote: str,
+        local: str | os.PathLike[str],
+        *,
+        outside_links: Literal["refuse", "skip"] = "refuse",
+        progress: Told = None,
     ) -> None:
         """Copy a file or directory tree out; the disk is written in a worker thread of the loop."""
+        checks.progress(progress)
         path, links = local_path(local), link_choice(outside_links)
-        await _copies().download(self._handle, file_path(remote), path, outside_links=links)
+        await _copies().download(self._handle, file_path(remote), path, outside_links=links, progress=progress)
 
     async def list_files(self, path: str = ".") -> list[FileInfo]:
         """The entries of a directory, by name."""

@@ -358,6 +358,16 @@ def resources(value: Any) -> ResourceOptions:
     return ResourceOptions(limits=value)
 
 
+def progress(value: Any) -> None:
+    """How a caller wants to be told how far a run is.
+
+    Raises:
+        TypeError: it cannot be meant.
+    """
+    if value is not None and not isinstance(value, bool) and not callable(value):
+        raise TypeError(f"progress must be True, False, None, or a callable (done, total), not {type(value).__name__}")
+
+
 def refuse_later(name: str, value: Any) -> None:
     """Refuse a parameter whose feature is not there yet.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from aviato import defaults as checks
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.sandbox_state import begin
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.progress import Told
     from aviato.results import FileInfo
     from aviato.sandbox_state import SandboxState
 
@@ -55,7 +57,7 @@ class SandboxFiles:
         chunks, bits = _transfer().source(source), file_mode(mode)
         return self._file("write", path, lambda files, handle, name: files.write_chunks(handle, name, chunks, mode=bits))
 
-    def upload(self, local: str | os.PathLike[str], remote: str) -> OperationRef[None]:
+    def upload(self, local: str | os.PathLike[str], remote: str, *, progress: Told = None) -> OperationRef[None]:
         """Copy a local file or directory tree in, with permission bits; the sandbox's side changes once all has come.
 
         `remote` is the name that the copy gets, as with `cp -T` or `rsync -a local/ remote/`: into a directory that is there
@@ -63,14 +65,26 @@ class SandboxFiles:
         links, modification times of a tree are kept, hard links become files of their own. FIFOs, sockets and devices are left
         out with a warning by `logging`.
 
+        Args:
+            local: file or directory.
+            remote: path of the copy.
+            progress: how far it is, as of `evaluate`; a callable is called with (bytes done, bytes in all) on the event loop's
+                thread. Of a tree, bytes are those of its archive, and how many there are in all is None.
+
         Raises:
             OSError: from the handle, for what is wrong with the local side.
         """
         path = local_path(local)
-        return self._file("upload to", remote, lambda _, handle, name: _copies().upload(handle, path, name))
+        checks.progress(progress)
+        return self._file("upload to", remote, lambda _, handle, name: _copies().upload(handle, path, name, progress=progress))
 
     def download(
-        self, remote: str, local: str | os.PathLike[str], *, outside_links: Literal["refuse", "skip"] = "refuse"
+        self,
+        remote: str,
+        local: str | os.PathLike[str],
+        *,
+        outside_links: Literal["refuse", "skip"] = "refuse",
+        progress: Told = None,
     ) -> OperationRef[None]:
         """Copy a file or directory tree out, with permission bits less the umask; the local side changes once all has come.
 
@@ -82,15 +96,19 @@ class SandboxFiles:
             local: path of the copy. The directory above it must exist.
             outside_links: a link in the tree that may lead out of it (an absolute target, too many `..`, or `..` after a name)
                 is an error, or left out with a warning by `logging`.
+            progress: as of `upload()`; how many bytes there are in all is None.
 
         Raises:
             SandboxFileError: from the handle; reason `hostile_archive` names an entry that no honest tree has.
             OSError: from the handle, for what is wrong with the local side.
         """
         path, links = local_path(local), link_choice(outside_links)
-        return self._file(
-            "download", remote, lambda _, handle, name: _copies().download(handle, name, path, outside_links=links)
-        )
+        checks.progress(progress)
+
+        def copy(_: Any, handle: SandboxHandle, name: str) -> Any:
+            return _copies().download(handle, name, path, outside_links=links, progress=progress)
+
+        return self._file("download", remote, copy)
 
     def list_files(self, path: str = ".") -> OperationRef[list[FileInfo]]:
         """The entries of a directory, by name."""

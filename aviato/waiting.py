@@ -14,14 +14,21 @@ from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
-from aviato.bridge.loop import SLICE_SECONDS
+from aviato import defaults as checks
+from aviato.bridge.loop import SLICE_SECONDS, running_loop_thread
 from aviato.bridge.operation import OperationRef, check_blocking
 from aviato.exceptions import OperationTimeoutError
+from aviato.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from aviato.progress import Told
+
 T = TypeVar("T")
+
+MANY = 10
+"""From so many items on it is shown how far an iteration is."""
 
 
 class SupportsWait(Protocol):
@@ -62,18 +69,20 @@ def wait(items: Iterable[T], num_returns: int | None = None, timeout: float | No
     return batch.split(ended)
 
 
-def as_completed(items: Iterable[T], timeout: float | None = None) -> AsCompleted[T]:
+def as_completed(items: Iterable[T], timeout: float | None = None, *, progress: Told = None) -> AsCompleted[T]:
     """Return the items in the order in which they end, for `for` and for `async for`.
 
     Args:
         items: sandboxes, operations and processes; failed ones come like others.
         timeout: seconds from this call; None waits as long as it takes.
+        progress: how far it is, as of `evaluate`; None shows it of ten items or more. A callable is called with (items handed
+            out, items in all), where the iteration is.
 
     Raises:
         OperationTimeoutError: from the iteration: the time ran out; what has not ended goes on.
         TypeError: an item cannot be waited for.
     """
-    return AsCompleted(items, timeout)
+    return AsCompleted(items, timeout, progress)
 
 
 @overload
@@ -97,13 +106,18 @@ def results(x: Any) -> Any:
 class AsCompleted(Generic[T]):
     """An iterator for both worlds; see `as_completed`."""
 
-    def __init__(self, items: Iterable[T], timeout: float | None) -> None:
+    def __init__(self, items: Iterable[T], timeout: float | None, progress: Told = False) -> None:
+        checks.progress(progress)
         self._timeout = timeout
         self._deadline = _deadline(timeout)
         listed = list(_iterate(items))
         self._total = len(listed)
         self._completions = _Completions(_refs(listed))
         self._items = dict(enumerate(listed))
+        few = progress is None and len(listed) < MANY
+        thread = running_loop_thread()
+        loop = thread.loop if thread is not None and thread.usable else None
+        self._progress = Progress("as_completed", self._total, False if few or not listed else progress, loop=loop)
 
     def __repr__(self) -> str:
         return f"<AsCompleted: {len(self._completions.refs)} of {self._total} to come>"
@@ -118,15 +132,20 @@ class AsCompleted(Generic[T]):
         key = self._completions.get(self._deadline, "as_completed()")
         if key is None:
             raise self._end() or StopIteration
-        return self._items.pop(key)
+        return self._hand_out(key)
 
     async def __anext__(self) -> T:
         key = await self._completions.get_async(self._deadline)
         if key is None:
             raise self._end() or StopAsyncIteration
+        return self._hand_out(key)
+
+    def _hand_out(self, key: int) -> T:
+        self._progress.advance()
         return self._items.pop(key)
 
     def _end(self) -> OperationTimeoutError | None:
+        self._progress.close()
         left = len(self._completions.refs)
         if not left:
             return None

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from common import bwrap_argv, console, describe_machine, table, write_json
 from mbpp_problems import Problem, broken, read_problems
-from rich.progress import Progress
 
 import aviato
+from aviato.progress import Progress
 from aviato.rl import Outcome, Task, Verdict, evaluate
 
 if TYPE_CHECKING:
@@ -54,15 +54,7 @@ def in_sandboxes(session: aviato.Session, problems: list[Problem], limit: float,
     """By `evaluate`."""
     begin = time.perf_counter()
     tasks = [Task(code=problem.code, tests=problem.tests) for problem in problems]
-    with Progress(console=console, transient=True) as shown:
-        bar = shown.add_task("in fresh sandboxes", total=len(tasks))
-        outcomes = evaluate(
-            tasks,
-            session=session,
-            timeout_seconds=limit,
-            max_concurrency=concurrency,
-            progress=lambda done, _: shown.update(bar, completed=done),
-        ).result()
+    outcomes = evaluate(tasks, session=session, timeout_seconds=limit, max_concurrency=concurrency).result()
     seconds = time.perf_counter() - begin
     return Side({problem.task_id: kind(outcome) for problem, outcome in zip(problems, outcomes, strict=True)}, seconds)
 
@@ -97,8 +89,14 @@ async def as_processes(argv: list[str], problems: list[Problem], limit: float, c
         last = err.decode(errors="replace").rstrip().rsplit("\n", 1)[-1]
         return "assertion" if last.startswith("AssertionError") else "exception"
 
+    async def shown(problem: Problem) -> str:
+        found = await one(problem)
+        progress.advance(found)
+        return found
+
     begin = time.perf_counter()
-    kinds = await asyncio.gather(*map(one, problems))
+    with Progress("bare subprocesses", len(problems)) as progress:
+        kinds = await asyncio.gather(*map(shown, problems))
     return Side({problem.task_id: found for problem, found in zip(problems, kinds, strict=True)}, time.perf_counter() - begin)
 
 

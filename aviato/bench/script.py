@@ -19,6 +19,7 @@ from aviato.bench.run import Run, Size
 from aviato.bench.use import Use, used
 from aviato.exceptions import AviatoError
 from aviato.installation import extra_command
+from aviato.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,15 +137,20 @@ def several(
     if rounds is not None and rounds < 1:
         raise ValueError(f"--rounds must be 1 or more, got {rounds}")
     chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
-    for name in chosen:
-        run = Run(sizes(load(name).SIZES, quick, {"rounds": rounds}), base_url, quick)
-        try:
-            reports[name] = perform(name, run, folder)
-        except Exception as error:  # whatever it was, the others are measured all the same
-            failures[name] = f"{type(error).__name__}: {error}"
-            console.print(f"failed: {name}: {failures[name]}", highlight=False, soft_wrap=True)
-            if not isinstance(error, (AviatoError, RuntimeError)):
-                traceback.print_exception(error)
+    # Nothing moves while something is measured: the processors are what is measured.
+    with Progress("bench", len(chosen), ticking=False) as progress:
+        for name in chosen:
+            progress.what = f"bench: {name}"
+            progress.show()
+            run = Run(sizes(load(name).SIZES, quick, {"rounds": rounds}), base_url, quick)
+            try:
+                reports[name] = perform(name, run, folder)
+            except Exception as error:  # whatever it was, the others are measured all the same
+                failures[name] = f"{type(error).__name__}: {error}"
+                console.print(f"failed: {name}: {failures[name]}", highlight=False, soft_wrap=True)
+                if not isinstance(error, (AviatoError, RuntimeError)):
+                    traceback.print_exception(error)
+            progress.advance("failed" if name in failures else "")
     if targeted or not wanted:
         console.print(grid(targets.table(reports, failures, quick=quick)))
         for note in targets.notes(reports):

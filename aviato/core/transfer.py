@@ -15,6 +15,8 @@ from aviato.core import files
 from aviato.core.client import new_key
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.log import logger
+from aviato.progress import Progress
+from aviato.representation import beginning
 from aviato.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError, shown
 from aviato.trees.pack import gathered, pack
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.progress import Told
     from aviato.trees.unpack import OutsideLinks
 
 _T = TypeVar("_T")
@@ -34,47 +37,72 @@ CHUNK_BYTES = 1 << 20
 ENTRIES_A_CHUNK = 2_000
 _MOST_PIECES = 1_000
 """The kernel takes 1,024 in one call."""
+_NAME_CHARACTERS = 40
+"""Of what is copied, beside the bar."""
 _NAMED = 5
 """How many of the entries that were left out a warning names."""
 
 
-async def upload(handle: SandboxHandle, local: str, remote: str) -> None:
+async def upload(handle: SandboxHandle, local: str, remote: str, *, progress: Told = None) -> None:
     """Copy a local file or directory in.
+
+    Args:
+        handle: of the sandbox.
+        local: what is copied.
+        remote: the name of the copy.
+        progress: see `Progress`; of bytes, and of a tree's archive without a total.
 
     Raises:
         OSError: the local side cannot be read.
         AviatoValidationError: it is neither a file nor a directory.
         SandboxFileError: what is wrong inside.
     """
-    kind = (await in_thread(os.stat, local)).st_mode
-    if stat.S_ISDIR(kind):
-        await _upload_tree(handle, local, remote)
-    elif stat.S_ISREG(kind):
-        await _upload_file(handle, local, remote)
+    info = await in_thread(os.stat, local)
+    if stat.S_ISDIR(info.st_mode):
+        with _progress("upload", local, None, progress) as shown:
+            await _upload_tree(handle, local, remote, shown)
+    elif stat.S_ISREG(info.st_mode):
+        with _progress("upload", local, info.st_size, progress) as shown:
+            await _upload_file(handle, local, remote, shown)
     else:
         message = f"{local!r} is neither a file nor a directory; open it and pass it to write_file_streaming()"
         raise AviatoValidationError(message, field_violations={"local": "neither a file nor a directory"})
 
 
-async def download(handle: SandboxHandle, remote: str, local: str, *, outside_links: OutsideLinks = "refuse") -> None:
+async def download(
+    handle: SandboxHandle, remote: str, local: str, *, outside_links: OutsideLinks = "refuse", progress: Told = None
+) -> None:
     """Copy a file or directory out; what is there locally changes only once all of it has come.
+
+    Args:
+        handle: of the sandbox.
+        remote: what is copied.
+        local: the path of the copy.
+        outside_links: as of `Sandbox.download`.
+        progress: see `Progress`; of bytes, without a total.
 
     Raises:
         OSError: the local side cannot be written.
         SandboxFileError: what is wrong inside, or with what came out.
     """
-    try:
-        await _download_file(handle, remote, local)
-    except SandboxFileError as error:
-        if error.reason != "is_a_directory":
-            raise
-        fetch = lambda: _download_tree(handle, remote, local, outside_links)  # noqa: E731
-        await handle.client.repeat(fetch, f"download {remote!r}")
+    with _progress("download", remote, None, progress) as shown:
+        try:
+            await _download_file(handle, remote, local, shown)
+        except SandboxFileError as error:
+            if error.reason != "is_a_directory":
+                raise
+            fetch = lambda: _download_tree(handle, remote, local, outside_links, shown)  # noqa: E731
+            await handle.client.repeat(fetch, f"download {remote!r}")
 
 
-async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
+def _progress(verb: str, path: str, total: int | None, told: Told) -> Progress:
+    name = os.path.basename(path.rstrip("/")) or path
+    return Progress(f"{verb} {beginning(name, _NAME_CHARACTERS)}", total, told, unit="bytes")
+
+
+async def _upload_file(handle: SandboxHandle, local: str, remote: str, shown: Progress) -> None:
     file = await in_thread(open, local, "rb", buffering=0)
-    source = _Source(iter(lambda: file.read(CHUNK_BYTES), b""), file.close)
+    source = _Source(iter(lambda: file.read(CHUNK_BYTES), b""), file.close, shown)
     try:
         info = os.fstat(file.fileno())
         mode = stat.S_IMODE(info.st_mode) & 0o777
@@ -83,12 +111,13 @@ async def _upload_file(handle: SandboxHandle, local: str, remote: str) -> None:
         await in_thread(source.close)
 
 
-async def _upload_tree(handle: SandboxHandle, local: str, remote: str) -> None:
+async def _upload_tree(handle: SandboxHandle, local: str, remote: str, shown: Progress) -> None:
     key = new_key()
-    await handle.client.repeat(lambda: _send_tree(handle, local, remote, key), f"upload {local!r}")
+    await handle.client.repeat(lambda: _send_tree(handle, local, remote, key, shown), f"upload {local!r}")
 
 
-async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str) -> None:
+async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str, shown: Progress) -> None:
+    shown.restart()
     skipped: list[bytes] = []
     top = await _made(lambda: os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.close)
     packing = pack(top, skipped)
@@ -97,7 +126,7 @@ async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str) -
         packing.close()  # type: ignore[attr-defined]
         os.close(top)
 
-    source = _Source(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK), close)
+    source = _Source(gathered(packing, CHUNK_BYTES, ENTRIES_A_CHUNK), close, shown)
     try:
         await files.write_tree(handle, remote, source.chunks(), key=key)
     except TreeError as error:
@@ -111,7 +140,7 @@ async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str) -
     _tell(skipped, f"upload of {local!r}")
 
 
-async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None:
+async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: Progress) -> None:
     mode = 0o644
 
     def set_mode(found: int) -> None:
@@ -140,6 +169,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
     batches = files.gathered_chunks(files.read_chunks(handle, remote, set_mode), CHUNK_BYTES)
     # The first part comes before anything is made here: it may turn out that there is no such file.
     first: list[bytes] = await anext(batches, [])
+    shown.advance(count=sum(map(len, first)))
     file = await _made(begin, discard)
     writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), first))
     try:
@@ -147,6 +177,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str) -> None
         async for batch in batches:
             await writing
             writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), batch))
+            shown.advance(count=sum(map(len, batch)))
         await writing
         await in_thread(commit)
     except BaseException:
@@ -172,12 +203,14 @@ def _write_all(fd: int, pieces: list[bytes]) -> None:
             rest[0] = memoryview(rest[0])[written:]
 
 
-async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks) -> None:
+async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks, shown: Progress) -> None:
+    shown.restart()
     arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=_umask()), lambda made: _run(made.abort()))
     batches = files.gathered_chunks(files.read_tree(handle, remote), CHUNK_BYTES)
     try:
         async for batch in batches:
             await in_thread(_run, arrival.feed(b"".join(batch)))
+            shown.advance(count=sum(map(len, batch)))
         await in_thread(_run, arrival.finish())
     except SenderFailed as failed:
         raise from_wire(ErrorBody.model_validate_json(failed.body)) from None
@@ -205,8 +238,9 @@ class _Source:
     The request's body is read by a task of the HTTP library's. It may still read when the request has been given up.
     """
 
-    def __init__(self, parts: Iterator[bytes], close: Callable[[], object]) -> None:
+    def __init__(self, parts: Iterator[bytes], close: Callable[[], object], shown: Progress) -> None:
         self._parts = parts
+        self._shown = shown
         self._close = close
         self._closed = False
         self._reading = threading.Lock()
@@ -214,6 +248,7 @@ class _Source:
     async def chunks(self) -> AsyncIterator[bytes]:
         while chunk := await in_thread(self._next):
             yield chunk
+            self._shown.advance(count=len(chunk))
 
     def close(self) -> None:
         with self._reading:

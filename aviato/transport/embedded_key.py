@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOT_SETTINGS = frozenset(
     f"AVIATO_{name}"
     for name in (
-        *("API_KEY", "BASE_URL", "AUTH", "IMAGE_FALLBACK", "STATE_DIR"),
+        *("API_KEY", "BASE_URL", "AUTH", "IMAGE_FALLBACK", "STATE_DIR", "PROGRESS"),
         *("SOCKET", "HOST", "PORT", "SOCKET_FD", "API_KEY_FILE", "RAISE_DESCRIPTOR_LIMIT"),
     )
 )
