@@ -9,8 +9,8 @@ import pytest
 
 
 def deep(values: Iterable[Any]) -> list[Any]:
-    """Parameters that are made with `--long` only: what they show is shown, for its kind, by others that always run."""
-    return [pytest.param(value, marks=pytest.mark.deep) for value in values]
+    """Parameters (a tuple is several) that are made with `--long` only: others show what they show, for its kind."""
+    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.deep) for value in values]
 
 
 def every(step: int, values: Iterable[Any]) -> list[Any]:

@@ -51,6 +51,7 @@ def test_what_is_recorded_is_what_is_measured() -> None:
         assert set(figures) == {latency.EXEC, latency.AWAIT, latency.CREATE} and min(figures.values()) > 1
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_latency_says_ratios_to_floors(measured: Measured) -> None:
     assert meanwhile["client_seconds"] > 0 and meanwhile["server_seconds"] is not None and meanwhile["lag"]["p99"] >= 0
 
 
+@pytest.mark.deep
 def test_throughput_runs_the_same_batch_on_all_sides(measured: Measured) -> None:
     found, _ = measured("throughput", "--rounds", "1")
     ways = (throughput.SANDBOX, throughput.EVALUATE)
@@ -61,6 +62,7 @@ def test_files_says_rates_beside_bare_copies(measured: Measured) -> None:
     assert found["values"]["download, MB/s"] > 0 and found["values"]["upload of a tree, files/s"] > 0
 
 
+@pytest.mark.deep
 def test_concurrency_makes_every_level_in_every_way(measured: Measured) -> None:
     found, said = measured("concurrency", "--rounds", "2")
     ways = {name: figure for name, figure in found["figures"].items() if "walls" in figure}
@@ -71,6 +73,7 @@ def test_concurrency_makes_every_level_in_every_way(measured: Measured) -> None:
     assert "server's answer" in said
 
 
+@pytest.mark.deep
 def test_concurrency_says_where_the_server_has_no_room(tmp_path: Path) -> None:
     server = start_server(tmp_path, max_sandboxes=4)
     try:
@@ -90,6 +93,7 @@ def test_scaling_compares_the_last_third_with_the_first(measured: Measured) -> N
     assert all(len(stage["create_seconds"]) == 10 and stage["exec_seconds"] for stage in found["figures"]["stages"])
 
 
+@pytest.mark.deep
 def test_memory_counts_the_server_and_all_below_it(measured: Measured) -> None:
     found, _ = measured("memory")
     assert found["values"][memory.FAILED] == 0 and found["ratios"][memory.RATE]["value"] > 0
@@ -99,6 +103,7 @@ def test_memory_counts_the_server_and_all_below_it(measured: Measured) -> None:
         assert found["values"][memory.EACH] == last / 20 / 2**20
 
 
+@pytest.mark.deep
 def test_rounds_of_growth_are_added_up(measured: Measured) -> None:
     found, _ = measured("scaling", "--rounds", "2")
     assert all(len(stage["create_seconds"]) == 20 for stage in found["figures"]["stages"])
@@ -173,6 +178,7 @@ def test_the_processor_time_of_floors_is_not_that_of_others(monkeypatch: pytest.
     assert use.floor_seconds >= 0.39 and use.client_seconds < 0.3
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
@@ -182,6 +188,7 @@ def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
     assert all(target.name in said for target in targets.TARGETS) and "beside" in said
 
 
+@pytest.mark.deep
 def test_every_benchmark_is_a_script_too() -> None:
     for name in BENCHMARKS.keys() - {"peers"}:
         done = subprocess.run(
@@ -190,6 +197,7 @@ def test_every_benchmark_is_a_script_too() -> None:
         assert done.returncode == 0 and "--rounds" in done.stdout and "--base-url" in done.stdout, done.stderr
 
 
+@pytest.mark.deep
 def test_a_script_writes_where_it_is_told(server: Any, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "latency.py"), "--rounds", "2", "--starts", "1", "--json", str(path)]

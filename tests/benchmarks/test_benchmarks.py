@@ -40,6 +40,7 @@ def test_mbpp_compares_every_verdict(server: Any, tmp_path: Path) -> None:
     assert variants["kinds"]["evaluate()"]["1"] == "assertion" and "3" not in variants["kinds"]["evaluate()"]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not on this machine (../shared/data)")
@@ -52,6 +53,7 @@ def test_the_first_40_problems_of_mbpp_agree_with_the_bare_run(server: Any, tmp_
     assert found["references"]["different"] == found["broken variants"]["different"] == []
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(120)
 def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
@@ -65,6 +67,7 @@ def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(se
         assert set(figure["ends"]) <= {"SandboxResourceExhaustedError"}
 
 
+@pytest.mark.deep
 def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> None:
     for package in ("wandb", "prometheus_client", "opentelemetry.sdk"):
         pytest.importorskip(package)
@@ -77,6 +80,7 @@ def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> Non
     assert len(figures["log_metrics"]) == 2
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(120)
 def test_the_filter_s_cost_is_a_ratio(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"

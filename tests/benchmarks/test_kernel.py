@@ -69,6 +69,7 @@ def test_the_sandboxes_of_the_kernel_floor_are_like_ours(run: Run, made: Kernel)
         assert 0 < floor() < 5
 
 
+@pytest.mark.deep
 @compiled
 @pytest.mark.parametrize("mode", [ONCE, AHEAD, STAY, AGAIN, f"{STAY}100", "4x2"])
 def test_every_mode_measures_and_leaves_nothing(made: Kernel, mode: str) -> None:
@@ -117,6 +118,7 @@ def test_programs_that_stay_end_with_their_floor() -> None:
     assert not any(os.path.exists(f"/proc/{child}") for child in children)
 
 
+@pytest.mark.deep
 @compiled
 def test_the_floors_are_beside_their_targets(measured: Measured) -> None:
     found = {}

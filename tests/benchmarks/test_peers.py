@@ -65,6 +65,7 @@ def test_show_prints_the_script() -> None:
     assert done.stdout == PEERS["sandlock"].path.read_text() and done.returncode == 0
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(120)
 def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
@@ -87,6 +88,7 @@ def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(
     assert found["ratios"] == {} and "nobody to compare with" in done.stdout
 
 
+@pytest.mark.deep
 def test_aviato_bench_has_the_peers(server: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aviato", "bench", "peers", "--quick", "--base-url", server.url, "--json", str(tmp_path)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
@@ -198,6 +200,7 @@ def test_a_peer_stops_what_it_keeps_when_its_input_ends(tmp_path: Path) -> None:
     assert not kept[0].exists() and (tmp_path / "closed").exists()
 
 
+@pytest.mark.deep
 def test_what_cannot_be_installed_is_said_in_pip_s_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peer = dataclasses.replace(BARE, requirements=("./nothing_of_that_name",))

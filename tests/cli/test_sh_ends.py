@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import aviato
+from tests.matrices import deep
 
 TAG = "sh-ends"
 
@@ -105,7 +106,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("way", ["keys", "signal"])
+@pytest.mark.parametrize("way", ["keys", *deep(["signal"])])
 def test_a_server_that_does_not_answer_holds_nobody(make_server: Any, shell: Any, way: str) -> None:
     server = make_server()
     one = shell(server.url)

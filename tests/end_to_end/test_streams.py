@@ -293,6 +293,7 @@ async def joined(stream: Any) -> str:
     return "".join([piece async for piece in stream])
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(60 + COMMANDS // 2)
 def test_many_commands_from_threads_and_a_loop_lose_double_and_swap_nothing(served: Any) -> None:

@@ -63,6 +63,7 @@ def live_on(boxes: list[Sandbox], seconds: float = 2.5 * LEASE_SECONDS) -> None:
         assert box.exec(["echo", "on"], timeout_seconds=10).result(20).stdout == "on\n"
 
 
+@pytest.mark.deep
 def test_the_wall_clock_jumps(state: Path, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     """By a year, in both directions, while the server runs and while it does not."""
     offset = state / "offset"
@@ -105,6 +106,7 @@ def test_the_monotonic_clocks_jump_across_a_restart(
         box.stop(0).result()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("first", ["supervisor", "server"])
 def test_everything_stood_still_for_longer_than_the_orphan_time(start: Callable[..., RunningServer], first: str) -> None:
     """As on a virtual machine that was paused, whose clocks ran on: nobody had a chance to speak, and nobody is an orphan."""

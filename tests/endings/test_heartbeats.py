@@ -42,6 +42,7 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     remove(Path(state))
 
 
+@pytest.mark.deep
 def test_a_trainer_far_away(trainer: Any, remote: RunningServer) -> None:
     """It lives longer than a lease, and after its death nothing of it lives longer than that."""
     one = trainer("hold()\nsay('up')\ntime.sleep(60)", remote)
@@ -69,6 +70,7 @@ say("over")
 """
 
 
+@pytest.mark.deep
 def test_a_call_that_holds_the_interpreter_for_longer_than_the_lease(trainer: Any, remote: RunningServer) -> None:
     """No heartbeat is sent meanwhile; the connection lives. On a Unix socket the process itself is watched."""
     seconds = int(2 * LEASE_SECONDS)
@@ -80,6 +82,7 @@ def test_a_call_that_holds_the_interpreter_for_longer_than_the_lease(trainer: An
         one.end()
 
 
+@pytest.mark.deep
 def test_a_pause_that_is_shorter_than_the_patience(trainer: Any, remote: RunningServer) -> None:
     one = trainer("hold()\nsay('up')\ntime.sleep(60)", remote)
     one.says()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import aviato
+from tests.matrices import every
 
 STARTS = {
     "run": "aviato.Sandbox.run(tags=[MARK], detached=True)",
@@ -24,7 +25,7 @@ STARTS = {
 
 @pytest.mark.parametrize(
     ("how", "number"),
-    [*((how, signal.SIGINT) for how in STARTS), *((how, signal.SIGTERM) for how in STARTS if "session" in how)],
+    every(3, [*((how, signal.SIGINT) for how in STARTS), *((how, signal.SIGTERM) for how in STARTS if "session" in how)]),
 )
 def test_an_interrupted_start(trainer: Any, make_server: Any, how: str, number: int) -> None:
     """By SIGTERM only what has a lease: what is detached belongs to nobody but its `with`, which a signal does not leave."""

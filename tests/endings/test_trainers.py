@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.endings.conftest import LEASE_SECONDS, until
+from tests.matrices import every
 
 LEAVES = {
     "the last line": ("", 0, ""),
@@ -39,7 +40,7 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("how", LEAVES)
+@pytest.mark.parametrize("how", every(3, LEAVES))
 def test_the_interpreter_s_end(trainer: Any, how: str) -> None:
     """Cleaned up by itself, promptly and silently."""
     source, code, last = LEAVES[how]
@@ -247,6 +248,7 @@ def standing(how: str, seconds: float) -> str:
     return f"SECONDS = {seconds}\nhold()\n{count}\nnext(iter(counting.stdout))\n{STUCK[how]}\n{AFTERWARDS}"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("how", STUCK)
 def test_one_that_stands_still_loses_nothing(trainer: Any, how: str) -> None:
     """Three leases long."""

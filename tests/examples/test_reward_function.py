@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guides import blocks
+from tests.matrices import deep
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rl_training" / "reward_function.py"
 
@@ -54,7 +55,7 @@ def test_shuffled_sleeps_change_the_order_of_arrival_and_no_reward(server: Any) 
     assert "Total reward: 3.0/5" in done.stdout
 
 
-@pytest.mark.parametrize("url", ["unix:///nowhere/at/all/aviato.sock", "http://127.0.0.1:9"])
+@pytest.mark.parametrize("url", ["unix:///nowhere/at/all/aviato.sock", *deep(["http://127.0.0.1:9"])])
 def test_an_unreachable_server_gives_no_reward(url: str) -> None:
     done = run_example(url)
     assert done.returncode not in (0, None)

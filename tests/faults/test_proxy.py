@@ -88,6 +88,7 @@ def test_a_cut_is_at_its_byte(echo: Any, make_proxy: Callable[..., Any]) -> None
     assert again.faults == proxy.faults
 
 
+@pytest.mark.deep
 def test_the_others(echo: Any, make_proxy: Callable[..., Any]) -> None:
     server, got = echo
     spoilt = make_proxy(server, seed=1, kinds={"garbage": 1})

@@ -123,6 +123,7 @@ async def _awaited(process: OperationRef[ProcessResult]) -> ProcessResult:
     return await process
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("form", "detach"), [("blocking", False), ("loop", False), ("loop", True)])
 @pytest.mark.parametrize("name", ENDS)
 def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name: str, form: str, detach: bool) -> None:
@@ -145,6 +146,7 @@ def test_the_result_outlives_its_sandbox(faulty: FaultyServer, gate: Gate, name:
     assert (caught.value.reason, caught.value.started) == (reason, True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", ["blocking", "loop"])
 def test_the_process_that_made_the_sandbox_died(faulty: FaultyServer, gate: Gate, form: str) -> None:
     from tests.faults.test_trainers import Trainer
@@ -162,6 +164,7 @@ def test_the_process_that_made_the_sandbox_died(faulty: FaultyServer, gate: Gate
     assert result_of(process, form).stdout_bytes == OUTPUT
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", ["blocking", "loop"])
 @pytest.mark.parametrize("then", ["", "restarted", "killed"])
 @pytest.mark.parametrize("size", [10, 900_000])

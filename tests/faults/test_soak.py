@@ -24,6 +24,7 @@ ROUNDS, ROUND_SECONDS = (1 + MINUTES, 60.0) if MINUTES else (2, SHORT_SECONDS)
 MOST_SECONDS = ROUNDS * (ROUND_SECONDS + QUIET_SECONDS)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(MOST_SECONDS + 60)
 def test_nothing_is_left(_private_environment: None, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.faults.soak", "--seed", str(SEED)]

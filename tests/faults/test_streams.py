@@ -18,6 +18,7 @@ from tests.conftest import RunningServer
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
 from tests.faults.gate import Cut, Gate, gate_to
+from tests.matrices import deep
 
 SEED = int(os.environ.get("AVIATO_TEST_FAULT_SEED", "0")) or random.randrange(1, 1 << 31)
 SIZE_BYTES = 9_000_000
@@ -115,7 +116,7 @@ def digest(box: Sandbox, path: str) -> str:
 
 
 @pytest.mark.parametrize("call", ["write_file", "write_file_streaming", "upload", "short"])
-@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("way", ["up", *deep(["down"])])
 def test_a_file_is_written_once(gate: Gate, box: Sandbox, tmp_path: Path, call: str, way: str, form: str) -> None:
     """Counted by a second name of each file that was put there; readers never see a half one, nothing is left beside it."""
     (tmp_path / "big").write_bytes(CONTENT)
@@ -192,6 +193,7 @@ def test_trees_travel_again(gate: Gate, box: Sandbox, tmp_path: Path, form: str)
     assert left == sorted(str(number) for number in range(len(left)))
 
 
+@pytest.mark.deep
 def test_logs_are_read_on(gate: Gate, form: str) -> None:
     program = "for i in $(seq 30); do seq $i 20000; sleep 0.05; done"
     expected = b"".join(b"%d\n" % line for i in range(1, 31) for line in range(i, 20001))

@@ -17,6 +17,7 @@ from aviato import OperationRef, Sandbox, SandboxDefaults
 from tests.endings.test_sandboxes import ROWS as ENDINGS
 from tests.endings.test_sandboxes import Place, first_process
 from tests.faults.conftest import FaultyServer, faulty_server
+from tests.matrices import deep
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "failures.md"
@@ -239,7 +240,7 @@ HERE = {name: row for name, row in ROWS.items() if not isinstance(row.begin, str
 
 
 @pytest.mark.parametrize("name", HERE)
-@pytest.mark.parametrize("form", ["blocking", "loop"])
+@pytest.mark.parametrize("form", ["blocking", *deep(["loop"])])
 def test_what_it_comes_to(faulty: FaultyServer, name: str, form: str) -> None:
     row = HERE[name]
     assert not isinstance(row.begin, str)

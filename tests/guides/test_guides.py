@@ -14,6 +14,7 @@ import pytest
 import aviato
 from tests.guides import blocks
 from tests.integrations import offline_run
+from tests.matrices import deep
 
 pytestmark = [
     pytest.mark.skipif(not blocks.SEEDS.exists(), reason="the guides are not on this machine (../shared/seeds)"),
@@ -98,7 +99,7 @@ def test_episode_loop(served: None, guide: str) -> None:
         assert namespace["run_agent_episode"](Model(), WRONG, session.sandbox())[1] == 0.0
 
 
-@pytest.mark.parametrize("limit", ["served", "crowded"])
+@pytest.mark.parametrize("limit", ["served", *deep(["crowded"])])
 @pytest.mark.parametrize("guide", GUIDES)
 def test_training_step(request: pytest.FixtureRequest, guide: str, limit: str) -> None:
     request.getfixturevalue(limit)
@@ -109,7 +110,7 @@ def test_training_step(request: pytest.FixtureRequest, guide: str, limit: str) -
         assert namespace["training_step"](Model(*MODEL), batch, session) == [1.0 if n % 3 else 0.0 for n in range(12)]
 
 
-@pytest.mark.parametrize(("count", "limit"), [(5, "served"), (BUSY_COMPLETIONS, "crowded")])
+@pytest.mark.parametrize(("count", "limit"), [(5, "served"), *deep([(BUSY_COMPLETIONS, "crowded")])])
 @pytest.mark.parametrize("guide", GUIDES)
 def test_wait_loop(request: pytest.FixtureRequest, guide: str, count: int, limit: str) -> None:
     request.getfixturevalue(limit)

@@ -49,6 +49,7 @@ def test_500_rows_show_their_progress(server: Any) -> None:
     assert len(shown) < 200_000
 
 
+@pytest.mark.deep
 def test_nothing_is_shown_where_nobody_wants_it(server: Any) -> None:
     assert on_a_terminal(server.url, "False") == ("250\n", "")
 

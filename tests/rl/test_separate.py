@@ -19,6 +19,7 @@ from aviato.grading import link
 from aviato.rl import Outcome, Task, Verdict, evaluate
 from aviato.rl.calls_ahead import calls_ahead
 from aviato.rl.plain import Answers, TooLarge, plain_cases
+from tests.matrices import deep
 from tests.rl.machine import supervisors
 
 RIGHT = "def double(n):\n    return 2 * n\n"
@@ -235,7 +236,7 @@ def test_names_that_tests_import_from_the_solution(session: aviato.Session) -> N
 # -- many
 
 
-@pytest.mark.parametrize("before", ["", "n = 1\n"], ids=["compared here", "in a grader"])
+@pytest.mark.parametrize("before", [*deep([""]), "n = 1\n"], ids=["compared here", "in a grader"])
 def test_many_at_once(before: str, session: aviato.Session) -> None:
     """After a case that failed the others have a new process of the code each."""
     counts = "made = []\ndef double(n):\n    made.append(n)\n    return 2 * n if len(made) < 3 else 0\n"

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from aviato.cli.serve import command
 from tests.conftest import RunningServer
+from tests.matrices import every
 from tests.rl.machine import kill_the_new_supervisor, supervisors
 from tests.run_code.served import KEY, base_url, judged, over_tcp, verl_client
 
@@ -139,7 +140,7 @@ HOSTILE = {
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", every(3, HOSTILE))
 def test_nothing_inside_looks_like_a_failure_of_the_machine(run_code: Run, name: str) -> None:
     body = run_code(HOSTILE[name], run_timeout=1.5, fetch_files=["f"], stdin="unread" * 200_000)
     assert body["status"] == "Failed" and judged(200, body, None) in (-2, -3), body

@@ -24,6 +24,7 @@ from aviato.server.routes import bodies
 from aviato.server.service import Service, places
 from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_exec_id
+from tests.matrices import every
 
 DESCRIPTORS = 240
 HOSTILE, GOOD = "av-key-of-one", "av-key-of-another"
@@ -108,7 +109,8 @@ def send(connection, data):
 
 
 @pytest.mark.parametrize(
-    ("way", "kind"), [(way, kind) for way in ("unix", "tcp") for kind in KINDS if (way, kind) != ("unix", "half a body")]
+    ("way", "kind"),
+    every(3, [(way, kind) for way in ("unix", "tcp") for kind in KINDS if (way, kind) != ("unix", "half a body")]),
 )
 def test_many_connections_harm_nobody_else(crowded, monkeypatch, way, kind):
     """Half a body is a request under way: of those a tenant may have a share, and on the Unix socket there is one tenant."""
@@ -176,6 +178,7 @@ def test_a_server_without_descriptors_stands_still_and_goes_on(crowded, monkeypa
         assert session.sandbox().exec(["echo", "again"]).result(20).stdout == "again\n"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_large_bodies_come_in_turn_and_are_forgotten(crowded, monkeypatch, way):
     """One that has come is refused, and its connection stays open."""

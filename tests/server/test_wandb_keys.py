@@ -319,6 +319,7 @@ async def client(url, certificate, **variables):
     return out.decode(), err.decode()
 
 
+@pytest.mark.deep
 async def test_a_client_with_a_wandb_login_over_tls(certificate, tmp_path):
     """As users have it: no key of ours anywhere, and the server asks for W&B's."""
     state = tmp_path / "state"

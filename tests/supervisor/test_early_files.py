@@ -22,6 +22,7 @@ from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode
 from aviato.wire.memory import SIZE
 from tests.faults.figures import held
+from tests.matrices import deep
 from tests.supervisor.test_early import POLL, _Collector, backend, confirmed_at_the_end, is_early, rests
 
 __all__ = ["backend"]
@@ -222,7 +223,7 @@ async def same(pair, boxes, memory, calls):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", ["put", "get", "lend"])
+@pytest.mark.parametrize("kind", ["put", *deep(["get", "lend"])])
 async def test_each_path_comes_to_the_same(pair, boxes, memory, kind):
     """Each for itself: after an unusual one Python goes on."""
     for path in PATHS:

@@ -222,6 +222,7 @@ async def test_every_request_is_answered(box, path):
             await asyncio.wait_for(call(path), 5)
 
 
+@pytest.mark.deep
 async def test_a_huge_listing_is_refused_and_holds_nobody_back(box):
     await box.python("import os\nos.mkdir('many')\nfor n in range(100_001): os.mknod(f'many/{n}')")
     listing = asyncio.create_task(refused(box.link.list_files("many")))

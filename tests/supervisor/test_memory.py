@@ -26,6 +26,7 @@ async def resident_bytes(box):
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("python", [False, True], ids=["before Python", "in Python"])
 async def test_many_commands_leave_no_memory_behind(box, python):
     if python:

@@ -100,6 +100,7 @@ async def test_the_position_is_of_one_program_and_its_children(box, boxes):
     assert [printed(one)[0] for one in (first, second)] == [b"bc", b"abc"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("groups", [True, False], ids=["control groups", "looks"])
 async def test_a_share_is_no_memory_that_its_program_takes(make_box, boxes, backend, monkeypatch, groups):
     if not groups and hasattr(backend, "_facts"):

@@ -222,6 +222,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     assert os.listdir(there / "d") == []
 
 
+@pytest.mark.deep
 def test_deep_and_unwritable_directories(tmp_path: Path) -> None:
     names = [b"d"] * 1500
     put(made((b"/".join(names), tar.DIRECTORY), (b"r", tar.DIRECTORY)), tmp_path / "deep")

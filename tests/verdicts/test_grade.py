@@ -11,7 +11,7 @@ import pytest
 import aviato
 from aviato.results import CaseStatus
 from tests.attacks.grading.test_hacks import tools
-from tests.matrices import deep
+from tests.matrices import deep, every
 
 PYTEST = ["python3", "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-v", "test_it.py"]
 UNITTEST = ["python3", "-m", "unittest", "-v"]
@@ -161,7 +161,9 @@ def test_statuses_of_pytest(session: aviato.Session, sandbox: aviato.Sandbox) ->
         assert {"test_it.py::test_ids[a b]", "test_it.py::test_ids[[x]]", "test_it.py::test_ids[x0]"} <= set(said)
 
 
-@pytest.mark.parametrize("name", [*sorted(UNCOUNTED), "test_skip_mark or test_skipif or test_skip_fixture or xfail_not_run"])
+@pytest.mark.parametrize(
+    "name", every(3, [*sorted(UNCOUNTED), "test_skip_mark or test_skipif or test_skip_fixture or xfail_not_run"])
+)
 def test_one_of_them_beside_one_that_passes(name: str, sandbox: aviato.Sandbox, session: aviato.Session) -> None:
     chosen = name.rsplit("::", 1)[-1]
     command = [*PYTEST, "-k", f"test_passes or {chosen}"]

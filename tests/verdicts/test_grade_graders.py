@@ -156,6 +156,7 @@ def test_what_a_solution_does_is_its_own_failure(way: str, grader: str, mode: st
     assert not result.passed and result.message
 
 
+@pytest.mark.deep
 def test_a_class_to_derive_from_and_data_that_are_missing_or_wrong(sandbox: aviato.Sandbox) -> None:
     assert not grade(
         sandbox, SUBCLASS, PYTEST, "class Base:\n    def __init_subclass__(cls): raise ImportError('x')\n", "in_process"

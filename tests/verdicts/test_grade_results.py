@@ -129,6 +129,7 @@ def test_a_graders_file_is_never_the_policys(sandbox: aviato.Sandbox) -> None:
     assert beside(grade(sandbox, {"help.py": b"mine"}, result_paths=["*.py"])) == {"help.py": "mine"}
 
 
+@pytest.mark.deep
 def test_what_is_none(sandbox: aviato.Sandbox) -> None:
     make = "mkdir -p src empty many; ln -s /etc/passwd src/link.py; mkfifo src/pipe.py; ln -s /etc etc"
     make += "; cd many; seq 10001 | xargs touch"

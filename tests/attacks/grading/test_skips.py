@@ -10,6 +10,7 @@ import pytest
 import aviato
 from tests.attacks.grading.hacks import RIGHT
 from tests.attacks.grading.test_hacks import ENV, tools
+from tests.matrices import every
 
 pytestmark = pytest.mark.attack
 
@@ -93,7 +94,7 @@ def of(test: str) -> tuple[dict[str, bytes], list[str]]:
     return files, ["python3", "-m", "pytest", "-p", "no:cacheprovider", "-q"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", every(4, WAYS))
 def test_no_solution_skips_its_way_to_a_pass(way: str, sandbox: aviato.Sandbox, session: aviato.Session) -> None:
     test, solution = WAYS[way]
     files, command = of(test)
