@@ -6,6 +6,7 @@ Every operation returns one handle that works with both `.result()` and `await`.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -148,15 +149,31 @@ if TYPE_CHECKING:
     from aviato.waiting import wait as wait
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name at its first use."""
-    if name == "exceptions":
-        return import_module("aviato.exceptions")
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"aviato.{_HOMES.get(name, 'exceptions')}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # Type checkers know each name, and that there is no other.
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name at its first use."""
+        if name == "exceptions":
+            return import_module("aviato.exceptions")
+        if name not in __all__:
+            raise AttributeError(_unknown(name))
+        value = getattr(import_module(f"aviato.{_HOMES.get(name, 'exceptions')}"), name)
+        globals()[name] = value
+        return value
+
+
+_SYNONYMS = {"Client": "AsyncClient", "AsyncSandbox": "AsyncClient", "Box": "Sandbox", "Container": "Sandbox"}
+"""Names that other packages have for what is here."""
+
+
+def _unknown(name: str) -> str:
+    message = f"module {__name__!r} has no attribute {name!r}"
+    # Python asks for a module of ours here too, before it imports it.
+    if name.startswith("_") or any(os.path.exists(f"{home}/{name}{end}") for home in __path__ for end in ("", ".py")):
+        return message
+    from aviato.suggestions import meant
+
+    return message + meant(name, __all__, _SYNONYMS)
 
 
 def __dir__() -> list[str]:

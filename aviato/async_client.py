@@ -25,8 +25,9 @@ from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, OperationCancelledError, SandboxNotFoundError
 from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.log import logger
+from aviato.parameters import Suggesting, check_names, suggests
 from aviato.policy.retry import RetryPolicy
-from aviato.process import attach_request, exec_request, failure, feed, output_limit, process_result, streams
+from aviato.process import ExecOptions, attach_request, exec_request, failure, feed, output_limit, process_result, streams
 from aviato.representation import beginning, cut
 from aviato.sandbox_state import begin, connect
 from aviato.terminal import AsyncTerminal, terminal_request
@@ -60,6 +61,7 @@ class AsyncClient:
         defaults: of its sandboxes.
     """
 
+    @suggests
     def __init__(self, *, base_url: str | None = None, defaults: SandboxDefaults | None = None) -> None:
         self._connection: Connection = sandbox_config.connection(defaults, base_url)
         self._defaults = defaults
@@ -165,7 +167,7 @@ async def _leave_later(connection: Connection, lease_id: str) -> None:
         await asyncio.sleep(LEAVE_AGAIN_SECONDS)
 
 
-class AsyncSandbox:
+class AsyncSandbox(Suggesting):
     """A sandbox of an `AsyncClient`. The methods mean what those of `Sandbox` mean."""
 
     def __init__(self, handle: SandboxHandle, exec_timeout_seconds: float) -> None:
@@ -216,13 +218,14 @@ class AsyncSandbox:
 
         return await wait_for_port(self._handle, checks.port("port", port), checks.seconds("timeout_seconds", timeout_seconds))
 
-    async def exec(self, command: Sequence[str], **options: Any) -> ProcessResult:
+    async def exec(self, command: Sequence[str | os.PathLike[str]], **options: Unpack[ExecOptions]) -> ProcessResult:
         """Run a command and return its result; cancelling kills its process tree. Options as `spawn`."""
         return await self._process(command, **options)._run()
 
+    @suggests
     def spawn(
         self,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
@@ -242,7 +245,7 @@ class AsyncSandbox:
 
     def _process(
         self,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         check: bool = False,
         max_output_bytes: int | None = None,
@@ -250,6 +253,7 @@ class AsyncSandbox:
         **options: Any,
     ) -> AsyncProcess:
         """A command that has not begun; the arguments as those of `spawn`."""
+        check_names("exec()", options, (*ExecOptions.__optional_keys__, "command"))
         request, given = exec_request(command, default_timeout_seconds=self._exec_timeout_seconds, user=None, **options)
         return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes), text=text)
 
@@ -269,9 +273,10 @@ class AsyncSandbox:
         process._begin()
         return process
 
+    @suggests
     def shell(
         self,
-        command: Sequence[str] = ("/bin/bash",),
+        command: Sequence[str | os.PathLike[str]] = ("/bin/bash",),
         width: int = 80,
         height: int = 24,
         *,
@@ -284,7 +289,7 @@ class AsyncSandbox:
     async def grade(
         self,
         files: Mapping[str, bytes],
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         result_paths: Sequence[str] = (),
         result_changes: str | None = None,
@@ -375,7 +380,7 @@ class AsyncSandbox:
         return f"<AsyncSandbox {self.sandbox_id}{'' if info is None else f' {info.status}'}>"
 
 
-class AsyncProcess:
+class AsyncProcess(Suggesting):
     """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`.
 
     A cancelled `await` kills the command, but lets go of one begun with `detach=True` or attached to.
@@ -398,6 +403,7 @@ class AsyncProcess:
         self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
         self._command: tuple[str, ...] = tuple(request["command"])
         self._sandbox_id = handle.sandbox_id
+        self._handle = handle
         self._request = request
         self._given = given
         self._check = check
@@ -467,7 +473,7 @@ class AsyncProcess:
             if feeding is not None:
                 feeding.cancel()
         result = process_result(self.command, ended, self.stdout, self.stderr)
-        error = failure(result, self._request, sandbox_id=self._sandbox_id, check=self._check, cancelled=ended.cancelled)
+        error = failure(result, self._request, self._handle, check=self._check, cancelled=ended.cancelled)
         if error is not None:
             raise error
         return result

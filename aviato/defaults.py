@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
+from aviato.parameters import meant_names, suggesting
 from aviato.representation import Hidden, address, named
 from aviato.text import is_unicode
 
@@ -19,6 +20,7 @@ MAX_PORTS = 64
 MAX_PACKAGES_CHARACTERS = 4096
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class SandboxDefaults:
     """Settings for many sandboxes. It remembers which fields were given: one that was not leaves the choice to the server.
@@ -128,10 +130,11 @@ class SandboxDefaults:
         Raises:
             AviatoValidationError: a name that is no field.
         """
-        unknown = sorted(set(values) - {item.name for item in fields(cls)})
+        known = [item.name for item in fields(cls)]
+        unknown = sorted(set(values).difference(known))
         if unknown:
             raise AviatoValidationError(
-                f"SandboxDefaults has no field {', '.join(map(repr, unknown))}",
+                f"SandboxDefaults has no field {', '.join(map(repr, unknown))}{meant_names(unknown, known)}",
                 field_violations=dict.fromkeys(unknown, "unknown"),
             )
         return cls(**values)
@@ -211,7 +214,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
         if "\0" in item:
             raise _wrong(name, "must not hold a NUL character")
         if not is_unicode(item):
-            why = f"argument {number} of {name} has a lone surrogate, which no program can be given"
+            why = f"argument {number} of {name} has a lone surrogate, which is no Unicode and can be given to no program"
             raise AviatoValidationError(why, field_violations={name: why})
         found.append(item)
     return tuple(found)

@@ -59,7 +59,7 @@ async def run_only(
         ended = await execution.run()
         result = process_result(request["command"], ended, stdout, stderr)
         outcome = class_of_end(ended)
-        error = failure(result, request, sandbox_id=state.sandbox_id, check=False, cancelled=ended.cancelled)
+        error = failure(result, request, state.handle(), check=False, cancelled=ended.cancelled)
     except AviatoError as failed:
         outcome, error = class_of(failed, state), failed
         raise

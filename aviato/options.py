@@ -10,6 +10,7 @@ from typing import Literal
 
 from aviato import hosts, quantities
 from aviato.exceptions import AviatoValidationError
+from aviato.parameters import suggesting
 from aviato.representation import short
 
 
@@ -62,6 +63,7 @@ class Serialization(StrEnum):
         raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}{meant(value, cls)}")
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """Who may connect to a sandbox, and what it may connect to.
@@ -97,6 +99,7 @@ class NetworkOptions:
             object.__setattr__(self, "egress_mode", _hosts(self.egress_mode))
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class ResourceOptions:
     """How much of the machine a sandbox may use, and how much it wants to be sure of.
@@ -174,6 +177,7 @@ SECRET_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 MAX_SECRETS = 64
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True)
 class Secret:
     """A value that the server gives to a sandbox as an environment variable. Only its name is said here.

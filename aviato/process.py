@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults
 from aviato.bridge.operation import OperationRef
@@ -19,6 +19,7 @@ from aviato.exceptions import (
     SandboxExecutionError,
     SandboxNotRunningError,
 )
+from aviato.parameters import Suggesting
 from aviato.representation import beginning
 from aviato.results import ProcessResult, ResourceUsage
 from aviato.text import encode
@@ -26,10 +27,12 @@ from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.ids import new_exec_id
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from aviato.bridge.collection import Collection
     from aviato.core.execution import Execution
+    from aviato.core.lifecycle import SandboxHandle
     from aviato.policy.metrics import Outcome
     from aviato.sandbox_state import SandboxState
     from aviato.wire.execution import ExecExit
@@ -40,7 +43,7 @@ SHOWN_CHARACTERS = 60
 TIMED_OUT_RETURNCODE = 137
 
 
-class Process(OperationRef[ProcessResult]):
+class Process(OperationRef[ProcessResult], Suggesting):
     """A command in a sandbox: a handle on its result, and its streams while it runs.
 
     `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise
@@ -166,7 +169,7 @@ class Process(OperationRef[ProcessResult]):
                 feeding.cancel()
         result = process_result(self.command, ended, self.stdout, self.stderr)
         self._returncode = result.returncode
-        failed = failure(result, request, sandbox_id=self._state.sandbox_id, check=self._check, cancelled=ended.cancelled)
+        failed = failure(result, request, self._state.handle(), check=self._check, cancelled=ended.cancelled)
         # The streams of a command that ended by itself end without an error.
         by_itself = failed is None or isinstance(failed, SandboxExecutionError)
         self._settle(None if by_itself else failed, class_of_end(ended), result)
@@ -249,8 +252,21 @@ def attach_request(exec_id: str, stdout_offset: int, stderr_offset: int) -> tupl
     return {"exec_id": exec_id, "command": []}, (stdout_offset, stderr_offset)
 
 
+class ExecOptions(TypedDict, total=False):
+    """The parameters of `AsyncSandbox.spawn`, for the calls that pass them on."""
+
+    cwd: str | None
+    env: Mapping[str, str] | None
+    stdin: bool | bytes | str
+    check: bool
+    timeout_seconds: float | None
+    max_output_bytes: int | None
+    detach: bool
+    text: bool
+
+
 def exec_request(
-    command: Sequence[str],
+    command: Sequence[str | os.PathLike[str]],
     *,
     default_timeout_seconds: float,
     cwd: str | None = None,
@@ -312,9 +328,17 @@ def output_limit(value: int | None) -> int:
 
 
 def failure(
-    result: ProcessResult, request: dict[str, Any], *, sandbox_id: str, check: bool, cancelled: bool
+    result: ProcessResult, request: dict[str, Any], handle: SandboxHandle, *, check: bool, cancelled: bool
 ) -> AviatoError | None:
-    """What is raised in place of a result, if anything."""
+    """What is raised in place of a result, if anything.
+
+    Args:
+        result: of the command.
+        request: that began it.
+        handle: of its sandbox.
+        check: whether a returncode other than 0 is raised.
+        cancelled: whether it was.
+    """
     if cancelled:
         return OperationCancelledError(f"command {request['exec_id']} was cancelled")
     if result.timed_out:
@@ -323,14 +347,19 @@ def failure(
         return SandboxCommandTimeoutError(
             f"{_shown(result.command)} ran longer than {limit} and was killed",
             exec_result=result,
-            sandbox_id=sandbox_id,
+            sandbox_id=handle.sandbox_id,
             started=True,
         )
-    if check and result.returncode != 0:
+    if result.returncode == 0:
+        return None
+    from aviato import network_remedy
+
+    remedy = network_remedy.said(result, handle)
+    if check:
         return SandboxExecutionError(
-            f"{_shown(result.command)} ended with returncode {result.returncode}{_last_words(result)}",
+            f"{_shown(result.command)} ended with returncode {result.returncode}{_last_words(result)}{remedy}",
             exec_result=result,
-            sandbox_id=sandbox_id,
+            sandbox_id=handle.sandbox_id,
             started=True,
             reason="returncode",
         )

@@ -72,10 +72,13 @@ def amount(name: str, value: object) -> float:
     """
     resource = RESOURCES.get(name) if isinstance(name, str) else None
     if resource is None:
-        raise ValueError(f"there is no resource {name!r}; there are {', '.join(RESOURCES)}")
+        from aviato.suggestions import meant
+
+        hint = meant(name, RESOURCES, _SYNONYMS)
+        raise ValueError(f"there is no resource {name!r}; there are {', '.join(RESOURCES)}{hint}")
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError(f"must be a number or a quantity such as '2Gi', not {type(value).__name__}")
-    number = parse_quantity(value) if isinstance(value, str) else Decimal(value)
+    number = _number(value, resource) if isinstance(value, str) else Decimal(value)
     if not number.is_finite() or number > LARGEST:
         raise ValueError(f"{value!r} is more than can be meant; leave it out for the default")
     if number < Decimal(str(resource.least)):
@@ -86,6 +89,26 @@ def amount(name: str, value: object) -> float:
     if resource.unit != "bytes" and number != int(number):
         raise ValueError(f"{value!r} is no whole number")
     return math.ceil(number)
+
+
+_SYNONYMS = {
+    **dict.fromkeys(("mem", "ram", "mem_limit", "memory_mb", "memory_limit"), "memory"),
+    **dict.fromkeys(("cpus", "cpu_count", "cores", "vcpu", "vcpus", "nano_cpus", "num_cpus"), "cpu"),
+    **dict.fromkeys(("pids", "pids_limit", "procs", "nproc"), "processes"),
+    **dict.fromkeys(("storage", "disk_size", "ephemeral-storage", "storage_size"), "disk"),
+    **dict.fromkeys(("gpus", "nvidia.com/gpu"), "gpu"),
+}
+"""Names that other tools have for a resource."""
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP])(?:i?B)?\s*", re.ASCII | re.IGNORECASE)
+
+
+def _number(text: str, resource: Resource) -> Decimal:
+    """As `parse_quantity`; what other tools write for a size is no quantity, and said to be meant."""
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        size = _SIZE.fullmatch(text) if resource.unit == "bytes" else None
+        raise ValueError(f"{error}; did you mean '{size[1]}{size[2].upper()}i'?" if size else str(error)) from None
 
 
 def _meant(value: object, resource: Resource) -> str:

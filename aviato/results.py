@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from aviato.parameters import Suggesting
 from aviato.representation import Hidden, beginning, named, short
 from aviato.text import line
 
@@ -28,7 +29,7 @@ class ResourceUsage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessResult:
+class ProcessResult(Suggesting):
     """How a command ended. A returncode other than 0 is a result, not an error.
 
     Attributes:

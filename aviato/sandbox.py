@@ -10,6 +10,7 @@ from aviato import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
 from aviato.log import logger
 from aviato.options import SandboxStatus
+from aviato.parameters import Suggesting, suggests
 from aviato.sandbox_commands import SandboxCommands
 from aviato.sandbox_config import SandboxConfig
 from aviato.sandbox_files import SandboxFiles
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterable, Mapping, Sequence
     from types import TracebackType
+    from typing import Unpack
 
     from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.options import NetworkOptions, ResourceOptions, Secret
     from aviato.policy.metrics import Metrics
-    from aviato.sandbox_config import Connection
+    from aviato.sandbox_config import Connection, RunOptions
     from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
 
@@ -39,13 +41,14 @@ ABANDON_SECONDS = 5.0
 """How long an interrupted start waits for its clean-up."""
 
 
-class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
+class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Suggesting):
     """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
 
     Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
     `Session`. Whatever this process made is stopped when the process ends, unless `detached=True`.
     """
 
+    @suggests
     def __init__(
         self,
         *,
@@ -143,7 +146,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
     # -- making and finding
 
     @classmethod
-    def run(cls, *command: str, **options: Any) -> Self:
+    def run(cls, *command: str | os.PathLike[str], **options: Unpack[RunOptions]) -> Self:
         """Make a sandbox and start it; blocking. It has been accepted by the server when this returns.
 
         Args:
@@ -151,10 +154,11 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
             options: as the constructor's.
         """
         arguments = checks.texts("command", command)
+        given: Any = dict(options)
         if arguments:
-            options["args"] = [*arguments[1:], *checks.texts("args", options.get("args") or ())]
-            options["command"] = arguments[0]
-        return cls(**options).__enter__()
+            given["args"] = [*arguments[1:], *checks.texts("args", options.get("args") or ())]
+            given["command"] = arguments[0]
+        return cls(**given).__enter__()
 
     @classmethod
     def session(cls, defaults: SandboxDefaults | None = None) -> Session:
@@ -164,6 +168,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         return Session(defaults)
 
     @classmethod
+    @suggests
     def list(
         cls,
         *,
@@ -199,6 +204,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         return begin(call(connection, work), "list sandboxes")
 
     @classmethod
+    @suggests
     def from_id(
         cls,
         sandbox_id: str,
@@ -216,6 +222,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
         return begin(find(sandbox_id, connection), f"find {sandbox_id}")
 
     @classmethod
+    @suggests
     def delete(
         cls,
         sandbox_id: str,
@@ -251,6 +258,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
             self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True)
         return self._start_ref
 
+    @suggests
     def wait(self, timeout: float | None = None) -> Self:
         """Start it and wait until it runs or has ended; blocking.
 
@@ -273,6 +281,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
             self._running_ref = begin(work, f"wait for {self.sandbox_id}", shared=True)
         return self._running_ref
 
+    @suggests
     def wait_until_complete(self, timeout: float | None = None, *, raise_on_termination: bool = True) -> OperationRef[Sandbox]:
         """Wait until it has ended; a main command that failed is an end like another: look at `returncode`.
 
@@ -294,6 +303,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties):
 
         return begin(self._state.do(work), f"wait for the end of {self.sandbox_id}", shared=True)
 
+    @suggests
     def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> OperationRef[None]:
         """End it: SIGTERM to what runs, SIGKILL after the grace. Works without waiting for it; twice is fine.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.parameters import suggests
 from aviato.sandbox_state import begin
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Literal
 
@@ -29,9 +31,10 @@ class SandboxCommands:
 
         def _state_in_use(self) -> SandboxState: ...
 
+    @suggests
     def exec(
         self,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -45,7 +48,7 @@ class SandboxCommands:
         """Run a command; the first one starts the sandbox.
 
         Args:
-            command: program and arguments, as a list of strings.
+            command: program and arguments, as a list of strings or paths.
             cwd: absolute; where it runs.
             env: variables of this command, beside the sandbox's.
             user: None, `"root"` or 0.
@@ -105,9 +108,10 @@ class SandboxCommands:
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
         return Process(self._state_in_use(), request, attach=offsets)
 
+    @suggests
     def shell(
         self,
-        command: Sequence[str] = ("/bin/bash",),
+        command: Sequence[str | os.PathLike[str]] = ("/bin/bash",),
         width: int = 80,
         height: int = 24,
         *,
@@ -131,10 +135,11 @@ class SandboxCommands:
         request = terminal_request(command, width, height, cwd=cwd, env=env)
         return TerminalSession(self._state_in_use(), request)
 
+    @suggests
     def grade(
         self,
         files: Mapping[str, bytes],
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         result_paths: Sequence[str] = (),
         result_changes: str | None = None,

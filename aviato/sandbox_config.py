@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
+from aviato.parameters import check_names
 from aviato.representation import address
 from aviato.text import encode, is_unicode
 
@@ -69,10 +70,9 @@ def connection(
     )
 
 
-class SandboxOptions(TypedDict, total=False):
-    """The parameters of `Sandbox`, for the calls that pass them on."""
+class RunOptions(TypedDict, total=False):
+    """The parameters of `Sandbox` but its command, for `Sandbox.run`."""
 
-    command: str | None
     args: Sequence[str] | None
     defaults: SandboxDefaults | None
     container_image: str | None
@@ -98,6 +98,12 @@ class SandboxOptions(TypedDict, total=False):
     tower_ids: Sequence[str] | None
 
 
+class SandboxOptions(RunOptions, total=False):
+    """The parameters of `Sandbox`, for the calls that pass them on."""
+
+    command: str | None
+
+
 _LATER = ("runtime",)
 
 
@@ -111,9 +117,7 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     Raises:
         TypeError, AviatoValidationError: an argument that cannot be meant, or whose feature is not there yet; it is named.
     """
-    unknown = sorted(set(options) - SandboxOptions.__optional_keys__)
-    if unknown:
-        raise TypeError(f"a sandbox has no parameter {', '.join(map(repr, unknown))}")
+    check_names("a sandbox", options, SandboxOptions.__optional_keys__)
     for name in _LATER:
         checks.refuse_later(name, options.get(name))
     chosen = _defaults(options.get("defaults"))

@@ -12,6 +12,7 @@ from aviato import defaults as checks
 from aviato import sandbox_config
 from aviato.exceptions import AviatoValidationError
 from aviato.log import logger
+from aviato.parameters import suggests
 from aviato.policy.metrics import Metrics
 from aviato.policy.reporting import Reporting
 from aviato.representation import cut
@@ -49,6 +50,7 @@ class Session:
     process that made a session cleans up; a forked child that uses it owns what it makes itself.
     """
 
+    @suggests
     def __init__(
         self,
         defaults: SandboxDefaults | None = None,

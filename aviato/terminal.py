@@ -15,6 +15,7 @@ from aviato.representation import beginning
 from aviato.results import TerminalResult
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Mapping, Sequence
 
     from aviato.core.execution import Execution
@@ -153,7 +154,7 @@ class AsyncTerminal:
 
 
 def terminal_request(
-    command: Sequence[str], width: int, height: int, *, cwd: str | None, env: Mapping[str, str] | None
+    command: Sequence[str | os.PathLike[str]], width: int, height: int, *, cwd: str | None, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
     """Check the arguments of a terminal; the fields of its request.
 

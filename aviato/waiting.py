@@ -18,6 +18,7 @@ from aviato import defaults as checks
 from aviato.bridge.loop import SLICE_SECONDS, running_loop_thread
 from aviato.bridge.operation import OperationRef, check_blocking
 from aviato.exceptions import OperationTimeoutError
+from aviato.parameters import suggests
 from aviato.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class SupportsWait(Protocol):
         ...
 
 
+@suggests
 def wait(items: Iterable[T], num_returns: int | None = None, timeout: float | None = None) -> tuple[list[T], list[T]]:
     """Wait until some of the items have ended; a failed one has ended too, a `Sandbox` when it runs (it is started).
 
@@ -69,6 +71,7 @@ def wait(items: Iterable[T], num_returns: int | None = None, timeout: float | No
     return batch.split(ended)
 
 
+@suggests
 def as_completed(items: Iterable[T], timeout: float | None = None, *, progress: Told = None) -> AsCompleted[T]:
     """Return the items in the order in which they end, for `for` and for `async for`.
 

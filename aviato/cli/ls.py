@@ -13,20 +13,20 @@ from aviato.text import line
 
 @click.command(name="ls")
 @common.base_url
-@click.option("--tag", metavar="TAG", multiple=True, help="Only sandboxes with this tag; all of several must match.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only sandboxes with this tag; all of several must match.")
 @click.option("--status", metavar="STATUS", multiple=True, help="Only sandboxes in this status; any of several.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Ended ones too.")
 @click.option("-q", "--quiet", is_flag=True, help="Ids only.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @common.coroutine
 async def command(
-    *, base_url: str | None, tag: tuple[str, ...], status: tuple[str, ...], everything: bool, quiet: bool, as_json: bool
+    *, base_url: str | None, tags: tuple[str, ...], status: tuple[str, ...], everything: bool, quiet: bool, as_json: bool
 ) -> int:
     """List sandboxes, oldest first."""
     from aviato.async_client import AsyncClient
 
     async with AsyncClient(base_url=base_url) as client:
-        infos = [box.info for box in await client.list(tags=tag, status=status, include_stopped=everything)]
+        infos = [box.info for box in await client.list(tags=tags, status=status, include_stopped=everything)]
     found = [info for info in infos if info is not None]
     if quiet:
         for info in found:

@@ -7,6 +7,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from aviato import network_remedy
 from aviato.exceptions import AviatoError
 
 if TYPE_CHECKING:
@@ -26,7 +29,24 @@ async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: b
     """
     # The output goes through; nothing of it need be kept.
     process = sandbox.spawn(command, stdin=interactive, text=False, max_output_bytes=2, **options)
-    return await _relay(process, interactive=interactive)
+    tail = Tail()
+    returncode = await _relay(process, tail, interactive=interactive)
+    info = sandbox.info
+    if returncode != 0 and info is not None and info.egress_mode == "none":
+        hosts = network_remedy.remedy(" ".join(command), tail.content)
+        if hosts is not None:
+            click.echo(f"aviato: the sandbox has no network; make it by `aviato run --network {','.join(hosts)}`", err=True)
+    return returncode
+
+
+class Tail:
+    """The end of what went by."""
+
+    content = b""
+
+    def add(self, chunk: bytes) -> None:
+        """More went by."""
+        self.content = (self.content + chunk[-network_remedy.TAIL_BYTES :])[-network_remedy.TAIL_BYTES :]
 
 
 async def follow(sandbox: AsyncSandbox, exec_id: str, *, stdout_offset: int, stderr_offset: int) -> int:
@@ -40,10 +60,10 @@ async def follow(sandbox: AsyncSandbox, exec_id: str, *, stdout_offset: int, std
     return (await process).returncode
 
 
-async def _relay(process: AsyncProcess, *, interactive: bool) -> int:
+async def _relay(process: AsyncProcess, tail: Tail, *, interactive: bool) -> int:
     feeding = asyncio.create_task(_feed(process)) if interactive else None
     try:
-        await asyncio.gather(_copy(process.stdout, STDOUT), _copy(process.stderr, STDERR))
+        await asyncio.gather(_copy(process.stdout, STDOUT, tail), _copy(process.stderr, STDERR, tail))
         return (await process).returncode
     finally:
         if feeding is not None:
@@ -60,9 +80,11 @@ async def _settled(process: AsyncProcess) -> None:
         pass
 
 
-async def _copy(stream: Any, fd: int) -> None:
+async def _copy(stream: Any, fd: int, tail: Tail | None = None) -> None:
     try:
         async for chunk in stream:
+            if tail is not None:
+                tail.add(chunk)
             # Writing blocks while our reader is slow, and the command is slowed down with it: nothing else runs here.
             view = memoryview(chunk)
             while view:

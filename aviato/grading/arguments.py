@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
@@ -20,6 +20,9 @@ from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import LOADED_CODE, is_loaded_by_itself, is_of_the_system
 from aviato.process import output_limit
 from aviato.text import is_unicode, shown
+
+if TYPE_CHECKING:
+    import os
 
 LINK = b"aviato_solution"
 MODES = ("separate", "in_process")
@@ -89,7 +92,7 @@ class GradeRequest:
 
 def grade_request(
     files: Mapping[str, bytes],
-    command: Sequence[str],
+    command: Sequence[str | os.PathLike[str]],
     result_paths: Sequence[str],
     mode: str,
     timeout_seconds: float | None,

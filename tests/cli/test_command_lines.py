@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -262,3 +263,45 @@ def test_a_terminal_is_given(server: Any, box: str, words: list[str]) -> None:
         assert process.wait(30) == 3, shown
     os.close(controller)
     assert b"vt220 got typed" in shown
+
+
+IN_FLAGS = [
+    (["run", "--timeout", "-1", "true"], "--timeout must be more than 0 seconds"),
+    (["run", "--timeout", "nan", "true"], "--timeout must be"),
+    (["run", "--lifetime", "0", "true"], "--lifetime must be"),
+    (["run", "-w", "here", "true"], "--workdir must be an absolute path"),
+    (["run", "--tag", "", "true"], "--tag"),
+    (["run", "--image", "", "true"], "--image must not be empty"),
+    (["run", "--memory", "900t", "true"], "--memory: 900Ti are more than the"),
+    (["run", "--cpus", "9999", "true"], "--cpus: 9999 are more than the"),
+    (["run", "--pids-limit", "99999999", "true"], "--pids-limit: 99999999 are more than the"),
+    (["run", "-e", "A\0=b", "true"], "--env"),
+    (["run", "-v", "/etc/passwd:/proc/x:ro", "true"], "--volume"),
+    (["run", "-v", "/etc/passwd:/a:ro", "-v", "/etc/passwd:/a:ro", "true"], "--volume"),
+    (["run", "--base-url", "ftp://x", "true"], "--base-url is 'ftp://x'"),
+    (["exec", "-w", "here", "BOX", "true"], "--workdir must be an absolute path"),
+    (["exec", "--timeout", "0", "BOX", "true"], "--timeout must be"),
+    (["ls", "--tag", ""], "--tag"),
+    (["ls", "--status", "sleeping"], "--status 'sleeping' is none of"),
+    (["stop", "--grace", "-1", "BOX"], "--grace"),
+]
+PARAMETERS = re.compile(
+    r"\b(timeout_seconds|exec_timeout_seconds|max_lifetime_seconds|working_dir|cwd|container_image|mounted_files|base_url"
+    r"|environment_variables|graceful_shutdown_seconds|egress_mode|resources|limits)\b|\b\w+=(?!\w*\.)"
+)
+
+
+@pytest.mark.parametrize(("arguments", "words"), IN_FLAGS, ids=[" ".join(arguments) for arguments, _ in IN_FLAGS])
+def test_the_command_line_speaks_of_its_flags(cli: Callable[..., Any], box: str, arguments: list[str], words: str) -> None:
+    done = cli(*(box if word == "BOX" else word for word in arguments))
+    assert done.status != 0
+    assert words in done.err, done.err
+    assert PARAMETERS.search(done.err) is None, done.err
+
+
+def test_a_command_that_finds_no_network_is_told_the_flag(cli: Callable[..., Any]) -> None:
+    done = cli("run", "--", "sh", "-c", "pip install --retries 0 aviato-has-no-such-package")
+    advice = re.search(r"`aviato (run --network \S+)`", done.err)
+    assert done.status == 1 and advice is not None, done.err
+    assert cli(*advice[1].split(), "true").status == 0
+    assert "no network" not in cli("run", "--network", "internet", "--", "sh", "-c", "echo Could not resolve host; exit 1").err

@@ -74,6 +74,13 @@ AS_LIST = r"write (\[.*\])$"
 
 ADVICE = [
     *[Advice(f"box.exec({line!r})".replace("PosixPath", "Path"), AS_LIST, RUNS) for line in COMMANDS],
+    Advice("box.exec('ls', '-la')", AS_LIST, RUNS),
+    Advice("box.exec('ls -la', shell=True)", r"as (\['bash', '-c', )…\]$", "box.exec({}'ls -la']).result().returncode == 0"),
+    Advice(
+        "aviato.Session(image='host')",
+        r"write (defaults=SandboxDefaults\(container_image=)…\)$",
+        "aviato.Session({}'host'))",
+    ),
     Advice("box.shell('echo here')", AS_LIST, "box.shell({}).result().returncode == 0"),
     Advice("aviato.Sandbox.run('true', args='a')", AS_LIST, "aviato.Sandbox(command='true', args={})"),
     Advice("box.grade({'test_a.py': b''}, 'python3 -m unittest test_a')", AS_LIST, f"{{}} == {UNITTEST}"),
@@ -249,6 +256,7 @@ def names(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         functions = (double, size, makes_set, coroutine, returns_coroutine, runs_it, listed)
         yield {function.__name__: function for function in functions} | {
             "aviato": aviato,
+            "SandboxDefaults": aviato.SandboxDefaults,
             "asyncio": asyncio,
             "io": io,
             "math": math,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxImageError
@@ -13,6 +15,11 @@ from aviato.server.images.resolved import ResolvedImage
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+NO_REGISTRY = "this server pulls from no registry"
+CANDIDATES = 3
+LIKE = 0.6
+_VERSION = re.compile(r"python\D{0,3}3\.(\d{1,3})", re.ASCII | re.IGNORECASE)
 
 
 class LocalImages:
@@ -45,15 +52,16 @@ class LocalImages:
             return self._python(int(parsed.value), fallback)
         if parsed.kind == "name":
             if parsed.value not in self._registered:
-                raise SandboxImageError(f"image {reference!r} is not registered here; {self._names()}")
+                raise SandboxImageError(
+                    f"image {reference!r} is not registered here (--image NAME=DIR){self._nearest(reference)}"
+                )
             return self._directory(str(self._registered[parsed.value]), str(reference))
         if parsed.kind == "path":
             if not self._allow_any_directory:
-                raise SandboxImageError(f"image {reference!r}: this server starts registered directories only; {self._names()}")
+                why = "this server starts registered directories only (--image NAME=DIR)"
+                raise SandboxImageError(f"image {reference!r}: {why}{self._nearest(reference)}")
             return self._directory(parsed.value, str(reference))
-        raise SandboxImageError(
-            f"image {reference!r} is unknown; there are 'host', {self._versions()}, and 'dir:…'; {self._names()}"
-        )
+        raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
 
     def interpreter_at(self, executable: str | None) -> Interpreter | None:
         """The interpreter that a resolved image names."""
@@ -62,8 +70,11 @@ class LocalImages:
     def _python(self, minor: int, fallback: str | None) -> ResolvedImage:
         chosen = choose(self._interpreters, minor, fallback)
         if chosen is None:
-            remedy = "" if fallback == "nearest" else "; AVIATO_IMAGE_FALLBACK=nearest accepts the nearest newer one"
-            raise SandboxImageError(f"image 'python:3.{minor}': this machine has {self._versions()}{remedy}")
+            reference = f"python:3.{minor}"
+            remedy = "; AVIATO_IMAGE_FALLBACK=nearest accepts the nearest newer one"
+            newer = fallback is None and choose(self._interpreters, minor, "nearest") is not None
+            why = f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}"
+            raise SandboxImageError(why + (remedy if newer else ""))
         note = None
         if chosen.minor != minor:
             note = f"image 'python:3.{minor}' is not here; using the machine's Python {chosen.version} ({chosen.executable})"
@@ -75,15 +86,34 @@ class LocalImages:
             raise SandboxImageError(f"image {reference!r}: {path!r} is not a directory that the server can see")
         return ResolvedImage(reference=reference, kind="dir", root=os.path.realpath(path))
 
-    def _versions(self) -> str:
-        seen = dict.fromkeys(one.version for one in self._interpreters)
-        if not seen:
-            return "no Python interpreter"
-        return "the interpreters " + ", ".join(
-            f"python:{version} ({next(one.executable for one in self._interpreters if one.version == version)})"
-            for version in sorted(seen, key=lambda version: int(version[2:]))
-        )
+    def _nearest(self, reference: str | None) -> str:
+        """The end of a message: the images that are here and most like one that is not."""
+        default = choose_default(self._interpreters)
+        minors = sorted({one.minor for one in self._interpreters}, reverse=True)
+        if default is not None:
+            minors.sort(key=lambda minor: minor != default.minor)
+        there = ["host", *(f"python:3.{minor}" for minor in minors), *_references(self._registered)]
+        text = str(reference).lower()
+        if (wanted := _VERSION.search(text)) is not None:
+            there.sort(key=lambda name: _distance(name, int(wanted[1])))
+        elif text.startswith("dir:"):
+            there.sort(key=lambda name: not name.startswith("dir:"))
+        else:
+            there.sort(key=lambda name: SequenceMatcher(None, name, text).ratio() < LIKE)
+        more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
+        without = "" if minors else "; this machine has no Python interpreter"
+        return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
 
-    def _names(self) -> str:
-        names = ", ".join(f"dir:{name}" for name in sorted(self._registered))
-        return f"registered: {names}" if names else "no directory is registered (--image NAME=DIR)"
+
+def _references(registered: Mapping[str, Path]) -> list[str]:
+    """What registered directories are asked for by."""
+    return [name if parse(name).kind == "python" else f"dir:{name}" for name in sorted(registered)]
+
+
+def _distance(name: str, minor: int) -> tuple[int, int]:
+    """How far an image is from a version of Python: the same, then near ones, newer ones first, then the rest."""
+    parsed = parse(name)
+    if parsed.kind != "python":
+        return 1, 0
+    away = int(parsed.value) - minor
+    return 0, 2 * abs(away) - (away > 0)
