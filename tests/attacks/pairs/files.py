@@ -1,8 +1,14 @@
-"""File calls, which process 1 makes: where the paths of the sandbox lead it, and when they end."""
+"""File calls, which process 1 makes: where the paths of the sandbox lead it; and what it is itself made from."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from aviato.exceptions import SandboxFileError
 from aviato.server.backends.local import newborn
@@ -113,3 +119,39 @@ async def begin(box: Any) -> bool:
         assert result.error["reason"] == "not_a_regular_file", result.error
         return False
     return result.returncode == 0
+
+
+# -- the program that process 1 is ----------------------------------------------------------------------------------------
+
+COPIED = area.defence(
+    "the template runs a copy of an interpreter that its user owns",
+    swaps={"aviato.server.backends.local.sealed.copy_of": lambda executable: None},
+)
+CHANGE = b"""#!/proc/self/exe -I
+import os
+for change in (lambda: os.chmod("/proc/self/exe", 0o711), lambda: os.truncate("/proc/self/exe", 0)):
+    try: change()
+    except OSError: pass
+print("tried")
+"""
+
+
+@area.attack(
+    "change the interpreter of the server's user",
+    COPIED,
+    impossible=lambda backend: None if os.geteuid() else "sandboxes have ids of their own",
+)
+async def interpreter(arena: Arena) -> bool:
+    base = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        own = Path(directory, "bin", base.name)
+        own.parent.mkdir()
+        shutil.copy(base, own)
+        Path(directory, "lib").symlink_to(base.parents[1] / "lib")
+        own.chmod(0o755)
+        with mock.patch.object(sys, "_base_executable", str(own)):
+            async with arena.restarted(), arena.box() as box:
+                await box.put("change", CHANGE, mode=0o755)
+                assert (await box.run("./change")).stdout == "tried\n"
+        return own.stat().st_mode & 0o777 != 0o755 or own.read_bytes() != base.read_bytes()

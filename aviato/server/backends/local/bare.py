@@ -47,6 +47,7 @@ def enter_profile() -> None:
     except OSError:
         return
     try:
-        os.execv(sys.executable, [sys.executable, *FLAGS, *sys.argv, ENTERED])
+        # Not by its path: it may be a copy that nobody can change.
+        os.execv("/proc/self/exe", [sys.executable, *FLAGS, *sys.argv, ENTERED])
     except OSError:
         return  # No such profile: go on as we are, and let the probe say what is missing.

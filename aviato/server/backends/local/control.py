@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import bare, native
+from aviato.server.backends.local import bare, native, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -225,14 +225,31 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     executable: str = getattr(sys, "_base_executable", sys.executable)
     with theirs:
-        process = subprocess.Popen(
-            [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _OWN_VARIABLES,
-            pass_fds=(theirs.fileno(),),
-            cwd="/",
-            start_new_session=True,
-        )
-    return process, ours
+        if (copy := sealed.copy_of(executable)) is not None:
+            try:
+                return _run(executable, theirs, copy), ours
+            except OSError:
+                pass  # A security module that lets nobody run memory.
+            finally:
+                os.close(copy)
+        return _run(executable, theirs, None), ours
+
+
+def _run(executable: str, control: socket.socket, copy: int | None) -> subprocess.Popen[bytes]:
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _OWN_VARIABLES
+    kept = [control.fileno()]
+    if copy is not None:
+        kept.append(copy)
+        if (beside := sealed.libraries(executable, copy)) is not None:
+            environment["LD_LIBRARY_PATH"] = ":".join([beside, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
+    return subprocess.Popen(
+        [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept)],
+        executable=None if copy is None else f"/proc/self/fd/{copy}",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        pass_fds=kept,
+        cwd="/",
+        start_new_session=True,
+    )

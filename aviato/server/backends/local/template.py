@@ -392,4 +392,7 @@ def _leave_groups() -> None:
 
 
 if __name__ == "__main__":
+    for number in sys.argv[2:]:
+        if number.isdecimal():
+            os.close(int(number))  # What this was run from.
     Template(int(sys.argv[1])).run()
