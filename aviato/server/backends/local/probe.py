@@ -18,7 +18,7 @@ from aviato import installation
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import bare, container, facts, groups, native
+from aviato.server.backends.local import bare, container, facts, groups, native, own_ids
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -67,6 +67,7 @@ class Surroundings:
         max_user_namespaces, userns_clone, apparmor_restricts: the settings of those names, None where there is none.
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
+        own_ids: the line after which an ordinary user's sandboxes have ids of their own.
         uids: how many host uids sandboxes can have, as root.
         facts: of the machine, for the limits that sandboxes have, with control groups only if they could be used.
     """
@@ -82,6 +83,7 @@ class Surroundings:
     apparmor_restricts: int | None = None
     file_system: str = "ext4"
     cgroups: str = "none"
+    own_ids: str | None = None
     uids: int | None = None
     facts: HostFacts = field(default_factory=HostFacts)
 
@@ -100,6 +102,7 @@ def look_around(directory: str, uids: int | None, machine: HostFacts) -> Surroun
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         file_system=facts.file_system(directory),
         cgroups=_cgroups(),
+        own_ids=None if os.geteuid() == 0 else own_ids.repair(),
         uids=uids,
         facts=machine,
     )
@@ -170,7 +173,7 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
     return [
         _kernel_check(around),
         *([_trial_check(trial["trial"])] if "trial" in trial else _isolation(trial, around)),
-        *([_uid_check(around)] if around.root else []),
+        *([_uid_check(around)] if around.root else [_counts_check(around)]),
         *_layers(trial, around),
         *_limit_checks(around, trial.get("groups")),
         _interpreter_check(interpreters),
@@ -300,6 +303,14 @@ def _uid_check(around: Surroundings) -> Check:
             remedy = around.container.ids_remedy
         return Check(name="host uids", ok=False, detail=detail, remedy=remedy)
     return Check(name="host uids", ok=True, detail=f"{around.uids} ids, one of its own for each sandbox")
+
+
+def _counts_check(around: Surroundings) -> Check:
+    detail = (
+        "sandboxes share what the kernel counts for this user (epoll, descriptors on their way, pipes) with each other and with"
+    )
+    detail += " all of its programs; where the server has a range of ids each has an id, and counts, of its own"
+    return Check(name="kernel's counts", ok=False, detail=detail, remedy=around.own_ids, required=False)
 
 
 def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
