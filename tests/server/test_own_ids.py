@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -74,6 +75,8 @@ def test_what_one_sandbox_uses_up_the_others_have():
             assert "Too many references" in greedy.exec(["python3", "-I", "-c", SEND]).result().stderr
             fetch = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.2/"
             assert other.exec(["sh", "-c", fetch]).result().stdout == "403"
+            with Sandbox(base_url=server.url, packages=sys.prefix) as equipped:
+                assert equipped.exec(["python3", "-c", "import pytest; print(pytest.__name__)"]).result().stdout == "pytest\n"
             other.write_file("f", b"content").result()
             assert other.exec(["cat", "f"]).result().stdout == "content"
         assert os.listdir(f"{server.state_dir}/serve/sandboxes") == []

@@ -11,8 +11,8 @@ PROGRAMS = ("newuidmap", "newgidmap")
 FIRST_ID = 100_000
 IDS = 65_536
 PACKAGE = "sudo apt install uidmap"
-START = 'unshare --map-root-user --map-auto aviato serve --state-dir "/var/tmp/aviato-$(id -u)-ids"'
-"""util-linux 2.38 or newer."""
+START = 'unshare --map-root-user --map-auto --mount aviato serve --state-dir "/var/tmp/aviato-$(id -u)-ids"'
+"""util-linux 2.38 or newer. Mounts of its own, since packages and interpreters of the user's are copied from them."""
 
 
 def repair() -> str:
