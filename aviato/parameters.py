@@ -178,11 +178,12 @@ def meant_names(unknown: list[str], known: list[str]) -> str:
     return ""
 
 
-def _default(names: Iterable[str]) -> str | None:
-    """The first of some names that is a field of the defaults of sandboxes."""
-    from aviato.defaults import SandboxDefaults
+OF_DEFAULTS = ("container_image", "environment_variables", "exec_timeout_seconds", "resources", "network", "secrets", "tags")
+"""What other tools' sessions and clients are given, and ours have by `SandboxDefaults`."""
 
-    return next((name for name in names if name in SandboxDefaults.__dataclass_fields__), None)
+
+def _default(names: Iterable[str]) -> str | None:
+    return next((name for name in names if name in OF_DEFAULTS), None)
 
 
 class Suggesting:

@@ -84,7 +84,10 @@ def test_resolving(images, tmp_path):
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        ("python:3.10", r"no registry; there are python:3.11, python:3.9, python:3.13 and 3 more; AVIATO_IMAGE_FALLBACK=nearest"),
+        (
+            "python:3.10",
+            r"no registry; there are python:3.11, python:3.9, python:3.13 and 3 more; AVIATO_IMAGE_FALLBACK=nearest",
+        ),
         ("python:3.14", r"there are python:3.13, python:3.11, python:3.9 and 3 more$"),
         ("python:3.10-slim", r"there are python:3.11, python:3.9, python:3.13 and 3 more$"),
         ("docker.io/library/python:3.9", r"there are python:3.9, python:3.11, python:3.13 and 3 more$"),

@@ -164,6 +164,7 @@ def test_every_synonym_leads_somewhere() -> None:
     known = {name for one in (*makers, *calls, *rewards) for name in inspect.signature(one).parameters}
     for other, ours in parameters.SYNONYMS.items():
         assert set(ours) <= known, (other, set(ours) - known)
+    assert set(parameters.OF_DEFAULTS) <= set(aviato.SandboxDefaults.__dataclass_fields__)
     there = {name for kind in (aviato.Sandbox, aviato.ProcessResult, aviato.Process) for name in dir(kind)}
     there |= set(aviato.ProcessResult.__dataclass_fields__)
     for other, ours in parameters.ATTRIBUTES.items():
