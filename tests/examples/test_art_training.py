@@ -311,19 +311,63 @@ def test_a_run_that_cannot_work_stops(server: Any, tmp_path: Path) -> None:
     assert supervisors(server.pid) == set()
 
 
-@pytest.mark.parametrize("backend", ["local", "tinker"])
-def test_dry_run(server: Any, tmp_path: Path, backend: str) -> None:
-    """With ART's own backends; by its path, so that this folder does not stand in for the package."""
+def cached_base_model(folder: Path) -> str:
+    """A cache of the hub's libraries that holds a tiny model by the name of the base model."""
+    program = f"import sys; sys.argv[1:] = [{str(folder)!r}]; sys.path.insert(0, {str(ON_CPU.parent)!r}); import art_on_cpu"
+    subprocess.run([str(PYTHON), "-c", program], check=True, timeout=150, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    cached = folder / "hf" / "hub" / "models--Qwen--Qwen3-8B"
+    (cached / "snapshots").mkdir(parents=True)
+    (folder / "model").rename(cached / "snapshots" / "0")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0")
+    return str(folder / "hf")
+
+
+def test_dry_run(server: Any, tmp_path: Path) -> None:
+    """With ART's own backend; by its path, so that this folder does not stand in for the package."""
     with OpenAIServer([text("")]) as api:
-        env = environment(server, api, ART_TINKER_API_KEY="tml-secret")
-        done = run([str(EXAMPLE), "--dry-run", "--backend", backend], env, tmp_path)
+        env = environment(server, api, ART_TINKER_API_KEY="tml-secret", HF_HOME=cached_base_model(tmp_path))
+        done = run([str(EXAMPLE), "--dry-run", "--backend", "tinker", "--base-url", api.url], env, tmp_path)
         assert api.requests == []
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "ART Training with Aviato Sandboxes" and set(lines[1]) == {"="}
-    assert {f"Backend: {backend}", "Base model: Qwen/Qwen3-8B", "Project: aviato-mbpp", "Run name: train-001"} < set(lines)
-    assert lines[-1].startswith("Dry run: ") and "Registering model with backend..." not in lines
+    assert {"Backend: tinker", "Base model: Qwen/Qwen3-8B", "Project: aviato-mbpp", "Run name: train-001"} < set(lines)
+    assert lines[-2].startswith("Dry run: ") and "Registering model with backend..." not in lines
     assert "tml-secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        # What the local backend trains with is not in requirements.txt, and no tests' machine has a GPU.
+        (["--backend", "local"], ["--backend local needs", "the package peft", "art/README.md", "a GPU"]),
+        (["--backend", "tinker"], ["The tokenizer of --base-model Qwen/Qwen3-8B", "a folder that holds the model"]),
+        (["--backend", "tinker", "--problems", "hub"], ["mbpp cannot be loaded", "--problems sample"]),
+    ],
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry run", "run"])
+def test_what_a_run_lacks_is_said_before_anything_is_made(
+    server: Any, tmp_path: Path, flags: list[str], words: list[str], dry: list[str]
+) -> None:
+    with OpenAIServer([text("")]) as api:
+        env = environment(server, api, ART_TINKER_API_KEY="tml-secret", HF_HOME=str(tmp_path / "hf"))
+        command = [str(PYTHON), str(EXAMPLE), "--problems", "sample", *flags, *dry, "--base-url", api.url]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+        assert api.requests == []
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert [word for word in words if word not in done.stderr] == [], done.stderr
+    assert "Creating" not in done.stdout
+
+
+@pytest.mark.parametrize(("address", "key"), [("http://127.0.0.1:9/v1", None), (None, "sk-wrong")])
+def test_a_dry_run_asks_the_inference_server(server: Any, tmp_path: Path, address: str | None, key: str | None) -> None:
+    with OpenAIServer([text("")]) as api:
+        more = {"OPENAI_API_KEY": key} if key else {}
+        done = train(server, api, tmp_path, "--dry-run", "--base-url", address or api.url, **more)
+    assert done.returncode == 1
+    assert f"the inference server at {address or api.url}" in done.stderr and "--base-url" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

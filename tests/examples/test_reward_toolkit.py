@@ -319,3 +319,24 @@ def test_it_runs_as_a_module_too_and_against_a_server_that_lists_no_models(serve
         flags = ["--base-url", api.url, "--dataset-file", str(SAMPLE), "--num-steps", "1", "--batch-size", "1", "--dry-run"]
         done = run([sys.executable, "-W", "error", "-m", "reward_toolkit.train", *flags], environment(server), cwd=RL_TRAINING)
     assert (done.returncode, done.stderr) == (0, "")
+    # What a run that trains would lack; this server has no such call.
+    assert "A run that trains would lack something: this server loads no adapters" in done.stdout
+
+
+def test_without_a_hub_the_way_without_one_is_said(server: Any) -> None:
+    with OpenAIServer(solver(), key=None) as api:
+        done = train(api, server, "--dry-run", data=None, HF_HUB_OFFLINE="1")
+    assert done.returncode == 1
+    assert "The problems cannot be loaded: " in done.stderr and "Traceback" not in done.stderr
+    assert "--dataset-file examples/rl_training/data/mbpp_sample.jsonl" in done.stderr
+
+
+def test_a_missing_package_is_named_with_what_brings_it(server: Any) -> None:
+    """By its path: with nothing but the standard library beside aviato."""
+    program = (
+        "import runpy, sys; sys.modules['openai'] = None; sys.argv = sys.argv[1:]; sys.path[0] = sys.argv[0].rpartition('/')[0]"
+    )
+    program += "; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = run([sys.executable, "-c", program, str(TRAIN)], environment(server))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pip install -r examples/rl_training/reward_toolkit/requirements.txt" in done.stderr

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 DATASET = "google-research-datasets/mbpp"
-SAMPLE = Path(__file__).resolve().parents[1] / "data" / "mbpp_sample.jsonl"
+EXAMPLES = Path(__file__).resolve().parents[1]
+SAMPLE = EXAMPLES / "data" / "mbpp_sample.jsonl"
+HUB = runpy.run_path(str(EXAMPLES / "hub.py"))
+"""Not imported: with that folder in `sys.path`, this one would stand in for the package `art`."""
 
 SYSTEM_PROMPT = """You solve Python programming tasks.
 Try your code out with the tool execute_code until you are sure that it passes the tests. What it prints is what you see.
@@ -65,9 +69,13 @@ def load_problems(source: str, limit: int) -> list[MBPPProblem]:
 
 def rows_of_the_hub() -> Iterable[Any]:
     """The training split."""
-    import datasets
-
-    return datasets.load_dataset(DATASET, split="train")
+    try:
+        rows: Iterable[Any] = HUB["rows"](DATASET, "train")
+    except OSError as error:
+        raise OSError(
+            f"{DATASET} cannot be loaded: {error}. Without a hub: --problems sample, or --problems FILE with lines of it"
+        ) from error
+    return rows
 
 
 def rows_of_file(path: Path) -> Iterable[Any]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from problems import MBPPProblem, load_problems
+from problems import HUB, MBPPProblem, load_problems
 
 from aviato import AviatoError, SandboxDefaults, Session, stop_on_sigterm
 
 REQUIREMENTS = "examples/rl_training/art/requirements.txt"
+README = "examples/rl_training/art/README.md"
 TOOLKIT = "examples/rl_training/reward_toolkit/train.py"
 FLAGS_OF_THE_TOOLKIT = ("--use-openai", "--batch-size", "--max-attempts", "--dataset-")
 MAX_BROKEN_SHARE = 0.5
@@ -70,6 +72,56 @@ def check_keys(backend: str) -> None:
         os.environ["TINKER_API_KEY"] = key  # ART reads this name, and prints a key that it is given as an argument
 
 
+def check_backend(name: str) -> None:
+    """End with a word on what the backend lacks. ART imports what does its work only when a model is registered."""
+    lacks = []
+    try:
+        importlib.import_module("art.tinker.service" if name == "tinker" else "art.unsloth.service")
+    except ModuleNotFoundError as error:
+        lacks.append(f"the package {error.name}, which its line in {README} installs")
+    except (ImportError, NotImplementedError, RuntimeError) as error:
+        lacks.append(f"packages that can be imported together ({error})")
+    if name == "local":
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # Asks the driver, and makes nothing in this process.
+        import torch
+
+        if not torch.cuda.is_available():
+            lacks.append("a GPU, and torch finds none; --backend tinker needs none")
+    if lacks:
+        sys.exit(f"--backend {name} needs {', and '.join(lacks)}.")
+
+
+def check_base_model(name: str) -> None:
+    """End with a word on a base model whose tokenizer, the first that training takes of it, cannot be had."""
+    from transformers import AutoTokenizer
+
+    try:
+        AutoTokenizer.from_pretrained(name, local_files_only=not (os.path.isdir(name) or HUB["answers"]()))
+    except (OSError, ValueError) as error:
+        sys.exit(
+            f"The tokenizer of --base-model {name} cannot be loaded: {error}\nWithout a hub: a folder that holds the model."
+        )
+
+
+async def check_inference_server(arguments: argparse.Namespace) -> None:
+    """Ask a server whether it answers and takes the key.
+
+    Raises:
+        ConnectionError: it does not.
+    """
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=arguments.base_url, max_retries=1, timeout=10.0) as client:
+        try:
+            await client.models.list()
+        except (openai.APIConnectionError, openai.AuthenticationError) as error:
+            raise ConnectionError(
+                f"the inference server at {client.base_url} cannot be used: {error} (--base-url names another)"
+            ) from error
+        except openai.APIStatusError:
+            pass  # It is there. Not every server lists its models.
+
+
 def make_backend(name: str) -> Any:
     """The backend that trains."""
     if name == "tinker":
@@ -94,6 +146,10 @@ async def run(arguments: argparse.Namespace) -> None:
 
     import art
 
+    check_backend(arguments.backend)
+    check_base_model(arguments.base_model)
+    if arguments.dry_run:
+        await check_inference_server(arguments)
     print(f"Creating {arguments.backend} backend...", flush=True)
     backend = make_backend(arguments.backend)
     print("Creating trainable model...", flush=True)
@@ -103,7 +159,8 @@ async def run(arguments: argparse.Namespace) -> None:
         async with session.sandbox() as sandbox:
             await sandbox.exec(["python", "-c", ""], check=True)
         if arguments.dry_run:
-            print("Dry run: packages, keys, problems and sandboxes are there. Nothing was registered or trained.")
+            print("Dry run: packages, keys, problems, base model's tokenizer, inference server and sandboxes are there.")
+            print("Nothing was registered or trained.")
             return
         print("Registering model with backend...", flush=True)
         try:

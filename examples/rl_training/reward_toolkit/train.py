@@ -20,7 +20,10 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-import openai
+try:
+    import openai
+except ImportError as error:
+    sys.exit(f"{error}. Install what this example needs: pip install -r examples/rl_training/reward_toolkit/requirements.txt")
 
 from aviato import AviatoError, SandboxDefaults, Session
 
@@ -30,6 +33,7 @@ from .types import OpenAIModel, TrainableModel, Trajectory, VLLMModel
 
 VLLM_MODEL, VLLM_URL = "Qwen/Qwen2.5-3B-Instruct", "http://localhost:8000/v1"
 OPENAI_MODEL = "gpt-4o-mini"
+SAMPLE = "examples/rl_training/data/mbpp_sample.jsonl"
 WIDTH = 60
 logger = logging.getLogger(__name__)
 
@@ -173,7 +177,8 @@ async def train(arguments: argparse.Namespace) -> int:
     try:
         problems = load_problems(arguments.dataset_split or "train", arguments.dataset_limit, arguments.dataset_file)
     except (OSError, ImportError) as error:
-        sys.exit(f"The problems cannot be loaded: {error}")
+        offline = "" if arguments.dataset_file else f" Without a hub: --dataset-file {SAMPLE}"
+        sys.exit(f"The problems cannot be loaded: {error}.{offline}")
     print(f"Loaded {len(problems)} problems")
     if not problems:
         sys.exit("There is nothing to train on.")
@@ -217,6 +222,8 @@ async def run(model: TrainableModel, problems: Sequence[MBPPProblem], arguments:
     print("-" * WIDTH, flush=True)
     await loop.run()
     print("-" * WIDTH)
+    if arguments.dry_run and isinstance(model, VLLMModel) and (lacking := await model.lacking()):
+        print(f"A run that trains would lack something: {lacking}")
     status = summarize(loop)
     if wandb_run is not None:
         wandb_run.finish(exit_code=status)

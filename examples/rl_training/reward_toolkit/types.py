@@ -83,19 +83,26 @@ class VLLMModel:
             self.name = adapter  # what the next step samples
         return metrics
 
-    async def _make_trainer(self) -> Any:
+    async def lacking(self) -> str | None:
+        """What keeps this model from being trained, and how to have it."""
         try:
             await self._load("", "")
         except NotFoundError:
-            logger.warning("Nothing is trained: this server loads no adapters. The README says how to start one that does.")
-            return False
+            return "this server loads no adapters. The README says how to start one that does."
         except BadRequestError:
             pass  # It knows the call, and there was no adapter in it.
         try:
-            from .lora import LoraTrainer
+            from . import lora  # noqa: F401
         except ImportError as error:
-            logger.warning("Nothing is trained: pip install torch transformers peft (%s)", error)
+            return f"pip install torch transformers peft ({error})"
+        return None
+
+    async def _make_trainer(self) -> Any:
+        if lacking := await self.lacking():
+            logger.warning("Nothing is trained: %s", lacking)
             return False
+        from .lora import LoraTrainer
+
         return await asyncio.to_thread(LoraTrainer, self.base_name)
 
     async def _load(self, name: str, folder: str) -> None:
