@@ -111,7 +111,7 @@ def test_interrupting_a_run_ends_its_command(server: Any, cli: Any) -> None:
 
 
 def test_control_characters_do_not_reach_the_terminal(cli: Any) -> None:
-    done = cli("run", "-w", "/no\x1b[31m", "pwd")
+    done = cli("run", "-w", "/proc/no\x1b[31m", "pwd")
     assert done.returncode == 125
     assert b"\x1b" not in done.stderr
 

@@ -132,8 +132,13 @@ def test_what_is_said_in_a_chroot_repairs_it(state: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "check", "advice", "right"),
     [
-        (["--proc", "/proc"], "own /proc", "--bind /proc /proc", ["--bind", "/proc", "/proc"]),
-        ([*NO_ROOT, "--proc", "/proc"], "own /proc", "--bind /proc /proc", [*NO_ROOT, "--bind", "/proc", "/proc"]),
+        (["--unshare-pid", "--proc", "/proc"], "own /proc", "--bind /proc /proc", ["--bind", "/proc", "/proc"]),
+        (
+            [*NO_ROOT, "--unshare-pid", "--proc", "/proc"],
+            "own /proc",
+            "--bind /proc /proc",
+            [*NO_ROOT, "--bind", "/proc", "/proc"],
+        ),
         (
             [*NO_ROOT, "--unshare-pid", "--bind", "/proc", "/proc"],
             "user id map",

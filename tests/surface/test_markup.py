@@ -55,8 +55,10 @@ def test_a_report_shows_text_as_it_is(console: Console, text: str) -> None:
 def test_a_bar_shows_text_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    bar = progress._bar(text, 10)
-    bar.update(0, completed=1, notes=text, refresh=True)
+    run = progress.Progress(text, 10, False)
+    run.advance(text)
+    bar = progress._Bar(run)
+    bar.show(run)
     bar.stop()
     assert capsys.readouterr().err.count(text) >= 2
 
