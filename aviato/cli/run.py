@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,10 @@ from aviato.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
     from aviato.async_client import AsyncClient
+
+NOT_FOUND = 127
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]*(?:/[a-z0-9._-]+)*:[\w.-]+", re.ASCII)
+"""What other tools take as an image, in front of the command."""
 
 
 @click.command(name="run", cls=CommandLine)
@@ -58,7 +63,10 @@ async def command(
 
         async with await client.sandbox(**options) as sandbox:
             common.tell(sandbox)
-            return await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
+            status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
+        if status == NOT_FOUND and _IMAGE.fullmatch(command[0]):
+            click.echo(f"aviato: the first word is the COMMAND; an image is given by --image {command[0]}", err=True)
+        return status
 
 
 async def _leave(client: AsyncClient, command: tuple[str, ...], options: dict[str, Any]) -> int:

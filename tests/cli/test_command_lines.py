@@ -265,6 +265,16 @@ def test_a_terminal_is_given(server: Any, box: str, words: list[str]) -> None:
     assert b"vt220 got typed" in shown
 
 
+def test_an_image_in_front_of_the_command_is_told_its_flag(cli: Callable[..., Any]) -> None:
+    version = f"python:3.{sys.version_info.minor}"
+    done = cli("run", version, "python3", "-c", "print(1)")
+    assert done.status == 127
+    advice = re.search(r"given by (--image \S+)$", done.err)
+    assert advice is not None, done.err
+    assert cli("run", *advice[1].split(), "python3", "-c", "print(1)").out == "1\n"
+    assert "--image" not in cli("run", "no-such-program").err
+
+
 IN_FLAGS = [
     (["run", "--timeout", "-1", "true"], "--timeout must be more than 0 seconds"),
     (["run", "--timeout", "nan", "true"], "--timeout must be"),
