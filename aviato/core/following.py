@@ -39,6 +39,7 @@ class Following:
         self._client = client
         self._turns = {until: asyncio.Semaphore(AT_A_TIME) for until in ("running", "ended")}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._made: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
 
     @property
@@ -49,6 +50,7 @@ class Following:
     def accepted(self, handle: SandboxHandle) -> None:
         """A sandbox is made, and may not run yet."""
         self._made.add(handle)
+        self._stopped = False
         if not handle.is_known_to_be("running"):
             self._later(SOON_SECONDS, handle, self._until_running)
 
@@ -69,7 +71,8 @@ class Following:
             self._begin(self._look(weakref.ref(handle)))
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Ask no more, until another sandbox is made."""
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
 
@@ -77,6 +80,9 @@ class Following:
         asyncio.get_running_loop().call_later(seconds, then, weakref.ref(handle))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
+        if self._stopped:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
