@@ -44,6 +44,8 @@ LEAVE_SECONDS = 1.8
 IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
+ACCEPTED_A_TURN = 4
+"""Connections that Python's loop takes at once: those are no more than `crowd` sees before the next ones come."""
 HANDSHAKE_SECONDS = 10.0
 """How long a client may take to begin TLS."""
 FAULTS_VARIABLE = "AVIATO_TEST_FAULTS"
@@ -217,7 +219,8 @@ async def accept(
         if desk is not None and listener.family == socket.AF_UNIX:
             make = desk.doors(make)
         if listener.family == socket.AF_UNIX or listeners.tls is None:
-            found.append(await loop.create_server(make, sock=listener, backlog=backlog()))
+            found.append(await loop.create_server(make, sock=listener, backlog=ACCEPTED_A_TURN))
+            listener.listen(backlog())
             continue
         # aiohttp's own sites leave a stranger a minute for this.
         found.append(TlsListener(listener, make, listeners.tls.context, HANDSHAKE_SECONDS))

@@ -112,7 +112,9 @@ class Births:
             os.setsid()
             self._settle()
             if self.open_files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
+                hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                most = self.open_files if hard == resource.RLIM_INFINITY else min(hard, self.open_files)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             for one in changed:
                 # As Python would, which refuses it to all but the thread that it was begun by.
                 held.signal(ctypes.c_int(one), ctypes.c_void_p(None))

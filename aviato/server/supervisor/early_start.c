@@ -96,12 +96,22 @@ void aviato_learn_signals(void) {
     }
 }
 
+/* To so many, or to what this process may have, if that is less: so where the machine gives little. */
+static int lower_open_files(uint32_t wanted) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    if (limit.rlim_max > wanted)
+        limit.rlim_max = wanted;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
 /* In the child, which has this process's memory until it is the program: what it is written to is lost to nobody else's. */
 static void become_program(const char *program, const int *theirs) {
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t none;
-    struct rlimit open_files = {self.configuration->open_files, self.configuration->open_files};
-    if (open_files.rlim_cur && setrlimit(RLIMIT_NOFILE, &open_files) < 0)
+    if (self.configuration->open_files && !lower_open_files(self.configuration->open_files))
         return;
     for (int number = 1; number <= 64; number++)
         if (unusual_signals >> (number - 1) & 1)
