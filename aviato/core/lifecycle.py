@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.core.client import encode_create
 from aviato.core.secrets import own_values
 from aviato.core.shared import SharedTask
+from aviato.core.telling import tell_of_end, tell_of_start
 from aviato.exceptions import (
     AviatoAuthenticationError,
     AviatoError,
@@ -274,25 +274,16 @@ class SandboxHandle:
             return
         self._seen_running = True
         self.presence.following.runs(self)
-        if logger.isEnabledFor(logging.INFO):
-            image = "" if self.info is None or self.info.image is None else f" ({line(self.info.image)})"
-            waited = f", {self._queued_seconds:.3f} s in its session's queue before" if self._queued_seconds else ""
-            logger.info("sandbox %s%s runs, after %.3f s%s", self.sandbox_id, image, startup_seconds or 0.0, waited)
+        tell_of_start(self.sandbox_id, self.info, startup_seconds, self._queued_seconds)
 
     def _has_ended(self, info: SandboxInfo) -> None:
         if self._seen_end:
             return
         self._seen_end = True
-        is_news = self._seen_running or self._create is not None
-        if is_news and info.started_at is not None:
-            self._is_running(info.startup_seconds)
-        if is_news and logger.isEnabledFor(logging.INFO):
-            code = "" if info.returncode is None else f", returncode {info.returncode}"
-            lived = "without having run"
+        if self._seen_running or self._create is not None:  # else it is no news
             if info.started_at is not None:
-                lived = f"after {(info.ended_at or info.status_updated_at) - info.started_at:.3f} s"
-            why = f" ({line(info.status_reason)})" if info.status_reason else ""
-            logger.info("sandbox %s has ended %s: %s%s%s", self.sandbox_id, lived, info.status, why, code)
+                self._is_running(info.startup_seconds)
+            tell_of_end(info)
 
     def is_known_to_be(self, until: str) -> bool:
         """Whether it is `running` or has `ended` as far as is known here, or its end was asked for here."""
