@@ -273,10 +273,8 @@ class Session:
     def __repr__(self) -> str:
         count = self.sandbox_count
         state = "closed, " if self._pid == os.getpid() and self._closing is not None else ""
-        most = "" if self._turns is None else f" of at most {self._turns.limit}"
-        return cut(
-            f"<Session of {self._connection.server}: {state}{count}{most} sandbox{'' if count == 1 and not most else 'es'}>"
-        )
+        most = "" if self._turns is None else f", at most {self._turns.limit} at once"
+        return cut(f"<Session of {self._connection.server}: {state}{count} sandbox{'' if count == 1 else 'es'}{most}>")
 
     # -- metrics
 

@@ -96,7 +96,7 @@ ONE_OF_EACH: dict[str, tuple[Callable[[Any], Any], str]] = {
         r"Secret\(store='env', name='HF_TOKEN', env_var='HF_TOKEN'\)",
     ),
     "Serialization": (lambda _: aviato.Serialization.JSON, r"<Serialization.JSON: 'json'>"),
-    "Session": (lambda t: t.session, r"<Session of unix://\S+: 1 of at most 4 sandboxes>"),
+    "Session": (lambda t: t.session, r"<Session of unix://\S+: 1 sandbox, at most 4 at once>"),
     "StreamReader": (lambda t: t.process.stdout, r"<StreamReader stdout of ex-\w+: 100006 bytes, ended>"),
     "StreamWriter": (lambda t: t.process.stdin, r"<StreamWriter stdin of ex-\w+: 100000 bytes, closed>"),
     "TerminalResult": (lambda t: t.terminal.result(), r"TerminalResult\(returncode=4, .*"),
