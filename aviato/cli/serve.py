@@ -66,17 +66,21 @@ def _serve(settings: ServerSettings) -> None:
     from aviato.server.run import serve
     from aviato.server.tls import tls_of
 
+    if "host" in settings.model_fields_set and settings.port is None:
+        given = f"{settings.source('host')} {settings.host}"
+        raise click.ClickException(f"{given} says where to listen, but no port is given: give --port N, or AVIATO_PORT")
     os.umask(0o022)  # What is private says so by itself; the sandboxes' ids pass through the rest.
     tls = tls_of(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    state = state_directory(settings.state_dir)
+    source = settings.source("state_dir")
+    state = state_directory(settings.state_dir, source)
     folder = Folder(os.path.join(state, "serve"))
     try:
         make_directory(folder.path)
         take_lock(folder)
         folder.make()
     except OSError as error:
-        raise click.ClickException(f"the server cannot keep its state in {state!r}: {error.strerror}") from None
+        raise click.ClickException(f"the server cannot keep its state in {state!r} ({source}): {error.strerror}") from None
     backend = carrier(settings, folder)
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder, tls)
@@ -96,7 +100,8 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
     from aviato.server.store import Store
 
     if settings.api_key_file is not None:
-        return [" ".join([hash_key(key), *routes]) for key, *routes in _read_keys(settings.api_key_file)], None
+        read = _read_keys(settings.api_key_file, settings.source("api_key_file"))
+        return [" ".join([hash_key(key), *routes]) for key, *routes in read], None
     if settings.port is None or settings.auth is not None:
         return [], None
     store = Store(folder.store)
@@ -109,8 +114,13 @@ def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | No
     return [hash_key(key)], key
 
 
-def _read_keys(path: str) -> list[list[str]]:
-    """Each key, and behind it what it is limited to."""
+def _read_keys(path: str, source: str) -> list[list[str]]:
+    """Each key, and behind it what it is limited to.
+
+    Args:
+        path: of their file.
+        source: the flag or the variable that names it.
+    """
     from aviato.server.callers import parse_key
     from aviato.server.routes import ROUTES
 
@@ -119,19 +129,19 @@ def _read_keys(path: str) -> list[list[str]]:
         with open(path, encoding="utf-8-sig") as file:
             keys = [line.split() for line in file if line.strip() and not line.startswith("#")]
     except OSError as error:
-        raise click.ClickException(f"--api-key-file {path!r} cannot be read: {error.strerror}") from None
+        raise click.ClickException(f"{source} {path!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise click.ClickException(f"--api-key-file {path!r} is no text in UTF-8") from None
+        raise click.ClickException(f"{source} {path!r} is no text in UTF-8") from None
     if not keys:
-        raise click.ClickException(f"--api-key-file {path!r} holds no key")
+        raise click.ClickException(f"{source} {path!r} holds no key")
     known = {route.path for route in ROUTES}
     for number, (_, *limits) in enumerate(keys, 1):
         try:
             routes = parse_key(" ".join(["hash", *limits])).routes
         except ValueError as error:
-            raise click.ClickException(f"--api-key-file {path!r}: key {number} {error}") from None
+            raise click.ClickException(f"{source} {path!r}: key {number} {error}") from None
         for route in sorted(routes - known):
-            raise click.ClickException(f"--api-key-file {path!r}: key {number} is limited to {route!r}, which is no route")
+            raise click.ClickException(f"{source} {path!r}: key {number} is limited to {route!r}, which is no route")
     return keys
 
 
@@ -145,7 +155,7 @@ def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[
     scheme = "http" if tls is None else "https"
     with ExitStack() as undo:
         if settings.socket_fd is not None:
-            with _named(f"--socket-fd {settings.socket_fd}"):
+            with _named(f"{settings.source('socket_fd')} {settings.socket_fd}"):
                 sockets.append(undo.enter_context(socket.socket(fileno=settings.socket_fd)))
                 if not sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     raise OSError(errno.EINVAL, "this socket does not listen")
@@ -153,12 +163,12 @@ def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[
             lines.append(_url("unix", sockets[0].getsockname()) if is_unix else _tcp_url(scheme, sockets[0]))
         elif settings.port is None or settings.socket is not None:
             path = os.path.abspath(settings.socket or os.path.join(folder.path, "aviato.sock"))
-            with _named(f"--socket {path!r}"):
+            with _named(f"{settings.source('socket')} {path!r}"):
                 sockets.append(undo.enter_context(listen_unix(path, locked=settings.socket is None)))
             undo.callback(os.unlink, path)
             lines.append(_url("unix", path))
         if settings.port is not None:
-            with _named(f"--host {settings.host} --port {settings.port}"):
+            with _named(f"{settings.source('host')} {settings.host} {settings.source('port')} {settings.port}"):
                 sockets.append(undo.enter_context(listen_tcp(settings.host, settings.port)))
             lines.append(_tcp_url(scheme, sockets[-1], settings.host))
         undo.pop_all()

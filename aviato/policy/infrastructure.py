@@ -15,6 +15,8 @@ _T = TypeVar("_T")
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+_SAME_AGAIN = frozenset({"configuration", "state_dir"})
+"""Reasons that another attempt meets too: somebody has to change a variable first."""
 
 
 async def retried(attempt: Callable[[], Awaitable[_T]], budget_seconds: float) -> _T:
@@ -25,7 +27,8 @@ async def retried(attempt: Callable[[], Awaitable[_T]], budget_seconds: float) -
         budget_seconds: for how long, from the first failure on.
 
     Raises:
-        AviatoError: the last failure, once the budget is over; at once what is none of the infrastructure's.
+        AviatoError: the last failure, once the budget is over; at once what is none of the infrastructure's, or what is
+            set wrongly.
     """
     deadline: float | None = None
     pause = _FIRST_PAUSE_SECONDS
@@ -33,7 +36,7 @@ async def retried(attempt: Callable[[], Awaitable[_T]], budget_seconds: float) -
         try:
             return await attempt()
         except AviatoError as error:
-            if not error.is_infrastructure:
+            if not error.is_infrastructure or error.reason in _SAME_AGAIN:
                 raise
             now = time.monotonic()
             deadline = now + budget_seconds if deadline is None else deadline

@@ -22,7 +22,15 @@ def main(arguments: list[str]) -> None:
     _detach(directory, keep={lock_fd, socket_fd})
     os.set_inheritable(lock_fd, False)
     os.set_inheritable(socket_fd, False)
-    _serve(directory, lock_fd, socket_fd)
+    from aviato.exceptions import AviatoError
+    from aviato.wire.embedded import REFUSAL
+
+    try:
+        _serve(directory, lock_fd, socket_fd)
+    except AviatoError as error:
+        # The client that waits reads this line out of the log.
+        sys.stderr.write(f"{REFUSAL}{' '.join(str(error).split())}\n")
+        sys.exit(1)
 
 
 def _detach(directory: str, keep: set[int]) -> None:

@@ -16,17 +16,39 @@ def default_state_directory(uid: int | None = None) -> str:
     return "/var/lib/aviato" if uid == 0 else f"/var/tmp/aviato-{uid}"
 
 
-def state_directory(configured: str | None) -> str:
+def state_directory(configured: str | None, source: str = "AVIATO_STATE_DIR") -> str:
     """The state directory in use, made if it is missing.
 
+    Args:
+        configured: the path, or None for the default one.
+        source: who gave it, a flag or a variable.
+
     Raises:
-        AviatoValidationError: the path is relative, a symlink, or belongs to someone else.
+        AviatoValidationError: the path is relative, a symlink, belongs to someone else, or cannot be made.
     """
     path = configured or default_state_directory()
-    if not os.path.isabs(path):
-        raise AviatoValidationError(f"state_dir must be absolute, got {path!r}", field_violations={"state_dir": "not absolute"})
-    make_directory(path)
+    try:
+        if not os.path.isabs(path):
+            raise AviatoValidationError("it must be an absolute path")
+        make_directory(path)
+    except AviatoValidationError as error:
+        raise bad_state_directory(path, str(error), source if configured else None) from None
     return path
+
+
+def bad_state_directory(path: str, why: str, source: str | None) -> AviatoValidationError:
+    """What to raise for a state directory that cannot be used.
+
+    Args:
+        path: of it.
+        why: it cannot.
+        source: the flag or the variable that names it; None for the default one.
+    """
+    if source is None:
+        text = f"{why}; set AVIATO_STATE_DIR to a directory of yours on a local disk"
+    else:
+        text = f"{source} is {path!r}: {why}"
+    return AviatoValidationError(text, field_violations={"state_dir": why})
 
 
 def make_directory(path: str, *, passed: bool = True) -> None:
@@ -49,13 +71,16 @@ def make_directory(path: str, *, passed: bool = True) -> None:
         pass
     except OSError as error:
         raise AviatoValidationError(f"the state directory {path!r} cannot be made: {error.strerror}") from None
-    info = os.lstat(path)
+    try:
+        info = os.lstat(path)
+    except OSError as error:
+        raise AviatoValidationError(f"the state directory {path!r} cannot be made: {error.strerror}") from None
     if stat.S_ISLNK(info.st_mode):
         raise AviatoValidationError(f"{path!r} is a symlink; the state directory must be a real directory")
     if not stat.S_ISDIR(info.st_mode):
         raise AviatoValidationError(f"{path!r} is not a directory")
     if info.st_uid != os.getuid():
-        raise AviatoValidationError(f"{path!r} belongs to uid {info.st_uid}, not to {os.getuid()}; give another --state-dir")
+        raise AviatoValidationError(f"{path!r} belongs to uid {info.st_uid}, not to {os.getuid()}")
     if stat.S_IMODE(info.st_mode) != mode:
         os.chmod(path, mode)
 

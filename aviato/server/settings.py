@@ -6,20 +6,24 @@ import os
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from aviato import hosts
 from aviato.exceptions import AviatoValidationError
+from aviato.server.backends.registry import BACKENDS
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _CLIENTS_OWN = frozenset({"auth"})
 """`AVIATO_AUTH` tells a client which key to send, so only the flag of that name is the server's."""
+
+_SWITCHES = ("AVIATO_COMPILED",)
+"""Variables of servers that are 0 or 1 and no settings."""
 
 SERVE_ONLY = frozenset(
     {"socket", "host", "port", "socket_fd", "api_key_file", "auth", "wandb_entity", "allowed_host", "tls_cert", "tls_key"}
@@ -31,6 +35,7 @@ class ServerSettings(BaseModel):
     """The settings of one server; the descriptions are the help of the flags."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
     socket: str | None = Field(
         None, description="Unix socket to listen on (default: serve/aviato.sock in the state directory)."
@@ -87,6 +92,30 @@ class ServerSettings(BaseModel):
         description="Network that sandboxes with egress may reach although it is private, such as 10.0.0.0/8; may be repeated.",
     )
     record_retention: Seconds = Field(86_400.0, description="Seconds that ended sandboxes stay on record.")
+
+    def source(self, name: str) -> str:
+        """Where a setting was given: its flag, its variable, or its name in the settings file; its flag where it was not."""
+        return self._sources.get(name, _flag(name))
+
+    @field_validator("backend")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in BACKENDS:
+            raise ValueError(f"there is no such backend; there are {', '.join(map(repr, sorted(BACKENDS)))}")
+        return value
+
+    @field_validator("state_dir", mode="before")
+    @classmethod
+    def _default(cls, value: Any) -> Any:
+        """An empty variable is none."""
+        return value or None
+
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute_state(cls, value: str | None) -> str | None:
+        if value is not None and not os.path.isabs(value):
+            raise ValueError("it must be an absolute path")
+        return value
 
     @field_validator("egress_allow_cidr", "allowed_host", "wandb_entity", mode="before")
     @classmethod
@@ -176,29 +205,66 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
         AviatoValidationError: a setting is wrong or unknown; the message names it and its source.
     """
     flags = {name: value for name, value in flags.items() if value is not None and value != ()}
-    path = flags.pop("settings_file", None) or environment.get("AVIATO_SETTINGS_FILE")
+    asked = flags.pop("settings_file", None)
+    path = asked or environment.get("AVIATO_SETTINGS_FILE")
     variables = {
         name: environment[key]
         for name in ServerSettings.model_fields
         if name not in _CLIENTS_OWN and (key := f"AVIATO_{name.upper()}") in environment
     }
+    in_file = _read_file(path, "--settings-file" if asked else "AVIATO_SETTINGS_FILE") if path else {}
     values: dict[str, Any] = {}
-    for source in (_read_file(path) if path else {}, variables, flags):
-        values.update({key: value for key, value in source.items() if not (embedded and key in SERVE_ONLY)})
+    sources: dict[str, str] = {}
+    named: tuple[tuple[Mapping[str, Any], Callable[[str], str]], ...] = (
+        (in_file, lambda name: f"{name} in {path!r}"),
+        (variables, lambda name: f"AVIATO_{name.upper()}"),
+        (flags, _flag),
+    )
+    for given, source in named:
+        for name, value in given.items():
+            if not (embedded and name in SERVE_ONLY):
+                values[name], sources[name] = value, source(name)
+    _check_switches(environment)
     try:
-        return ServerSettings.model_validate(values)
+        settings = ServerSettings.model_validate(values)
     except ValidationError as error:
-        violations = {".".join(map(str, item["loc"])): item["msg"] for item in error.errors()}
-        text = "; ".join(f"{name}: {message}" for name, message in violations.items())
-        raise AviatoValidationError(f"wrong server setting: {text}", field_violations=violations) from None
+        raise _wrong(error, values, sources) from None
+    settings._sources.update(sources)
+    return settings
 
 
-def _read_file(path: str) -> dict[str, Any]:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_switches(environment: Mapping[str, str]) -> None:
+    for name in _SWITCHES:
+        if (value := environment.get(name, "")) not in ("", "0", "1"):
+            raise AviatoValidationError(f"{name} is {value!r}: it is 0 or 1", field_violations={name: "neither 0 nor 1"})
+
+
+def _wrong(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> AviatoValidationError:
+    """What is wrong with each setting, by the name that its giver knows."""
+    import difflib
+
+    texts, violations = [], {}
+    for item in error.errors():
+        name = str(item["loc"][0])
+        message = item["msg"].removeprefix("Value error, ").replace("Input should be", "it must be").split(", unable to")[0]
+        if item["type"] == "extra_forbidden":
+            meant = difflib.get_close_matches(name, ServerSettings.model_fields, 1)
+            message = f"there is no such setting{f'; did you mean {meant[0]}?' if meant else ''}"
+        violations[".".join(map(str, item["loc"]))] = message
+        texts.append(f"{sources.get(name, name)} is {values.get(name)!r}: {message}")
+    return AviatoValidationError("; ".join(texts), field_violations=violations)
+
+
+def _read_file(path: str, said: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             values = tomllib.load(file)
     except OSError as error:
-        raise AviatoValidationError(f"the settings file {path!r} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise AviatoValidationError(f"the settings file {path!r} is not TOML: {error}") from None
+        raise AviatoValidationError(f"{said} is {path!r}: the file cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AviatoValidationError(f"{said} is {path!r}: the file is not TOML: {error}") from None
     return {key.replace("-", "_"): value for key, value in values.items()}

@@ -86,7 +86,7 @@ def tls_of(settings: ServerSettings) -> Tls | None:
         return None
     if cert is None or key is None:
         given, missing = ("tls_key", "tls_cert") if cert is None else ("tls_cert", "tls_key")
-        raise _wrong(missing, f"is missing: --{given.replace('_', '-')} needs it")
+        raise _wrong(missing, f"is missing: {settings.source(given)} needs it")
     if settings.port is None:
         raise _wrong("tls_cert", "is for a TCP listener: give --port too")
     return Tls(cert, key)

@@ -27,7 +27,7 @@ def headers(endpoint: Endpoint, *, wandb_asked: bool) -> dict[str, str]:
         wandb_asked: whether this server has answered 401 with `WWW-Authenticate: WandB`.
 
     Raises:
-        AviatoAuthenticationError: the key cannot be a header.
+        AviatoAuthenticationError: the key cannot be a header, or `AVIATO_AUTH` is unknown.
         WandbAuthError: W&B credentials are wanted and incomplete.
     """
     if not endpoint.is_tcp:
@@ -37,7 +37,10 @@ def headers(endpoint: Endpoint, *, wandb_asked: bool) -> dict[str, str]:
         if not key.isascii() or not key.isprintable():
             raise AviatoAuthenticationError("AVIATO_API_KEY holds characters that a key cannot have")
         return {"Authorization": f"Bearer {key}"}
-    if endpoint.is_secure and (wandb_asked or os.environ.get("AVIATO_AUTH", "").lower() == "wandb"):
+    auth = os.environ.get("AVIATO_AUTH", "")
+    if auth.lower() not in ("", "wandb"):
+        raise AviatoAuthenticationError(f"AVIATO_AUTH is {auth!r}; the only value it has is 'wandb'")
+    if endpoint.is_secure and (wandb_asked or auth):
         return _wandb_headers()
     return {}
 

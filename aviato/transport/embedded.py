@@ -8,6 +8,7 @@ only: the server is on its way before this process has loaded an HTTP client.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import random
@@ -22,6 +23,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.log import logger
 from aviato.options import SECRET_PREFIX
 from aviato.transport import embedded_key
+from aviato.wire.embedded import REFUSAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +93,8 @@ async def ensure(path: str) -> None:
             if launcher is None:
                 await asyncio.sleep(random.uniform(0.005, 0.010))
         raise SandboxUnavailableError(
-            f"the embedded server did not answer within {START_SECONDS:g} s{_log_tail(folder, 0)}", reason="embedded_start"
+            f"the embedded server did not answer within {START_SECONDS:g} s{_end_of(*_log_tail(folder, 0))}",
+            reason="embedded_start",
         )
     finally:
         slow.cancel()
@@ -124,6 +127,10 @@ def reachable_name(path: str) -> tuple[str, int | None]:
     return f"/proc/self/fd/{fd}/{os.path.basename(path)}", fd
 
 
+_UNUSABLE = frozenset({errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EROFS})
+"""What the path of a socket is refused with, where its directory is the reason."""
+
+
 def _connect(path: str) -> socket.socket | None:
     """A connection, or None where nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -137,6 +144,8 @@ def _connect(path: str) -> socket.socket | None:
         return None
     except OSError as error:
         connection.close()
+        if error.errno in _UNUSABLE:
+            raise embedded_key.unusable(os.path.dirname(path), f"cannot be used: {error.strerror}") from error
         raise SandboxUnavailableError(f"unix://{path}: {error.strerror}", reason="connect") from error
     finally:
         if name_fd is not None:
@@ -173,11 +182,14 @@ class _Launcher:
 def _elect(folder: str) -> _Launcher | None:
     """Take the lock and start the server; None if someone else holds it."""
     embedded_key.make_folder(folder)
-    with _Lock(os.path.join(folder, "lock")) as lock_fd:
-        if lock_fd is None:
-            return None
-        with closing(_listen(folder)) as listener:
-            return _spawn(folder, lock_fd, listener.fileno())
+    try:
+        with _Lock(os.path.join(folder, "lock")) as lock_fd:
+            if lock_fd is None:
+                return None
+            with closing(_listen(folder)) as listener:
+                return _spawn(folder, lock_fd, listener.fileno())
+    except OSError as error:
+        raise embedded_key.unusable(folder, f"cannot be written: {error.strerror}") from error
 
 
 class _Lock:
@@ -266,19 +278,24 @@ def _environment() -> Iterator[tuple[str, str]]:
 
 
 def _died(folder: str, log_offset: int) -> SandboxUnavailableError:
-    return SandboxUnavailableError(
-        f"the embedded server ended while it was starting{_log_tail(folder, log_offset)}",
-        reason="embedded_start",
-        retryable=False,
-    )
+    path, tail = _log_tail(folder, log_offset)
+    told = [line for line in tail.splitlines() if line.startswith(REFUSAL)]
+    if told:
+        return SandboxUnavailableError(f"the embedded server {told[-1]}", reason="configuration", retryable=False)
+    said = f"the embedded server ended while it was starting{_end_of(path, tail)}"
+    return SandboxUnavailableError(said, reason="embedded_start", retryable=False)
 
 
-def _log_tail(folder: str, offset: int) -> str:
+def _log_tail(folder: str, offset: int) -> tuple[str, str]:
+    """The server's log, and its end."""
     path = os.path.join(folder, "log", "server.log")
     try:
         with open(path, "rb") as file:
             file.seek(max(offset, os.fstat(file.fileno()).st_size - 4096))
-            tail = file.read().decode(errors="replace").strip()
+            return path, file.read().decode(errors="replace").strip()
     except OSError:
-        tail = ""
+        return path, ""
+
+
+def _end_of(path: str, tail: str) -> str:
     return f"; the end of {path}:\n{tail}" if tail else f"; its log is {path}"

@@ -33,7 +33,7 @@ def directory() -> str:
     """
     root = os.environ.get("AVIATO_STATE_DIR") or default_state_directory()
     if not os.path.isabs(root):
-        raise _unusable(root, "AVIATO_STATE_DIR must be an absolute path")
+        raise unusable(root, "it must be an absolute path")
     return os.path.join(root, "embedded", _key())
 
 
@@ -69,12 +69,12 @@ def _make(path: str) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise _unusable(path, f"cannot be made: {error.strerror}") from error
+        raise unusable(path, f"cannot be made: {error.strerror}") from error
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode):
-        raise _unusable(path, "is a symlink" if stat.S_ISLNK(found.st_mode) else "is not a directory")
+        raise unusable(path, "is a symlink" if stat.S_ISLNK(found.st_mode) else "is not a directory")
     if found.st_uid != os.getuid():
-        raise _unusable(path, f"belongs to uid {found.st_uid}, not to {os.getuid()}; set AVIATO_STATE_DIR")
+        raise unusable(path, f"belongs to uid {found.st_uid}, not to {os.getuid()}")
 
 
 def _key() -> str:
@@ -116,5 +116,15 @@ def _settings() -> Iterator[str]:
             yield "missing"
 
 
-def _unusable(path: str, why: str) -> SandboxUnavailableError:
-    return SandboxUnavailableError(f"state directory {path!r}: {why}", reason="state_dir", retryable=False)
+def unusable(path: str, why: str) -> SandboxUnavailableError:
+    """What to raise where the state directory cannot be used.
+
+    Args:
+        path: the state directory, or what lies in it.
+        why: it cannot.
+    """
+    if given := os.environ.get("AVIATO_STATE_DIR"):
+        text = f"AVIATO_STATE_DIR is {given!r}: {why if path == given else f'{path!r} {why}'}"
+    else:
+        text = f"the state directory {path!r} {why}; set AVIATO_STATE_DIR to a directory of yours on a local disk"
+    return SandboxUnavailableError(text, reason="state_dir", retryable=False)

@@ -435,7 +435,10 @@ async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: fl
 
 def _raise_descriptor_limit() -> None:
     """Thousands of commands at a time need thousands of connections."""
-    if os.environ.get("AVIATO_RAISE_DESCRIPTOR_LIMIT", "1") == "0":
+    asked = os.environ.get("AVIATO_RAISE_DESCRIPTOR_LIMIT", "")
+    if asked not in ("", "0", "1"):
+        raise AviatoValidationError(f"AVIATO_RAISE_DESCRIPTOR_LIMIT is {asked!r}: it is 0 or 1")
+    if asked == "0":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

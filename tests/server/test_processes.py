@@ -191,7 +191,7 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--egress-allow-cidr", "10.0.0.1/8"], "egress_allow_cidr: Value error, '10.0.0.1/8' is no network"),
+        (["--egress-allow-cidr", "10.0.0.1/8"], "--egress-allow-cidr is ('10.0.0.1/8',): '10.0.0.1/8' is no network"),
         (["--tls-cert", "x"], "--tls-key is missing"),
         (["--tls-key", "x", "--port", "0"], "--tls-cert is missing"),
         (["--tls-cert", "/no/such/file", "--tls-key", "x", "--port", "0"], "--tls-cert '/no/such/file' cannot be read"),
@@ -203,7 +203,12 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--secrets-dir", "/etc/ssl/certs"], "sandboxes can read"),
         (["--secrets-dir", "/etc/ssl/certs", "--backend", "landlock"], "sandboxes can read"),
         (["--port", "99999"], "port"),
-        (["--backend", "nonsense"], "nonsense"),
+        (["--backend", "nonsense"], "--backend is 'nonsense': there is no such backend; there are 'landlock', 'local'"),
+        (["--backend", "docker"], "--backend is 'docker': there is no such backend"),
+        (["--host", "127.0.0.1"], "--host 127.0.0.1 says where to listen, but no port is given: give --port N"),
+        (["--state-dir", "relative"], "--state-dir is 'relative': it must be an absolute path"),
+        (["--state-dir", "/dev/null/x"], "--state-dir is '/dev/null/x': "),
+        (["--state-dir", "/proc/x"], "--state-dir is '/proc/x': "),
         (["--api-key-file", "/no/such/file", "--port", "0"], "/no/such/file"),
         (["--api-key-file", "/bin/true", "--port", "0"], "--api-key-file '/bin/true' is no text in UTF-8"),
         (["--socket", "/no/such/directory/s"], "--socket '/no/such/directory/s': the server cannot listen there: No such file"),
@@ -217,6 +222,27 @@ def test_wrong_flags_are_named(state, flags, said):
         [*SERVE, "--state-dir", str(state), *flags], capture_output=True, text=True, env=environment(), timeout=20
     )
     assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"AVIATO_BACKEND": "nope"}, "AVIATO_BACKEND is 'nope': there is no such backend"),
+        ({"AVIATO_HOST": "127.0.0.1"}, "AVIATO_HOST 127.0.0.1 says where to listen, but no port is given"),
+        ({"AVIATO_STATE_DIR": "/dev/null/x"}, "AVIATO_STATE_DIR is '/dev/null/x': "),
+        ({"AVIATO_SETTINGS_FILE": "/nope.toml"}, "AVIATO_SETTINGS_FILE is '/nope.toml': the file cannot be read"),
+        ({"AVIATO_API_KEY_FILE": "/nope", "AVIATO_PORT": "0"}, "AVIATO_API_KEY_FILE '/nope' cannot be read"),
+        ({"AVIATO_SOCKET": "/nope/s"}, "AVIATO_SOCKET '/nope/s': the server cannot listen there"),
+        ({"AVIATO_HOST": "a..b", "AVIATO_PORT": "0"}, "AVIATO_HOST a..b AVIATO_PORT 0: the server cannot listen there"),
+        ({"AVIATO_SOCKET_FD": "99"}, "AVIATO_SOCKET_FD 99: the server cannot listen there"),
+        ({"AVIATO_TLS_KEY": "x"}, "AVIATO_TLS_KEY needs it"),
+    ],
+)
+def test_wrong_variables_are_named(state, variables, said):
+    given = environment() | {"AVIATO_STATE_DIR": str(state)} | variables
+    done = subprocess.run(SERVE, capture_output=True, text=True, env=given, timeout=20)
+    assert done.returncode == 1 and said in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_a_socket_that_does_not_listen_is_refused(state):

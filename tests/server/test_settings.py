@@ -13,7 +13,7 @@ EXAMPLES = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("8080", 8080),
     "state_dir": ("/tmp/x", "/tmp/x"),
-    "backend": ("docker", "docker"),
+    "backend": ("landlock", "landlock"),
     "api_key_file": ("/k", "/k"),
     "auth": ("wandb", "wandb"),
     "wandb_entity": ("team-a,team.b", ("team-a", "team.b")),
@@ -54,6 +54,8 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     others = {
         **dict.fromkeys(TABLES, "z=/z"),
         "secrets_dir": "/other",
+        "state_dir": "/other",
+        "backend": "local",
         "egress_allow_cidr": "192.168.0.0/16",
         "allowed_host": "a.b",
     }
@@ -81,21 +83,68 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("allowed_host", "a:80"), ("allowed_host", "a b"), ("wandb_entity", "a/b"),
         ("image", "a=relative"), ("packages", "a=relative"), ("packages", "a/b=/x"), ("packages", "/x"),
         ("secrets_dir", "relative"), ("socket_fd", "1"),
+        ("backend", "docker"), ("backend", "kubernetes"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
+        ("state_dir", "~/state"), ("max_sandboxes", "many"), ("max_sandboxes", ""), ("max_queued_sandboxes", "-1"),
+        ("run_code_concurrency", "0"), ("orphan_timeout", "0"), ("record_retention", "soon"), ("max_detached_lifetime", "0"),
+        ("sandbox_uid_base", "0"), ("sandbox_uid_base", "4294967295"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_names_its_setting(name, value):
-    with pytest.raises(AviatoValidationError, match=name):
-        load({}, {f"AVIATO_{name.upper()}": value})
+def test_a_wrong_value_is_said_by_the_name_that_its_giver_knows(name, value, tmp_path):
+    """The flag, the variable or the line of the file, and the value."""
+    file = tmp_path / "s.toml"
+    file.write_text(f"{name} = {value!r}\n")
+    flag = f"--{name.replace('_', '-')}"
+    variable = f"AVIATO_{name.upper()}"
+    for flags, variables, said in (
+        ({}, {variable: value}, variable),
+        ({name: value}, {}, flag),
+        ({"settings_file": str(file)}, {}, f"{name} in {str(file)!r}"),
+        ({}, {"AVIATO_SETTINGS_FILE": str(file)}, f"{name} in {str(file)!r}"),
+    ):
+        with pytest.raises(AviatoValidationError) as caught:
+            load(flags, variables)
+        assert str(caught.value).startswith(f"{said} is {value!r}: ") and "\n" not in str(caught.value)
+        assert list(caught.value.field_violations) == [name]
 
 
-def test_a_wrong_file_is_named(tmp_path):
-    for text in ["nonsense", "unknown-thing = 1"]:
-        file = tmp_path / "s.toml"
-        file.write_text(text)
-        with pytest.raises(AviatoValidationError, match=r"s\.toml|unknown_thing"):
-            load({"settings_file": str(file)}, {})
-    with pytest.raises(AviatoValidationError, match="cannot be read"):
-        load({"settings_file": str(tmp_path / "absent")}, {})
+def test_the_backends_are_named():
+    with pytest.raises(
+        AviatoValidationError, match="AVIATO_BACKEND is 'docker': there is no such backend; there are 'landlock', 'local'"
+    ):
+        load({}, {"AVIATO_BACKEND": "docker"})
+
+
+@pytest.mark.parametrize("value", ["no", "false", "2", " "])
+def test_a_switch_is_0_or_1(value):
+    with pytest.raises(AviatoValidationError, match=f"AVIATO_COMPILED is '{value}': it is 0 or 1"):
+        load({}, {"AVIATO_COMPILED": value})
+    for fine in ("", "0", "1"):
+        load({}, {"AVIATO_COMPILED": fine})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"nonsense", "the file is not TOML"),
+        (b"\xff = 1", "the file is not TOML"),
+        (b"unknown-thing = 1", "unknown_thing in "),
+        (b"max-sandboxs = 1", "did you mean max_sandboxes?"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, text, said):
+    file = tmp_path / "s.toml"
+    file.write_bytes(text)
+    with pytest.raises(AviatoValidationError) as caught:
+        load({"settings_file": str(file)}, {})
+    assert said in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_said_by_the_name_of_its_giver(tmp_path):
+    for path in (tmp_path / "absent", tmp_path, "/dev/null/x"):
+        with pytest.raises(AviatoValidationError, match=f"^--settings-file is '{path}': the file cannot be read"):
+            load({"settings_file": str(path)}, {})
+        with pytest.raises(AviatoValidationError, match=f"^AVIATO_SETTINGS_FILE is '{path}': the file cannot be read"):
+            load({}, {"AVIATO_SETTINGS_FILE": str(path)})
 
 
 def test_the_clients_own_variable_is_none_of_the_servers():
@@ -129,6 +178,11 @@ def test_a_state_directory_is_made_and_checked(tmp_path):
     file.touch()
     with pytest.raises(AviatoValidationError, match="not a directory"):
         state_directory(str(file))
+    for bad in ("/proc/x", str(file / "below"), "/dev/null/x", str(tmp_path / ("x" * 300)), "relative"):
+        with pytest.raises(AviatoValidationError, match=f"^--state-dir is '{bad}': "):
+            state_directory(bad, "--state-dir")
+        with pytest.raises(AviatoValidationError, match=f"^AVIATO_STATE_DIR is '{bad}': "):
+            state_directory(bad)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
