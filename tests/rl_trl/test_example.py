@@ -72,3 +72,17 @@ def test_what_the_lines_count(environment: dict[str, str], tmp_path: Path) -> No
         "  [Aviato] Reward call 4: 2 sandboxes, 1/2 passed",
     ]
     assert [each["passed"] for each in json.loads((tmp_path / "counts.json").read_text())] == [1, 1, 0, 1]
+
+
+def test_without_a_hub_it_ends_with_the_way_without_one(environment: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--model", "nobody/no-such-model"],
+        env={**environment, "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "The model nobody/no-such-model cannot be loaded: " in done.stderr
+    assert "Without a hub: --tiny, --smollm2 DIR, or --model FOLDER." in done.stderr
