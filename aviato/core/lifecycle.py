@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aviato.core.presence import Presence
     from aviato.core.turns import Turns
 
-NO_SERVER = frozenset({"embedded_start", "state_dir", "tls"})
+NO_SERVER = frozenset({"configuration", "embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
 
 _noted: set[str] = set()

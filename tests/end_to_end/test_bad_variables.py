@@ -127,3 +127,24 @@ def test_an_evaluation_has_no_verdict_at_once(variable: dict[str, str]) -> None:
     assert first == "infrastructure None"
     assert next(iter(variable)) in text
     assert time.monotonic() - begin < 40
+
+
+STOPPED = """
+import aviato
+sandbox = aviato.Sandbox()
+try:
+    sandbox.exec(["true"]).result()
+except aviato.SandboxUnavailableError:
+    sandbox.stop().result()
+"""
+
+
+def test_a_stop_starts_no_other_server() -> None:
+    """Nothing was ever made, so there is nothing to end."""
+    state = make_state_dir()
+    try:
+        assert run(STOPPED, {"AVIATO_STATE_DIR": str(state), "AVIATO_BACKEND": "nope"}) == []
+        [log] = state.glob("embedded/*/log/server.log")
+        assert log.read_text().count("cannot start: ") == 1
+    finally:
+        remove(state)
