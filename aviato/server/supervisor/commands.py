@@ -338,8 +338,11 @@ class Commands:
 
     def _start_programs(self, spec: dict[str, Any]) -> Command:
         """Have it on record: each of its programs, the first too, starts when its input has come."""
-        spawn.enter(self._directory(spec))
+        directory = self._directory(spec)
+        failure = spawn.enter(directory, "")
         os.chdir("/")
+        if failure is not None:
+            raise file_error(directory, "file", "nothing more can be opened")
         command = ProgramsCommand(self._loop, self._proc, spec, tree.NOBODY, self._over, self._renew)
         self._by_id[command.exec_id] = command
         command.begin(self._drains, usage.own_peak_bytes())
@@ -384,7 +387,9 @@ class Commands:
     def _launch(self, spec: dict[str, Any], given: int | None = None) -> tuple[int, spawn.Spawned | spawn.Failure]:
         """Start a process; `given`: what it reads instead of a pipe. It is closed here."""
         try:
-            spawn.enter(self._directory(spec))
+            failure = spawn.enter(self._directory(spec), spec["command"][0])
+            if failure is not None:
+                return -1, failure
             mark, spawned = self.place(lambda: self._begin(spec, given))
             if isinstance(spawned, spawn.Failure) and spawned.for_now:
                 while self.reap():

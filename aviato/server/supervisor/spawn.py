@@ -63,8 +63,12 @@ Connect = Callable[[list[int]], tuple[Ends | CaseEnds, list[tuple[Any, ...]]]]
 """Opens what a command is connected by, noting each descriptor in the list; gives our ends, and what the child does."""
 
 
-def enter(path: str) -> None:
-    """Make a directory the current one, for the lookup and for the command.
+def enter(path: str, name: str) -> Failure | None:
+    """Make a directory the current one, for the lookup and for the command; a failure if nothing more can be opened.
+
+    Args:
+        path: of the directory.
+        name: the command's first word.
 
     Raises:
         Refused: a `SandboxFileError`.
@@ -76,9 +80,12 @@ def enter(path: str) -> None:
         finally:
             os.close(fd)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return _failure(name, path, error)
         raise os_file_error(path, error) from None
     except ValueError:
         raise file_error(path, "no_such_file", "embedded null byte") from None
+    return None
 
 
 def find_program(name: str, path: str) -> str | Failure:
