@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aviato import __version__
 from aviato.suggestions import closest
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aviato", prog_name="aviato")
+@click.version_option(__version__, prog_name="aviato")
 def cli() -> None:
     """Run code that a model wrote in real sandboxes."""
 

@@ -208,8 +208,6 @@ def test_hooks_run_after_an_error_of_the_program(program):
 
 def test_a_hook_that_fails_is_logged_and_the_others_run(program):
     code = """
-        import logging
-        logging.basicConfig(format="%(message)s")
         async def bad():
             raise ValueError("no stopping")
         async def good():
@@ -226,8 +224,6 @@ def test_a_hook_that_fails_is_logged_and_the_others_run(program):
 def test_hooks_that_hang_are_left(program):
     assert EXIT_SECONDS == 5
     code = """
-        import logging
-        logging.basicConfig(format="%(message)s")
         import aviato.bridge.loop
         aviato.bridge.loop.EXIT_SECONDS = 2.0
         async def hook():

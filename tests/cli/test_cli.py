@@ -99,6 +99,10 @@ def test_an_unreachable_server_says_what_was_tried() -> None:
     assert "/nowhere/aviato.sock" in done.stderr
 
 
+def test_it_says_its_version(cli: Any) -> None:
+    assert cli("--version").stdout.decode() == f"aviato, version {aviato.__version__}\n"
+
+
 def test_interrupting_a_run_ends_its_command(server: Any, cli: Any) -> None:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
     command = [*AVIATO, "run", "--tag", "interrupted", "--", "sh", "-c", "echo up; exec sleep 1000"]

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,8 +25,9 @@
 #define NAME "aviato-share-"
 #define KEPT_SECONDS 2.0
 
-enum { MOST_GROUPS = 4096, NOBODY = 0, NONE = -1, REMOVED = -1 };
+enum { MOST_GROUPS = 4096, NOBODY = 0, NONE = -1, REMOVED = -1, PAGE_BYTES = 1 << 16 };
 
+/* In pages of its own, of which a child lets go: what the template writes to afterwards would leave each child a copy. */
 static struct {
     char directory[PATH_MAX];
     int unified;
@@ -36,7 +38,7 @@ static struct {
     int free;              /* how many nobody has */
     int count;             /* how many numbers were given */
     long owners[MOST_GROUPS]; /* who has each, or NOBODY, or REMOVED */
-} own = {.home = -1, .entered = NONE, .descriptor = -1};
+} __attribute__((aligned(PAGE_BYTES))) own = {.home = -1, .entered = NONE, .descriptor = -1};
 
 static void name_group(char *path, size_t size, int number, const char *file) {
     snprintf(path, size, "%s/" NAME "%ld-%d%s", own.directory, (long)getpid(), number, file);
@@ -136,6 +138,7 @@ void aviato_forget_groups(void) {
         close(own.home);
     if (own.entered != NONE && own.unified)
         close(own.descriptor);
+    madvise(&own, sizeof own, MADV_DONTNEED);
 }
 
 EXPORTED void aviato_group_ended(long pid) {
