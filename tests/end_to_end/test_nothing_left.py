@@ -28,8 +28,8 @@ sys.stdin.read()
 """
 
 
-def descendants(pid: int) -> Counter[str]:
-    """Names of all processes below `pid`."""
+def descendants(pid: int) -> dict[int, str]:
+    """All processes below `pid`, by name."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -40,26 +40,33 @@ def descendants(pid: int) -> Counter[str]:
                 continue
             names[int(entry.name)] = name
             children.setdefault(int(rest.split()[1]), []).append(int(entry.name))
-    found: Counter[str] = Counter()
+    found: dict[int, str] = {}
     queue = list(children.get(pid, []))
     while queue:
         child = queue.pop()
-        found[names[child]] += 1
+        found[child] = names[child]
         queue += children.get(child, [])
     return found
+
+
+def groups_of(pids: set[int]) -> int:
+    """Control groups by which sandboxes of these templates share the processors; others have them at the same time."""
+    found = Path("/sys/fs/cgroup").rglob("aviato-share-*/") if Path("/sys/fs/cgroup").exists() else ()
+    return len({path.name for path in found if int(path.name.split("-")[2]) in pids})
 
 
 def snapshot(server: Any) -> dict[str, Any]:
     """Everything that must be as before."""
     process = Path(f"/proc/{server.pid}")
     state = Path(server.state_dir)
+    below = descendants(server.pid)
     files = {
         str(path.relative_to(state)) for path in state.rglob("*") if "store.db" not in path.name and "log" not in path.parts
     }
     return {
-        "processes": descendants(server.pid),
+        "processes": Counter(below.values()),
         "mounts": len((process / "mounts").read_text().splitlines()),
-        "cgroups": sum(1 for _ in Path("/sys/fs/cgroup").rglob("*/")) if Path("/sys/fs/cgroup").exists() else 0,
+        "cgroups": groups_of({server.pid, *below}),
         "files": files,
         "descriptors": len(list((process / "fd").iterdir())),
         "threads": len(list((process / "task").iterdir())),
