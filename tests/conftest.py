@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.short_form import SHORT
 
 START_SECONDS = 40.0
 SERVE = "from aviato.cli.main import main; main()"
@@ -38,6 +41,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        path, name = item.path.relative_to(Path(__file__).parent).as_posix(), getattr(item, "originalname", item.name)
+        step = SHORT.get(path, {}).get(name)
+        if step is not None and (step == 0 or seen[path, name] % step):
+            item.add_marker(pytest.mark.deep)
+        seen[path, name] += 1
     if config.getoption("--long"):
         return
     kept = [item for item in items if not (item.get_closest_marker("long") or item.get_closest_marker("deep"))]
