@@ -1,6 +1,6 @@
 """What the short form of the tests leaves out by what it takes: `--long` makes all of it, and so does the gate.
 
-File → test → which of its rows always run: every so many, beginning with the first, or none where it is 0. What these show others
+File → test → which of its rows always run: every so many from the first on, or none where it is 0. What these show others
 show, for its kind, or the first rows do. What is left out by its nature says so itself: `pytest.mark.deep`, `matrices.py`.
 """
 
