@@ -14,7 +14,7 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server import host
-from aviato.server.backends.local import native
+from aviato.server.backends.local import native, syscalls
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.registry import make_backend
 from tests.rl.machine import kill_process_1
@@ -88,6 +88,7 @@ async def open_backend(name, directory=None):
         await backend.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # A backend may have closed this process to others, as a server's.
 
 
 def end_sandboxes(directory):
