@@ -183,7 +183,7 @@ for _name, _wall in {"a record, and the grader's end": SECRET, "the grader's mem
 # Of a server in a process of its own; `process 1` of kernel.py is the same in this one.
 UNTOUCHED = area.defence(
     "filter: limits of process 1, in a server's own process",
-    patches=(Patch("server/backends/local/rules.py", '        Rule("process 1", calls, where=(Condition(0, 1),)),\n', ""),),
+    patches=(Patch("server/backends/local/rules.py", '        *limits_of("process 1", 1),\n', ""),),
 )
 
 
@@ -195,7 +195,7 @@ async def blame(arena: Arena) -> bool:
         try:
             async with aviato.Sandbox(base_url=server.url) as sandbox:
                 try:
-                    await sandbox.exec(["python3", "-I", "-c", PRELUDE + ROBBED])
+                    await sandbox.exec(["python3", "-I", "-c", PRELUDE + ROBBED.replace("int(sys.argv[1])", "1")])
                     await sandbox.exec(["true"])
                 except AviatoError as error:
                     return error.is_infrastructure
@@ -212,7 +212,7 @@ async def sandbox_error(arena: Arena) -> bool:
     with arena.programs():
         server = await asyncio.to_thread(lambda: start_server(state, port=0, api_key_file=state / "keys"))
         try:
-            body = {"code": PRELUDE + ROBBED, "language": "python", "run_timeout": 10}
+            body = {"code": PRELUDE + ROBBED.replace("int(sys.argv[1])", "1"), "language": "python", "run_timeout": 10}
             async with (
                 aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as http,
                 http.post(f"{base_url(server)}/run_code", json=body) as response,
