@@ -63,7 +63,7 @@ COMMANDS = [
     "A=1 env",
     "echo $HOME > /tmp/home",
     "echo `pwd`",
-    "ls /tmp/*",
+    "ls /usr/*",
     "for i in 1 2; do echo $i; done",
     "test ! -e /nowhere",
     "true # says nothing",
