@@ -22,6 +22,7 @@ import aviato
 from aviato import progress
 from aviato.progress import Progress
 from aviato.rl import Task, evaluate
+from tests.terminal import said_on
 
 BEGIN = """
 import aviato, sys, time
@@ -75,14 +76,7 @@ def on_a_terminal(url: str, source: str, *, both: bool = False, soon: bool = Tru
     out = theirs if both else subprocess.DEVNULL
     with subprocess.Popen(command, stdout=out, stderr=theirs, env=variables, stdin=subprocess.DEVNULL) as process:
         os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:
-                break  # Nobody writes there any more.
-            shown += piece
-        os.close(ours)
+        shown = said_on(ours)
         assert process.wait(30) == 0, shown.decode(errors="replace")
     return shown.decode(errors="replace")
 

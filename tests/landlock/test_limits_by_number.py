@@ -13,11 +13,12 @@ import pytest
 
 from aviato.server.backends.landlock import probe
 from aviato.server.backends.local import syscalls
-from tests.attacks import oneself
 from tests.attacks.programs import EACH, LIMITS_BY_NUMBER, PAGES_BY_NUMBER, PRELUDE, TURNS_BY_NUMBER, of
-from tests.attacks.test_ordinary_programs import run_where_there_is
+from tests.attacks.test_ordinary_programs import test_of_oneself_by_c, test_of_oneself_by_python, test_of_oneself_by_the_shell
 from tests.landlock.victims import keeper_of, neighbour
 from tests.real_backend import open_backend
+
+__all__ = ["test_of_oneself_by_c", "test_of_oneself_by_python", "test_of_oneself_by_the_shell"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 CALLS = LIMITS_BY_NUMBER | TURNS_BY_NUMBER
@@ -141,24 +142,6 @@ async def test_many_at_once(box):
     assert (await box.python("import os; os.setpriority(os.PRIO_PROCESS, os.getpid(), 19)")).returncode == 0
     await box.link.cancel(exec_id)
     assert (await box.finish(exec_id, subscription)).returncode == 137
-
-
-@pytest.mark.parametrize("name", oneself.PYTHON)
-async def test_of_oneself_by_python(box, name):
-    result = await box.python(oneself.program(oneself.PYTHON[name]))
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-
-
-@pytest.mark.parametrize("name", oneself.SHELL)
-async def test_of_oneself_by_the_shell(box, name):
-    await run_where_there_is(name, box, oneself.SHELL[name])
-
-
-@pytest.mark.parametrize("name", oneself.C)
-async def test_of_oneself_by_c(box, name):
-    source, script = oneself.C[name]
-    await box.put("program.c", source.encode())
-    await run_where_there_is("gcc", box, script)
 
 
 async def test_where_nobody_can_be_asked(boxes, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 
 from aviato.progress import Progress
 from aviato.rl import Task, evaluate
+from tests.terminal import said_on
 
 ROWS = """
 import sys
@@ -30,14 +31,7 @@ def on_a_terminal(url: str, progress: str) -> tuple[str, str]:
         [sys.executable, "-c", ROWS, progress], stdout=subprocess.PIPE, stderr=theirs, env=variables, stdin=subprocess.DEVNULL
     )
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:
-            break  # Nobody writes there any more.
-        shown += piece
-    os.close(ours)
+    shown = said_on(ours)
     assert started.stdout is not None
     return started.communicate(timeout=50)[0].decode(), shown.decode(errors="replace")
 
