@@ -1,7 +1,7 @@
 """Rows of the schemas that the hub has, made for the tests, and answers to them.
 
-Each answer has the verdict of the data set's own harness, which was run on it: `True` passes. For CodeContests, whose harness
-has to be built with Bazel, it is that of the harness's source.
+Each answer has the verdict of the data set's own harness, which was run on it: `True` passes. Of CodeContests, whose harness
+has to be built with Bazel, the comparison was built and run, and the rest is by its source.
 """
 
 from __future__ import annotations

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.file_programs import file_problem
-from aviato.rl.datasets.printed import printed_text
 from aviato.rl.datasets.rows import Problem, Row, items, mapping, pairs, refused, text
-from aviato.rl.judges import differs, expected_of
+from aviato.rl.judges import as_bytes, differs, expected_of
 from aviato.rl.task import ProgramCase, Task
 
 _SCHEMA = "code_contests"
 DEFAULT_TIMEOUT_SECONDS = 10.0
 """Of a test of a row without `time_limit`, as its harness has it."""
 TOLERANCE = 1e-5
+_WORD = re.compile(rb"[^ \n\t\r\v]+")
 _TESTS = ("public_tests", "private_tests", "generated_tests")
 
 
@@ -64,20 +65,32 @@ def problem(row: Row, language: str = "python") -> Problem:
 
 
 def same_words(case: Any, actual: Any) -> bool | str:
-    """Word by word, whatever their case; words that are numbers may differ by less than 0.00001."""
-    found, wanted = printed_text(actual).lower().split(), printed_text(expected_of(case)).lower().split()
-    same = len(found) == len(wanted) and all(map(_same_word, found, wanted))
+    """Word by word, whatever the case of ASCII letters; words that are numbers may differ by less than 0.00001.
+
+    Words, numbers and letters are those of the harness, which is in C++: a form feed ends no word, and `0x10` is 16.
+    """
+    found, wanted = _words(actual), _words(expected_of(case))
+    same = found == wanted or (len(found) == len(wanted) and all(map(_same_word, found, wanted)))
     return same or differs(case, actual)
 
 
-def _same_word(found: str, wanted: str) -> bool:
-    if found == wanted:
-        return True
+def _words(printed: Any) -> list[bytes]:
+    return _WORD.findall(as_bytes(printed).lower())
+
+
+def _same_word(found: bytes, wanted: bytes) -> bool:
+    left, right = _number(found), _number(wanted)
+    return found == wanted if left is None or right is None else abs(left - right) < TOLERANCE
+
+
+def _number(word: bytes) -> float | None:
     try:
-        left, right = float(found), float(wanted)
+        text = word.decode("ascii")
+        return None if "_" in text else float.fromhex(text) if "0x" in text else float(text)
+    except OverflowError:
+        return inf
     except ValueError:
-        return False
-    return "_" not in found and isfinite(left) and isfinite(right) and abs(left - right) < TOLERANCE
+        return None
 
 
 def _tests(name: str, value: Any) -> list[tuple[Any, Any]]:
