@@ -53,7 +53,8 @@ def with_overflow() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(OverflowSelector())
 
 
-if sys.platform.startswith("linux"):
+# Where gevent has replaced `select` there is none; `monkey_patches` says so, once it is asked.
+if sys.platform.startswith("linux") and hasattr(selectors, "EpollSelector"):
 
     class OverflowSelector(selectors.EpollSelector):
         """epoll, and poll for the descriptors that it has no room for."""

@@ -12,7 +12,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from aviato import event_loop
+from aviato import event_loop, monkey_patches, standard_streams
 from aviato.exceptions import AsyncUsageWarning
 from aviato.log import logger
 
@@ -133,8 +133,14 @@ _exit_registered = False
 
 
 def loop_thread() -> LoopThread:
-    """The live loop thread of this process; started if there is none."""
+    """The live loop thread of this process; started if there is none.
+
+    Raises:
+        SandboxUnavailableError: this process cannot have one, see `monkey_patches`.
+    """
     global _current
+    monkey_patches.check()
+    standard_streams.hold()
     thread = _current
     if thread is not None and thread.usable:
         return thread

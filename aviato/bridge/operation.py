@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
-from aviato.exceptions import OperationCancelledError, OperationTimeoutError
+from aviato.exceptions import AviatoError, OperationCancelledError, OperationTimeoutError
 from aviato.log import logger
 from aviato.representation import cut
 from aviato.text import line
@@ -66,6 +66,10 @@ class OperationRef(Generic[T]):
                 coroutine.close()
                 self._seen = True
                 raise RuntimeError(f"{name}: aviato's event loop cannot be started ({error})") from error
+            except AviatoError:
+                coroutine.close()
+                self._seen = True
+                raise
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._task = self._thread.loop.create_task(coroutine, name=self._name)

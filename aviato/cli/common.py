@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from aviato.cli import descriptors
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError
 from aviato.text import printable as printable
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from aviato.async_client import AsyncSandbox
 
-FAILED = 125
+FAILED = descriptors.FAILED
 """Exit status when aviato itself could not do it, as other container tools have it."""
 TIMED_OUT = 124
 """Exit status when the command ran longer than `--timeout`, as timeout(1) has it."""
@@ -50,6 +51,8 @@ def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[...
         except (AviatoError, TypeError, ValueError) as error:
             click.echo(f"aviato: {printable(in_flags(str(error)))}", err=True)
             status = FAILED
+        except descriptors.StreamError as error:
+            descriptors.leave(error)
         except KeyboardInterrupt:
             status = INTERRUPTED
         sys.exit(status)

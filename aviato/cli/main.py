@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aviato import __version__
+from aviato import __version__, standard_streams
+from aviato.cli import descriptors
 from aviato.suggestions import closest
 
 if TYPE_CHECKING:
@@ -93,4 +94,9 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point."""
-    cli(arguments, prog_name="aviato")
+    standard_streams.hold()
+    descriptors.be_patient()
+    try:
+        cli(arguments, prog_name="aviato")
+    except OSError as error:  # All others are some verb's, and told there.
+        descriptors.leave(error)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aviato import network_remedy
+from aviato.cli import descriptors
 from aviato.exceptions import AviatoError
+from aviato.standard_streams import STDERR, STDIN, STDOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aviato.async_client import AsyncProcess, AsyncSandbox
-
-PIECE_BYTES = 64 << 10
-STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: bool, **options: Any) -> int:
@@ -26,6 +24,7 @@ async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: b
 
     Raises:
         AviatoError: it came to no returncode.
+        StreamError: its output cannot be written here any more; it has been ended.
     """
     # The output goes through; nothing of it need be kept.
     process = sandbox.spawn(command, stdin=interactive, text=False, max_output_bytes=2, **options)
@@ -86,9 +85,7 @@ async def _copy(stream: Any, fd: int, tail: Tail | None = None) -> None:
             if tail is not None:
                 tail.add(chunk)
             # Writing blocks while our reader is slow, and the command is slowed down with it: nothing else runs here.
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(fd, view) :]
+            descriptors.write(fd, chunk)
     except AviatoError:
         pass  # `await process` raises it
 
@@ -101,8 +98,9 @@ async def _feed(process: AsyncProcess) -> None:
     def read() -> None:
         while True:
             try:
-                piece = os.read(STDIN, PIECE_BYTES)
-            except OSError:
+                piece = descriptors.read(STDIN)
+            except descriptors.StreamError as error:
+                click.echo(f"aviato: {error}", err=True)
                 piece = b""
             try:
                 asyncio.run_coroutine_threadsafe(pieces.put(piece), loop).result()

@@ -12,8 +12,9 @@ import tty
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.cli import common
+from aviato.cli import common, descriptors
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.standard_streams import STDIN, STDOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 10
 ESCAPE = b"\r~."
-STDIN, STDOUT = 0, 1
 STOP_SECONDS = 3.0
 LEAVE_SECONDS = 2.0
 """How long the end of the command may take, once it has been asked for."""
@@ -143,6 +143,8 @@ class Keyboard:
     def _read(self) -> None:
         try:
             piece = os.read(STDIN, PIECE_BYTES)
+        except BlockingIOError:
+            return  # Somebody else has read it.
         except OSError:
             piece = b""
         if not piece:
@@ -216,9 +218,7 @@ class Screen:
             chunk, written = item
             problem: OSError | None = None
             try:
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(STDOUT, view) :]
+                descriptors.write(STDOUT, chunk)
             except OSError as error:
                 problem = error
             with suppress(RuntimeError):  # nobody waits any more: the loop is closed

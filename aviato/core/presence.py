@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from aviato import monkey_patches, standard_streams
 from aviato.core.acknowledgements import Acknowledger
 from aviato.core.background import background
 from aviato.core.client import Client
@@ -40,6 +41,8 @@ class Presence:
     """
 
     def __init__(self, base_url: str, retry: Retrying) -> None:
+        monkey_patches.check()
+        standard_streams.hold()
         self.base_url = base_url
         self.lease_id = new_lease_id()
         self._retry = retry
