@@ -39,18 +39,14 @@ def main(stream: "BinaryIO", result_path: str) -> None:
         status = error.code
         code = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
         if status is not None and not isinstance(status, int):
-            sys.stderr.write(f"{status}\n")
+            say(text_of(status))
         head = {"outcome": "exit", "type": "SystemExit", "message": text_of(error), "traceback": trace(error, hidden)}
     except BaseException as error:
         head = {"outcome": head["outcome"], "type": type(error).__name__, "message": text_of(error)}
         head["traceback"], code = trace(error, hidden), 1
-    for output in (sys.stdout, sys.stderr):
-        try:
-            output.flush()
-        except Exception:
-            code = code or 120
     if os.getpid() == owner:
         leave(result_path, head, body)
+    keep_output()
     # Not by returning: threads that the function left behind, and what runs at exit, must not hold up its result.
     os._exit(code)
 
@@ -100,12 +96,46 @@ def choose(call: "dict[str, Any]") -> "str | None":
 
 
 def leave(path: str, head: "dict[str, Any]", body: bytes) -> None:
-    """Write the outcome, whole or not at all."""
+    """Write the outcome, whole or not at all, whatever the function did to its descriptors."""
     part = path + ".part"
+    hold_standard_streams()
     with open(part, "wb") as file:
         file.write(json.dumps(head).encode() + b"\n")
         file.write(body)
     os.replace(part, path)
+
+
+def hold_standard_streams() -> None:
+    """Let what is opened next have none of the numbers that threads and children of the function may still print to."""
+    import errno
+
+    try:
+        fd = 0
+        while fd <= 2:
+            fd = os.open(os.devnull, os.O_RDWR)
+        os.close(fd)
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            # The function has used all of them up. What it opened ends with it, and nobody prints to standard input.
+            os.closerange(3, 16)
+            os.close(0)
+
+
+def keep_output() -> None:
+    """Flush what the function has printed, as far as that can be done: its streams may be closed, replaced or none at all."""
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        try:
+            getattr(sys, name).flush()
+        except BaseException:  # Of a stream of the function's own, anything.
+            continue
+
+
+def say(text: str) -> None:
+    """Print a line to standard error, if there is one."""
+    try:
+        sys.stderr.write(f"{text}\n")
+    except BaseException:
+        return
 
 
 # -- results
@@ -187,8 +217,8 @@ def kind_of(value: "Any") -> str:
     return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
 
 
-def text_of(error: BaseException) -> str:
-    """What an exception says, whatever its `__str__` does."""
+def text_of(error: "Any") -> str:
+    """What an exception says, or the status of an exit, whatever its `__str__` does."""
     try:
         return str(error)[:MOST_MESSAGE]
     except BaseException:
