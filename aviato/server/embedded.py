@@ -19,6 +19,9 @@ def main(arguments: list[str]) -> None:
     """
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     directory, lock_fd, socket_fd = given["--directory"], int(given["--lock-fd"]), int(given["--socket-fd"])
+    from aviato.server import login
+
+    login.begin()
     _detach(directory, keep={lock_fd, socket_fd})
     os.set_inheritable(lock_fd, False)
     os.set_inheritable(socket_fd, False)
@@ -41,7 +44,6 @@ def _detach(directory: str, keep: set[int]) -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
-    os.umask(0o022)
     log_directory = os.path.join(directory, "log")
     os.makedirs(log_directory, mode=0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_RDWR)

@@ -6,12 +6,9 @@ import ctypes
 import os
 import re
 import resource
-from typing import TYPE_CHECKING
 
+from aviato import control_groups
 from aviato.server.admission import HostRoom
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BLOCK_BYTES = 4 << 20
@@ -61,13 +58,13 @@ def give_memory_back() -> None:
 
 def resident_bytes() -> int:
     """What this process holds in memory."""
-    fields = _read("/proc/self/statm").split()
+    fields = control_groups.read("/proc/self/statm").split()
     return int(fields[1]) * resource.getpagesize() if len(fields) > 1 else 0
 
 
 def meminfo_bytes(name: str) -> int | None:
     """A field of /proc/meminfo."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    found = re.search(rf"^{name}:\s+(\d+) kB", control_groups.read("/proc/meminfo"), re.MULTILINE)
     return int(found[1]) << 10 if found else None
 
 
@@ -79,49 +76,22 @@ def group_limit(controller: str, unified: str, own: str) -> int | None:
         unified: the file that has the limit in version 2.
         own: the same in version 1, where each controller may have a hierarchy of its own.
     """
-    limits = [_number(f"{group}/{unified if is_unified else own}") for group, is_unified in _groups(controller)]
+    limits = [
+        control_groups.number(f"{group}/{unified if is_unified else own}")
+        for group, is_unified in control_groups.above(controller)
+    ]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def group_memory_left() -> int | None:
     """What the tightest of those groups has left, in bytes, where one has a limit; file contents that can go count as left."""
     left: list[int] = []
-    for group, is_unified in _groups("memory"):
-        limit = _number(f"{group}/{'memory.max' if is_unified else 'memory.limit_in_bytes'}")
-        used = _number(f"{group}/{'memory.current' if is_unified else 'memory.usage_in_bytes'}")
+    for group, is_unified in control_groups.above("memory"):
+        limit = control_groups.number(f"{group}/{'memory.max' if is_unified else 'memory.limit_in_bytes'}")
+        used = control_groups.number(f"{group}/{'memory.current' if is_unified else 'memory.usage_in_bytes'}")
         if limit is None or used is None:
             continue
         name = "inactive_file" if is_unified else "total_inactive_file"
-        found = re.search(rf"^{name} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
+        found = re.search(rf"^{name} (\d+)$", control_groups.read(f"{group}/memory.stat"), re.MULTILINE)
         left.append(max(0, limit - used + (int(found[1]) if found else 0)))
     return min(left, default=None)
-
-
-def _groups(controller: str) -> Iterator[tuple[str, bool]]:
-    """The directories of the control groups above this process that may have this controller, and whether by version 2."""
-    for line in _read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots, is_unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], True
-        elif controller in controllers.split(","):
-            roots, is_unified = [f"/sys/fs/cgroup/{controller}"], False
-        else:
-            continue
-        while True:
-            yield from ((f"{root}{path}", is_unified) for root in roots)
-            if path in ("", "/"):
-                break
-            path = path.rpartition("/")[0]
-
-
-def _number(path: str) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import pwd
 import random
 import socket
 import stat
@@ -202,6 +203,7 @@ class _Lock:
     def __enter__(self) -> int | None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _inherited_by_accident.add(self._fd)
+        os.fchmod(self._fd, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -222,6 +224,7 @@ def _listen(folder: str) -> socket.socket:
         # Before bind, so that the file is never there with wider permissions; the umask is the whole process's.
         os.fchmod(listener.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         listener.bind(f"/proc/self/fd/{directory}/sock")
+        os.chmod(f"/proc/self/fd/{directory}/sock", stat.S_IRUSR | stat.S_IWUSR)  # The umask may take them from its owner.
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -238,6 +241,7 @@ def _spawn(folder: str, lock_fd: int, socket_fd: int) -> _Launcher:
     command += ["--lock-fd", str(lock_fd), "--socket-fd", str(socket_fd)]
     log = os.open(os.path.join(folder, "log", "server.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        os.fchmod(log, 0o600)
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -257,24 +261,43 @@ def _spawn(folder: str, lock_fd: int, socket_fd: int) -> _Launcher:
         os.close(log)
 
 
-_KEPT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"})
-_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy"})
+_KEPT = frozenset({"LD_LIBRARY_PATH", "PYTHONHOME"})
+"""Of what a process may have set for itself: what its Python may not start without."""
+_IMPORTED = ("aiohttp", "pydantic", "pydantic_core", "uvloop", "typing_extensions.py")
+"""What the server imports that is neither Python's nor ours."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _environment() -> Iterator[tuple[str, str]]:
-    """What the server may know of this process: nothing that a sandbox or a log could spread."""
+    """What the server may know of this process: nothing that a sandbox or a log could spread, or that others have otherwise."""
+    yield "PATH", f"{os.path.dirname(sys.executable)}:{_PATH}"
+    yield "LANG", "C.UTF-8"
+    yield "HOME", _home()
     for name, value in os.environ.items():
-        wanted = name in _KEPT or name.lower() in _PROXIES or name.startswith(("AVIATO_", "SSL_CERT_"))
+        wanted = name in _KEPT or name.startswith("AVIATO_")
         ours = name in ("AVIATO_API_KEY", "AVIATO_BASE_URL", "PYTHONPATH") or name.startswith(SECRET_PREFIX)
         if wanted and not ours:
             yield name, value
-    # The server starts in `/`: what is importable here by a relative path must be importable there.
-    python_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # The server starts in `/`: what is importable here by a relative path must be importable there. Other folders may hold
+    # modules that stand in for those of Python.
+    python_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _is_needed(entry)]
     home = embedded_key.package_home()
     if os.path.basename(home) not in ("site-packages", "dist-packages") and home not in python_path:
         python_path.insert(0, home)
     if python_path:
         yield "PYTHONPATH", os.pathsep.join(python_path)
+
+
+def _is_needed(folder: str) -> bool:
+    return bool(folder) and any(os.path.exists(os.path.join(folder, name)) for name in _IMPORTED)
+
+
+def _home() -> str:
+    """As a login has it; a user without an account has what he says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return os.environ.get("HOME", "/")
 
 
 def _died(folder: str, log_offset: int) -> SandboxUnavailableError:

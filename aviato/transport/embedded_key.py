@@ -8,6 +8,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from aviato import inheritance
 from aviato.exceptions import SandboxUnavailableError
 from aviato.options import SECRET_PREFIX
 from aviato.wire.version import WIRE_VERSION
@@ -26,7 +27,7 @@ _NOT_SETTINGS = frozenset(
 
 
 def directory() -> str:
-    """`STATE/embedded/KEY` of this process: one server for each user, build, job, container and set of settings.
+    """`STATE/embedded/KEY` of this process: one server for each user, build, job, container, set of settings and of limits.
 
     Raises:
         SandboxUnavailableError: `AVIATO_STATE_DIR` is no absolute path.
@@ -78,7 +79,14 @@ def _make(path: str) -> None:
 
 
 def _key() -> str:
-    parts = [str(os.getuid()), str(WIRE_VERSION), _build(), os.environ.get("SLURM_JOB_ID", ""), _container(), *_settings()]
+    parts = [
+        str(os.getuid()),
+        str(WIRE_VERSION),
+        _build(),
+        os.environ.get("SLURM_JOB_ID", ""),
+        *inheritance.what_stays(),
+        *_settings(),
+    ]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -99,10 +107,6 @@ def _sources(folder: str) -> Iterator[os.DirEntry[str]]:
                 yield from _sources(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry
-
-
-def _container() -> str:
-    return " ".join(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "mnt"))
 
 
 def _settings() -> Iterator[str]:

@@ -7,6 +7,7 @@ import errno
 import os
 import platform
 import struct
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 
 PR_SET_NAME, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 15, 4, 24, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+PR_SET_TIMERSLACK, PR_SET_THP_DISABLE = 29, 41
+IOPRIO_WHO_PROCESS, MPOL_DEFAULT, ANY_PERSONALITY = 1, 0, 0xFFFFFFFF
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 KEYCTL_JOIN_SESSION_KEYRING, KEYCTL_SETPERM, SESSION_KEYRING = 1, 5, -3
 SECCOMP_SET_MODE_FILTER = 1
@@ -42,10 +45,13 @@ SECCOMP_FILTER_FLAG_SPEC_ALLOW, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER
 CAPABILITY_VERSION_3 = 0x20080522
 LARGEST_CAPABILITY = 63
 
-_NUMBERS = {
-    "x86_64": {"clone": 56, "pivot_root": 155, "keyctl": 250, "seccomp": 317},
-    "aarch64": {"clone": 220, "pivot_root": 41, "keyctl": 219, "seccomp": 277},
-}.get(platform.machine(), {"clone": -1, "pivot_root": -1, "keyctl": -1, "seccomp": -1})
+_NUMBERS = defaultdict(
+    lambda: -1,
+    {
+        "x86_64": {"clone": 56, "pivot_root": 155, "keyctl": 250, "seccomp": 317, "ioprio_set": 251, "set_mempolicy": 238},
+        "aarch64": {"clone": 220, "pivot_root": 41, "keyctl": 219, "seccomp": 277, "ioprio_set": 30, "set_mempolicy": 237},
+    }.get(platform.machine(), {}),
+)
 # From here on every architecture has the same numbers.
 _OPEN_TREE, _MOVE_MOUNT, _PIDFD_OPEN, _CLONE3, _MOUNT_SETATTR = 428, 429, 434, 435, 442
 
@@ -65,6 +71,8 @@ def _function(name: str, *types: Any) -> Any:
 _INT, _UINT, _LONG, _ULONG, _TEXT = ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong, ctypes.c_char_p
 _mount = _function("mount", _TEXT, _TEXT, _TEXT, _ULONG, _TEXT)
 _setns = _function("setns", _INT, _INT)
+_system_call = _function("syscall", _LONG, _LONG, _LONG, _LONG)
+_personality = _function("personality", _ULONG)
 _prctl = _function("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG)
 _open_tree = _function("syscall", _LONG, _INT, _TEXT, _UINT)
 _mount_setattr = _function("syscall", _LONG, _INT, _TEXT, _UINT, _TEXT, ctypes.c_size_t)
@@ -227,6 +235,24 @@ def take_filters() -> None:
     _libc.syscall(number, mode, ctypes.c_uint(0), None)
     if ctypes.get_errno() != errno.EFAULT:
         _check(-1, "seccomp")
+
+
+def forget_starter(timer_slack_nanoseconds: int) -> None:
+    """Put back what is handed on by exec and known by few: priority of I/O, memory policy, huge pages, timer slack, keys.
+
+    What a security module forbids stays.
+    """
+    _system_call(_NUMBERS["ioprio_set"], IOPRIO_WHO_PROCESS, 0, 0)
+    _system_call(_NUMBERS["set_mempolicy"], MPOL_DEFAULT, 0, 0)
+    _system_call(_NUMBERS["keyctl"], KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+    _prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
+    _prctl(PR_SET_TIMERSLACK, timer_slack_nanoseconds, 0, 0, 0)
+
+
+def usual_personality() -> bool:
+    """Put back how programs are loaded from the next exec on; whether that was another way."""
+    changed = _personality(ANY_PERSONALITY) > 0
+    return changed and _personality(0) >= 0 and bool(_personality(ANY_PERSONALITY) == 0)
 
 
 def prctl_name(name: bytes) -> None:
