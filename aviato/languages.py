@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TRIAL = "works"
+DEEP = ("c", "cpp", "rust")
+"""Languages whose programs have a stack that grows, and reserve no address space that they never use."""
+SPARE_KILOBYTES = 1 << 20
+"""Of address space beside a limit of memory, for what threads and libraries reserve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +99,21 @@ ALIASES = {
 """Other names that people give them, in lower case."""
 
 
-def limited(command: tuple[str, ...], memory_limit_bytes: int | None) -> list[str]:
+def limited(command: tuple[str, ...], memory_limit_bytes: int | None, *, deep: bool = False) -> list[str]:
     """A command under a limit of private writable memory, which holds for each of its processes; None is no limit.
 
     Not of address space: Node and Java reserve far more of that than they ever use.
+
+    Args:
+        command: what runs.
+        memory_limit_bytes: the limit.
+        deep: the stack may be as large as the sandbox lets it be, as contests have it; for programs of `DEEP`.
     """
     if memory_limit_bytes is None:
         return list(command)
-    return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', str(-(-memory_limit_bytes // 1024)), *command]
+    kilobytes = -(-memory_limit_bytes // 1024)
+    if not deep:
+        return ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', str(kilobytes), *command]
+    # Pages of the stack are no private memory to the kernel, so that an endless recursion is ended by address space.
+    script = 'ulimit -S -s "$(ulimit -H -s)"; ulimit -v "$1"; ulimit -d "$0" && shift && exec "$@"'
+    return ["/bin/sh", "-c", script, str(kilobytes), str(2 * kilobytes + SPARE_KILOBYTES), *command]

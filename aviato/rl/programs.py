@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
 from aviato.grading import programs
 from aviato.grading.programs import Program, Ran
-from aviato.languages import RECIPES, limited
+from aviato.languages import DEEP, RECIPES, limited
 from aviato.one_command import run_only
 from aviato.rl import judges
 from aviato.rl.checkers import checked
@@ -166,7 +166,7 @@ def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
         places[len(made)] = number
         made.append(
             Program(
-                command=limited((*recipe.run, *case.args), case.memory_limit_bytes),
+                command=limited((*recipe.run, *case.args), case.memory_limit_bytes, deep=task.language in DEEP),
                 stdin=judges.as_bytes(case.stdin),
                 output_bytes=_compared_bytes(case),
                 timeout_seconds=case.timeout_seconds or task.case_timeout_seconds,

@@ -75,7 +75,8 @@ class ProgramCase:
         returncode: with which it has to end, 0 to 255, 128 + n where signal n killed it; None is any.
         name: for its outcome; None is `test_1` and so on.
         timeout_seconds: of this case alone; None is the task's `case_timeout_seconds`.
-        memory_limit_bytes: private writable memory of each of its processes; None is the sandbox's limit alone.
+        memory_limit_bytes: private writable memory of each of its processes; None is the sandbox's limit alone. With one, the
+            stack of a program in C, C++ or Rust is not bounded to a shell's usual 8 MiB, as in contests.
     """
 
     __test__ = False

@@ -10,6 +10,7 @@ from typing import Any
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.file_programs import file_problem
 from aviato.rl.datasets.rows import Problem, Row, items, mapping, pairs, refused, text
+from aviato.rl.datasets.sources import for_online_judge
 from aviato.rl.judges import as_bytes, differs, expected_of
 from aviato.rl.task import ProgramCase, Task
 
@@ -25,7 +26,7 @@ def code_contests(row: Row, code: str | None = None, language: str = "python") -
     """A row of `deepmind/code_contests`: all its tests, within the row's time and memory.
 
     What is printed is compared as its harness does: word by word, in any case, numbers within 0.00001. How the program ended is
-    not looked at.
+    not looked at. C and C++ have `ONLINE_JUDGE` defined, as the contests have it.
 
     Args:
         row: with `public_tests`, `private_tests`, `generated_tests`, `time_limit` and `memory_limit_bytes`.
@@ -61,7 +62,7 @@ def problem(row: Row, language: str = "python") -> Problem:
         for given, output in found
     ]
     task = Task(tests=cases, language=language, case_timeout_seconds=limit, timeout_seconds=limit * len(cases) + 60.0)
-    return file_problem(_SCHEMA, task, written) if written else Problem(task)
+    return file_problem(_SCHEMA, task, written) if written else Problem(task, for_online_judge)
 
 
 def same_words(case: Any, actual: Any) -> bool | str:

@@ -8,20 +8,26 @@ from typing import Any
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.file_programs import file_problem
 from aviato.rl.datasets.rows import Problem, Row, items, mapping, refused, text
+from aviato.rl.datasets.sources import for_online_judge, inserted
 from aviato.rl.judges import Checker, Judge, as_bytes, checker, differs, expected_of
 from aviato.rl.task import ProgramCase, Task
 
 _SCHEMA = "codeforces"
 CHECKER_TIMEOUT_SECONDS = 10.0
 _READ, _WRITTEN = "input.txt", "output.txt"
+_WITHOUT_EMPTY_LINES = (
+    "(lambda path, sub: path.write_bytes(sub(rb'(?m)^\\n', b'', path.read_bytes())))"
+    "(__import__('pathlib').Path(__import__('sys').argv[3]), __import__('re').sub)\n"
+)
+"""Before a checker: its harness takes empty lines out of what was printed, and names nothing there."""
 _ANSWERS = re.compile(rb"\b(yes|no)\b", re.I)
 
 
 def codeforces(row: Row, code: str | None = None, language: str | None = None) -> Task:
     """A row of `open-r1/codeforces`: its official tests and those in `generated_tests`, if that is a list of tests.
 
-    The row's `generated_checker` decides, if it has one; else words are compared, where yes and no may be in any case. The
-    row's time and memory hold.
+    The row's `generated_checker` decides, if it has one, about the output without its empty lines; else words are compared,
+    where yes and no may be in any case. The row's time and memory hold. C and C++ have `ONLINE_JUDGE` defined.
 
     Args:
         row: with `official_tests`, `generated_checker`, `input_mode`, `time_limit` (seconds) and `memory_limit` (MB). On the
@@ -52,7 +58,7 @@ def problem(row: Row, language: str | None = None) -> Problem:
     cases = [_case(test, mode, judge, memory_bytes) for test in _tests(row)]
     seconds = float(limit) if limit else 10.0
     task = Task(tests=cases, language=name, case_timeout_seconds=seconds, timeout_seconds=seconds * len(cases) + 60.0)
-    return Problem(task) if mode == "stdio" else file_problem(_SCHEMA, task, _WRITTEN)
+    return Problem(task, for_online_judge) if mode == "stdio" else file_problem(_SCHEMA, task, _WRITTEN)
 
 
 def same_answers(case: Any, actual: Any) -> bool | str:
@@ -68,12 +74,14 @@ def _judge(row: Row) -> Judge | Checker:
     source = text(_SCHEMA, row, "generated_checker", blank=True)
     if not source.strip():
         return same_answers
-    return checker(source, "python", convention="open-r1", timeout_seconds=CHECKER_TIMEOUT_SECONDS)
+    return checker(
+        inserted(_WITHOUT_EMPTY_LINES, source), "python", convention="open-r1", timeout_seconds=CHECKER_TIMEOUT_SECONDS
+    )
 
 
 def _case(test: Any, mode: str, judge: Judge | Checker, memory_limit_bytes: int | None) -> ProgramCase:
-    given = str(test["input"]).replace("\r\n", "\n")
-    expected = "".join(line + "\n" for line in str(test["output"]).replace("\r\n", "\n").split("\n") if line)
+    given = re.sub(r"(?m)\r$", "", str(test["input"]))
+    expected = "".join(line + "\n" for line in re.sub(r"(?m)\r$", "", str(test["output"])).split("\n") if line)
     files = {} if mode == "stdio" else {_READ: given.encode()}
     return ProgramCase(given, expected, files=files, judge=judge, memory_limit_bytes=memory_limit_bytes)
 

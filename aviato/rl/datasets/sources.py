@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aviato.rl.task import Task
 
 _STEP = "    "
+_ONLINE_JUDGE = "#define ONLINE_JUDGE 1\n#line 1\n"
 _FORMATTED = re.compile("[rR]?[fF]")
 
 
@@ -34,6 +35,11 @@ def with_prelude(prelude: str, code: str) -> str:
         code: of the program.
     """
     return inserted("; ".join(line for line in prelude.splitlines() if line.strip()) + "\n", code)
+
+
+def for_online_judge(task: Task, code: str) -> Task:
+    """A `Problem.compose` for contests that define `ONLINE_JUDGE`: programs in C and C++ read files of their own without it."""
+    return put(task, _ONLINE_JUDGE + code if task.language in ("c", "cpp") else code)
 
 
 def inserted(ahead: str, code: str) -> str:
