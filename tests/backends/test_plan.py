@@ -13,7 +13,11 @@ from aviato.server.backends.local import host_tree, plan
 from aviato.server.backends.local.confine import Confinement
 from aviato.server.backends.local.plan import HostFacts, PlanOptions, make_plan
 
-FACTS = HostFacts(etc_shared=(("ld.so.cache", False), ("ssl/certs", True)), proc=frozenset({"sys", "kcore", "acpi", "meminfo"}))
+FACTS = HostFacts(
+    etc_shared=(("ld.so.cache", False), ("ssl/certs", True)),
+    hardware=(("/sys/devices/system/cpu/online", "0\n"),),
+    proc=frozenset({"sys", "kcore", "acpi", "meminfo"}),
+)
 
 
 def options(**changes):
@@ -26,7 +30,7 @@ def step(steps, operation):
 
 VARIANTS = {
     "host": options(),
-    "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12)),
+    "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), copies="/state/skeletons/c"),
     "host on a skeleton": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), skeleton="/state/skeletons/a"),
     "host with packages": options(interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2)),
     "host with packages on a skeleton": options(
@@ -67,8 +71,7 @@ def test_the_machine_is_read_only():
     assert {path for path, _, _ in sources if not path.startswith("/dev/")} == {
         "/usr",
         "/opt/py",
-        "/etc/ld.so.cache",
-        "/etc/ssl/certs",
+        "/state/skeletons/c",
     }
 
 

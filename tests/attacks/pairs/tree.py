@@ -53,7 +53,7 @@ def shown(path: str) -> Callable[[Steps], Steps]:
 OLD_ROOT = area.defence("the machine's root is let go", steps=("leave_old_root", "last_user_namespace"))
 RO = area.defence("what is shared is read only", change=open_attributes("rdonly"))
 OWN_TMP = area.defence("only what is listed of the machine is there", change=shown("/tmp"))
-OWN_SYS = area.defence("/sys is empty", change=shown("/sys"))
+OWN_SYS = area.defence("/sys has nothing but how many processors there are, and how memory is laid out", change=shown("/sys"))
 SETTINGS = area.defence("kernel settings are read only", steps=("cover_read_only",))
 COVERED_FILES = area.defence("kernel files are covered", steps=("cover_file",))
 COVERED_DIRECTORIES = area.defence("kernel directories are covered", steps=("cover_directory",))
@@ -140,8 +140,53 @@ async def change(arena: Arena) -> bool:
         shutil.rmtree(directory)
 
 
+SECRETS = area.defence(
+    "of /etc only what is no secret is copied",
+    swaps={"aviato.server.backends.local.configuration.refusal": lambda path: None},
+)
+READ_SECRETS = """
+import os, sys
+found = []
+for top, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        try:
+            with open(os.path.join(top, name)) as file:
+                found.append("machine" in file.read())
+        except OSError:
+            pass
+print(any(found))
+"""
+
+
+@area.attack("read a secret that lies beside a program's configuration", SECRETS)
+async def read_secret(arena: Arena) -> bool:
+    """Three that the machine lets everyone read, and one that is its own."""
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    directory.chmod(0o755)
+    contents = {
+        "settings.xml": "<server><password>of-the-machine</password></server>",
+        "server.key": "of the machine",
+        "tls.conf": "-----BEGIN PRIVATE KEY-----\nof the machine\n",
+        "closed.conf": "of the machine",
+    }
+    for name, content in contents.items():
+        (directory / name).write_text(content)
+        (directory / name).chmod(0o600 if name == "closed.conf" else 0o644)
+    facts = arena.backend._facts
+    arena.backend._facts = replace(facts, etc_shared=(*facts.etc_shared, (f"..{directory}", True)))
+    try:
+        return await arena.program(READ_SECRETS, str(directory))
+    finally:
+        arena.backend._facts = facts
+        shutil.rmtree(directory)
+
+
 CHANGE = "try: {}; print(True)\nexcept OSError as error: print(error)"
-area.program("see the machine's hardware", "import os; print(bool(os.listdir('/sys')))", OWN_SYS)
+area.program(
+    "see the machine's hardware",
+    "import os; print(any(os.path.exists(f'/sys/{name}') for name in ('block', 'bus', 'class', 'dev', 'firmware', 'module')))",
+    OWN_SYS,
+)
 area.program(
     "change a kernel setting",
     CHANGE.format("file = open('/proc/sys/kernel/shmmni', 'w'); file.write('100'); file.flush()"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from aviato.server.backends.local import facts, filters, syscalls
 from aviato.server.backends.local import plan as local_plan
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.limits import limits_of
+from aviato.server.backends.local.probe import etc_check
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.reference import parse
@@ -48,7 +48,6 @@ class LandlockBackend(LocalBackend):
         self._command_filter = b""
         self._asks = probe.may_ask()
         """See `rules.supervisor_rules`."""
-        self._etc: tuple[str, ...] = ()
 
     def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
         return Packages(registered, foreign=self._root and probe.may_change_ids(), by_path=True, private=private)
@@ -90,7 +89,7 @@ class LandlockBackend(LocalBackend):
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
-        return [*plan.shared_paths(_etc_names(), find_interpreters()), *self._packages.shared]
+        return [*plan.shared_paths(facts.gather(grouped=False), find_interpreters()), *self._packages.shared]
 
     def root_path(self, sandbox_id: str) -> str:
         """See `Backend`."""
@@ -119,7 +118,6 @@ class LandlockBackend(LocalBackend):
         self._places.empty_trash()
         # Processes are counted by looking; a group of its own would take a thread of the supervisor, which it could be hit by.
         self._facts = replace(facts.gather(grouped=False), limit_processes=True)
-        self._etc = _etc_names()
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
         self._facts = replace(self._facts, strange_tools=facts.strangers(interpreters, plan.PATH.split(":")))
@@ -132,7 +130,8 @@ class LandlockBackend(LocalBackend):
         self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
         uids = len(choices) if choices else None
         where, granted = str(self._places.sandboxes), plan.readable(interpreters)
-        return probe.explain(self._abi, where, granted, uids, interpreters, self._asks, unkept, self._usual())
+        checks = probe.explain(self._abi, where, granted, uids, interpreters, self._asks, unkept, self._usual())
+        return [*checks, etc_check(self._facts)]
 
     def _usual(self) -> dict[str, Limit]:
         return self.limits(SandboxSpec(sandbox_id=new_sandbox_id(), image=ResolvedImage(reference="host", kind="host")))
@@ -143,7 +142,6 @@ class LandlockBackend(LocalBackend):
             place=self._places.path(spec.sandbox_id),
             abi=self._abi,
             facts=self._facts,
-            etc=self._etc,
             interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
             packages=spec.packages_at,
             ids=(uid, uid) if self._root else None,
@@ -192,7 +190,3 @@ class LandlockBackend(LocalBackend):
     async def _kill_rest(self, uid: int) -> None:
         if self._root and uid > 0:
             await asyncio.to_thread(remains.kill_uid, uid)
-
-
-def _etc_names() -> tuple[str, ...]:
-    return tuple(name for name in os.listdir("/etc") if name.startswith(plan.ETC_NAMES))

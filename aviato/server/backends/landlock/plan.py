@@ -17,7 +17,7 @@ from aviato.server.backends.local.host_tree import (
     packages_directory,
     search_path,
 )
-from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ETC_SHARED, HostFacts, Step
+from aviato.server.backends.local.plan import BASE_ENVIRONMENT, HostFacts, Step
 from aviato.server.backends.local.rules import families
 
 if TYPE_CHECKING:
@@ -38,17 +38,10 @@ OWN = (1 << 13) - 1 & ~(calls.MAKE_CHAR | calls.MAKE_BLOCK) | calls.REFER | call
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-ETC = (
-    *ETC_SHARED,
-    *("bash.bashrc", "debian_version", "environment", "group", "host.conf", "hosts", "inputrc", "localtime", "login.defs"),
-    *("magic", "mailcap", "nsswitch.conf", "os-release", "passwd", "pki/tls/certs", "profile", "profile.d", "protocols"),
-    *("resolv.conf", "rpc", "services", "shells", "ssl/openssl.cnf", "terminfo", "timezone", "vimrc", "vim", "gitconfig"),
-    *("gai.conf", "locale.conf", "locale.alias", "fonts", "redhat-release", "pki/ca-trust/extracted", "crypto-policies"),
-)
-ETC_NAMES = ("python",)
-"""And everything in /etc whose name begins with one of these."""
+ETC = ("group", "hosts", "localtime", "nsswitch.conf", "passwd", "resolv.conf", "timezone", "gitconfig")
+"""What sandboxes read of /etc besides `HostFacts.etc_shared`: there is no root in which they could have their own."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts")
-LOOKED_AT = ("/proc", "/sys/devices/system")
+LOOKED_AT = ("/proc", "/sys/devices/system", "/sys/kernel/mm/transparent_hugepage", "/sys/kernel/mm/hugepages")
 BADNESS = 500
 """Added for the kernel's choice of whom to kill, in thousandths of the machine's memory."""
 INTERPRETER = ("bin", "lib", "lib64", "libexec", "include", "share", "ssl")
@@ -63,7 +56,6 @@ class PlanOptions:
         place: its directory on the machine.
         abi: the version of Landlock.
         facts: of the machine.
-        etc: names in /etc that begin with one of `ETC_NAMES`.
         interpreter: prefix, executable and minor version of the Python that `python` means.
         packages: a directory of packages for that Python, as of the local backend's plan.
         ids: the uid and gid of its own; None leaves it the server's.
@@ -74,7 +66,6 @@ class PlanOptions:
     place: str
     abi: int
     facts: HostFacts = field(default_factory=HostFacts)
-    etc: tuple[str, ...] = ()
     interpreter: tuple[str, str, int] | None = None
     packages: tuple[str, int, int] | None = None
     ids: tuple[int, int] | None = None
@@ -115,7 +106,7 @@ def access(options: PlanOptions) -> tuple[tuple[str, int], ...]:
     if options.packages is not None:
         found += [(f"{options.place}/{CONFIGURATION}", READ), (f"{options.place}/lib", READ)]
     found += [(path, READ) for path in PROGRAMS]
-    found += [(f"/etc/{name}", READ) for name in (*ETC, *options.etc)]
+    found += [(f"/etc/{name}", READ) for name in etc_names(options.facts)]
     found += [(path, LOOK) for path in LOOKED_AT]
     found += [(path, DEVICE | LOOK) for path in DEVICES]
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
@@ -129,10 +120,15 @@ def readable(interpreters: Iterable[Interpreter]) -> list[str]:
     return [*PROGRAMS, "/etc", *LOOKED_AT, "/dev", *own]
 
 
-def shared_paths(etc: Iterable[str], interpreters: Iterable[Interpreter]) -> list[str]:
+def etc_names(facts: HostFacts) -> tuple[str, ...]:
+    """What of /etc is left open."""
+    return (*ETC, *(name for name, _ in facts.etc_shared))
+
+
+def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[str]:
     """As `readable`, but only those names of /etc and /dev that are left open."""
     outside = [path for path in readable(interpreters) if path not in ("/etc", "/dev")]
-    return [*outside, *(f"/etc/{name}" for name in (*ETC, *etc)), *DEVICES]
+    return [*outside, *(f"/etc/{name}" for name in etc_names(facts)), *DEVICES]
 
 
 def environment(place: str, prefix: str | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
+from aviato.server.backends.local import bounds, facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of
@@ -265,11 +265,11 @@ class LocalBackend(Backend):
         template = await self._live_template()
         if "cpu" in (shared := dict(self._facts.groups)):
             template.share_processors(shared["cpu"], groups.UNIFIED in shared)
-        skeleton = await self._made_skeleton(spec)
-        place = self._left.take(skeleton, template) if skeleton is not None and self._lends(spec) else None
+        below = await self._made_below(spec)
+        place = self._left.take(below, template) if below is not None and self._lends(spec) else None
         if place is not None:
             try:
-                link = await self._create(spec, template, skeleton, place)
+                link = await self._create(spec, template, below, place)
                 self._refusals = 0
                 return link
             except SandboxUnavailableError as error:
@@ -277,22 +277,22 @@ class LocalBackend(Backend):
                 self._refusals += 1
                 await self.destroy(spec.sandbox_id)
                 template = await self._live_template()
-        return await self._create(spec, template, skeleton, None)
+        return await self._create(spec, template, below, None)
 
     async def _create(
-        self, spec: SandboxSpec, template: TemplateControl, skeleton: str | None, place: LeftPlace | None
+        self, spec: SandboxSpec, template: TemplateControl, below: str | None, place: LeftPlace | None
     ) -> SupervisorLink:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
-        usual = self._usual_request(spec, skeleton, held.uid, place)
-        request = usual or self._request(spec, self._options(spec, skeleton), held.uid)
+        usual = self._usual_request(spec, below, held.uid, place)
+        request = usual or self._request(spec, self._options(spec, below), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
             with theirs, _content(spec) as content:
                 held.asked = template.ask(request, theirs, content)
-            if skeleton is not None and usual is not None and usual.flags & native.LENDS_ROOT:
-                held.lent = Lent(template, template.number, skeleton)
+            if below is not None and usual is not None and usual.flags & native.LENDS_ROOT:
+                held.lent = Lent(template, template.number, below)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
@@ -388,14 +388,14 @@ class LocalBackend(Backend):
     def describe_plan(self, image: ResolvedImage) -> list[str]:
         """The steps that a sandbox of this image would take, for people."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        skeleton = self._skeleton(spec)
+        skeleton = self._below(spec)
         path = None if skeleton is None else self._skeletons.path(skeleton)
         return plan.describe(plan.make_plan(self._options(spec, path)))
 
     async def recorded(self, image: ResolvedImage) -> bytes | None:
         """What the template would be asked for one sandbox of this image, for benchmarks; None if it takes no such requests."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        options = replace(self._options(spec, await self._made_skeleton(spec)), lends=False)
+        options = replace(self._options(spec, await self._made_below(spec)), lends=False)
         usual = native.usual(self._request(spec, options, self._uids.take()[0]))
         return None if usual is None else usual.message(0)
 
@@ -418,23 +418,25 @@ class LocalBackend(Backend):
         found = self._images.interpreter_at(image.interpreter)
         return (found.prefix, found.executable, found.minor) if found else None
 
-    def _skeleton(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
-        """What lies below its writable layer, if that is one of ours."""
-        if not self._layered or spec.image.root is not None:
+    def _below(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
+        """What lies below its writable layer, or the copies that it has a mount of; None: it has an image."""
+        if spec.image.root is not None:
             return None
+        if not self._layered:
+            return self._known().skeletons.get(None, lambda: host_tree.copies(self._facts))
         kind = self._interpreter(spec.image), spec.packages is not None
         return self._known().skeletons.get(kind, lambda: host_tree.skeleton(self._facts, *kind))
 
-    async def _made_skeleton(self, spec: SandboxSpec) -> str | None:
-        skeleton = self._skeleton(spec)
-        return None if skeleton is None else await self._skeletons.ready(skeleton)
+    async def _made_below(self, spec: SandboxSpec) -> str | None:
+        below = self._below(spec)
+        return None if below is None else await self._skeletons.ready(below)
 
     def _known(self) -> Remembered:
         if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
             self._remembered = Remembered(self._facts, self._filter)
         return self._remembered
 
-    def _options(self, spec: SandboxSpec, skeleton: str | None = None, *, merged: bool = False) -> plan.PlanOptions:
+    def _options(self, spec: SandboxSpec, below: str | None = None, *, merged: bool = False) -> plan.PlanOptions:
         interpreter = self._interpreter(spec.image)
         limits = self.limits(spec)
         return plan.PlanOptions(
@@ -444,10 +446,11 @@ class LocalBackend(Backend):
             interpreter=interpreter,
             packages=spec.packages_at,
             lower=spec.image.root,
-            skeleton=skeleton,
+            skeleton=below if self._layered else None,
+            copies=None if self._layered else below,
             upper_in_memory=self._upper_in_memory,
             merged=merged,
-            lends=skeleton is not None and self._lends(spec),
+            lends=below is not None and self._lends(spec),
             root=self._root,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
@@ -458,22 +461,22 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not self._native or self._refusals >= MOST_REFUSALS:
+        if not (self._native and self._layered) or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
     def _usual_request(
-        self, spec: SandboxSpec, skeleton: str | None, uid: int, place: LeftPlace | None = None
+        self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None
     ) -> native.Usual | None:
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
         if not self._native or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, spec.packages_at, skeleton, asked, _has_ports(spec), place is None, self._lends(spec))
+        key = (spec.image, spec.packages_at, below, asked, _has_ports(spec), place is None, self._lends(spec))
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
-            return native.usual(self._request(example, self._options(example, skeleton, merged=place is not None), uid))
+            return native.usual(self._request(example, self._options(example, below, merged=place is not None), uid))
 
         usual = self._known().requests.get(key, recorded)
         if usual is None:
@@ -562,6 +565,8 @@ class LocalBackend(Backend):
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
                 "open_files": None if self._root else self._facts.open_files,
                 "watches": self._facts.watches,
+                "filters": bounds.LIMIT_FILTERS,
+                **dict(self._facts.sockets),
                 "group_memory": limits["memory"].value,
                 "swap": self._facts.swap,
                 "layer_in_memory": spec.image.root is not None and self._upper_in_memory,

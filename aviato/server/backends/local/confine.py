@@ -230,7 +230,7 @@ class Confinement:
             if taken:
                 self._put(f"empty {path}", path)
                 continue
-            # /sys is ours and empty here.
+            # There is nothing empty and read only that could be bound in its place.
             flags = sys.MS_RDONLY | sys.MS_NOSUID | sys.MS_NODEV
             self._kernel.mount("tmpfs", path, "tmpfs", flags, "size=4k,nr_inodes=1")
 

@@ -10,17 +10,19 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.server import host
-from aviato.server.backends.local import groups, tools
-from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, WATCHES_SHARE
+from aviato.server.backends.local import configuration, groups, hardware, tools
+from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, SOCKETS_SHARE, WATCHES_SHARE
 from aviato.server.backends.local.host_tree import own_prefix
-from aviato.server.backends.local.plan import ETC_SHARED, PROC_READ_ONLY, HostFacts
+from aviato.server.backends.local.plan import PAGE_BYTES, PROC_READ_ONLY, HostFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aviato.server.images.interpreters import Interpreter
 
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+RECORDS = ("/var/lib/dpkg/status", "/var/lib/dpkg/arch")
+"""By which Debian's tools know what is installed in /usr."""
 OVERLAYFS_MAGIC = "overlay"
 HEAD_BYTES = 512
 """Of a program, in which it says what it is run by."""
@@ -36,19 +38,23 @@ def gather(*, grouped: bool = True) -> HostFacts:
     """Look at the machine; with `grouped`, also for control groups, and make ours there."""
     links = tuple((name, os.readlink(f"/{name}").removeprefix("/")) for name in MERGED if os.path.islink(f"/{name}"))
     directories = tuple(name for name in MERGED if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}"))
-    shared = tuple((name, os.path.isdir(f"/etc/{name}")) for name in ETC_SHARED if os.path.exists(f"/etc/{name}"))
+    shared = configuration.find()
     zones = (f"/usr/share/zoneinfo/{name}" for name in ("Etc/UTC", "UTC"))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     names = [name for name in os.listdir("/proc") if not name.isdecimal()]
     return HostFacts(
         links=links,
         directories=directories,
-        etc_shared=shared,
+        etc_shared=shared.names,
+        etc_left_out=shared.left_out,
+        hardware=hardware.find(),
+        records=tuple(path for path in RECORDS if os.path.isfile(path)),
         proc=frozenset(names),
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
         watches=None if os.geteuid() == 0 else _watches(),
+        sockets=tuple(_sockets()),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
@@ -76,6 +82,17 @@ def _watches() -> int:
             return min(LIMIT_WATCHES, int(file.read()) // WATCHES_SHARE)
     except (OSError, ValueError):
         return LIMIT_WATCHES
+
+
+def _sockets() -> Iterator[tuple[str, int]]:
+    """Of closed connections, and of what TCP and UDP hold; nothing of what this server cannot see."""
+    for name, file in (("orphans", "tcp_max_orphans"), ("tcp_bytes", "tcp_mem"), ("udp_bytes", "udp_mem")):
+        try:
+            with open(f"/proc/sys/net/ipv4/{file}") as opened:
+                most = int(opened.read().split()[-1])
+        except (OSError, ValueError, IndexError):
+            continue
+        yield name, most // WATCHES_SHARE if name == "orphans" else most // SOCKETS_SHARE * PAGE_BYTES
 
 
 def memory_bytes() -> int:

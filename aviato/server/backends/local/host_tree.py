@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import tools
+from aviato.server.backends.local import hardware, tools
 
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
@@ -23,14 +26,28 @@ TOOL = ".tool"
 """Beside `python`: what the names of its tools lead to."""
 
 
+USUAL = (
+    *("/home", "/opt", "/mnt", "/srv", "/media", "/boot", "/var/cache", "/var/lib", "/var/local", "/var/log", "/var/mail"),
+    *("/var/opt", "/var/spool", "/var/lock", "/var/lib/misc", "/var/lib/apt", "/var/lib/apt/lists", "/var/log/apt"),
+    *("/var/cache/apt", "/var/cache/apt/archives", "/var/lib/apt/lists/partial", "/var/cache/apt/archives/partial"),
+    *(f"/var/lib/dpkg{name}" for name in ("", "/info", "/updates", "/triggers", "/alternatives", "/parts")),
+)
+"""Directories that programs write to and that every Linux has. They begin empty: what the machine has there is its data."""
+
 HOSTS = "/run/hosts"
 """What `/etc/hosts` leads to where `/etc` is shared: the one file of it that is the sandbox's own."""
 
 
-class Skeleton(NamedTuple):
+COPIES = "/etc/.machine"
+"""Where what is shared of the machine's /etc and /sys is mounted in a sandbox that lies on no skeleton; links lead there."""
+RUN = "/run"
+
+
+@dataclass(frozen=True, eq=False)
+class Skeleton:
     """What every `host` sandbox begins with: directories (parents first) with modes, links with targets, files with contents.
 
-    `copies` are files and directories below /etc that are like the machine's, `nodes` devices with their numbers.
+    `copies` are paths of files and directories that are like the machine's, `nodes` devices with their numbers.
     """
 
     directories: tuple[tuple[str, int], ...]
@@ -38,6 +55,18 @@ class Skeleton(NamedTuple):
     files: tuple[tuple[str, str], ...] = ()
     copies: tuple[str, ...] = ()
     nodes: tuple[tuple[str, int, int], ...] = ()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What stands for it: it has thousands of names, and is asked for at each create."""
+        content = self.directories, self.links, self.files, self.copies, self.nodes
+        return hashlib.sha256(repr(content).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Skeleton) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
 def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, packages: bool = False) -> Skeleton:
@@ -50,10 +79,11 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
     """
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
-    directories += [("/home", 0o755), ("/opt", 0o755)]
+    directories += [(path, 0o755) for path in USUAL]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
-    links = [(f"/{name}", target) for name, target in facts.links]
-    files = etc_files()
+    directories += [(path, 0o755) for path in hardware.directories(facts.hardware)]
+    links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", RUN)]
+    files = [*etc_files(), *facts.hardware]
     if interpreter is not None:
         prefix, executable, minor = interpreter
         directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
@@ -71,7 +101,25 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
             directories += [(made_for, 0o755)]
             files += [(f"{ENVIRONMENT}/{CONFIGURATION}", configuration(executable, minor))]
     links += [("/etc/hosts", HOSTS), *local_time(facts)]
-    return Skeleton(tuple(directories), tuple(links), tuple(files), tuple(name for name, _ in facts.etc_shared))
+    return Skeleton(tuple(directories), tuple(links), tuple(files), (*shared_copies(facts), *facts.records))
+
+
+def shared_copies(facts: HostFacts) -> tuple[str, ...]:
+    """What is shared of the machine's /etc, by its paths."""
+    return tuple(f"/etc/{name}" for name, _ in facts.etc_shared)
+
+
+def copies(facts: HostFacts) -> Skeleton:
+    """What a sandbox that lies on no skeleton has a mount of."""
+    of_hardware = ((path, 0o755) for path in hardware.directories(facts.hardware))
+    return Skeleton((("/etc", 0o755), ("/sys", 0o755), *of_hardware), (), facts.hardware, shared_copies(facts))
+
+
+def links_to_copies(facts: HostFacts) -> list[tuple[str, str]]:
+    """By which those are found."""
+    paths = (*shared_copies(facts), *(path for path, _ in facts.hardware))
+    tops = dict.fromkeys("/".join(path.split("/")[:3]) for path in paths)
+    return [(top, COPIES + top) for top in tops]
 
 
 def own_tools(

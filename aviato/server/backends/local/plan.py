@@ -6,21 +6,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.backends.local import bounds, rules
 from aviato.server.backends.local.host_tree import (
+    COPIES,
     DEVICE_DIRECTORIES,
     DEVICE_LINKS,
     DEVICE_NUMBERS,
     HOSTS,
     LINKS_DIRECTORY,
     hosts,
+    links_to_copies,
     local_time,
     own_prefix,
     packages_directory,
     search_path,
+    shared_copies,
     skeleton,
 )
 
@@ -54,16 +57,6 @@ NO_PROXY = "localhost,127.0.0.1,::1"
 """What a sandbox reaches by itself."""
 
 DEVICES = tuple(DEVICE_NUMBERS)
-ETC_SHARED = (
-    "alternatives",
-    "ca-certificates",
-    "ca-certificates.conf",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "mime.types",
-    "ssl/certs",
-)
 PROC_READ_ONLY = ("bus", "driver", "fs", "irq", "pressure", "sys", "sysrq-trigger")
 """With everything else that `HostFacts.proc_writable` names. Nobody has to write there; kernel modules add to these."""
 PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list")
@@ -94,13 +87,17 @@ class HostFacts:
     Attributes:
         links: names in / that are links there, with their targets (`bin` → `usr/bin`).
         directories: directories in / beside /usr that programs of /usr need, on machines without a merged /usr.
-        etc_shared: which of `ETC_SHARED` exist, and whether each is a directory.
+        etc_shared: names below /etc that sandboxes see, each with whether it is a directory; see `configuration`.
+        etc_left_out: those that programs may look for and do not find, with the reason.
+        hardware: what they see of /sys: files, by their paths inside, and what is in them.
+        records: files of the machine's that say what is installed in /usr.
         proc: names in /proc.
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
         strange_tools: by the executable of an interpreter, the names of tools that mean another one's, see `facts.strangers`.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
         watches: what the commands of a sandbox may wait for by epoll; None: the count is its own.
+        sockets: what the commands of a sandbox may have of what the machine has for all sockets, see `watch.COUNTS`.
         limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
         memory_bytes: of the machine, or of the control group that the server is in, if that has less.
         processors: how many the server may run on.
@@ -112,12 +109,16 @@ class HostFacts:
     links: tuple[tuple[str, str], ...] = (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("sbin", "usr/sbin"))
     directories: tuple[str, ...] = ()
     etc_shared: tuple[tuple[str, bool], ...] = ()
+    etc_left_out: tuple[tuple[str, str], ...] = ()
+    hardware: tuple[tuple[str, str], ...] = ()
+    records: tuple[str, ...] = ()
     proc: frozenset[str] = frozenset()
     proc_writable: frozenset[str] = frozenset()
     strange_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
     watches: int | None = None
+    sockets: tuple[tuple[str, int], ...] = ()
     limit_processes: bool = True
     memory_bytes: int = 16 << 30
     processors: int = 1
@@ -140,6 +141,7 @@ class PlanOptions:
         lower: root directory of a `dir` image; None is `host`.
         skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
+        copies: of `host` images without a skeleton, a directory with what is shared of the machine's /etc and /sys.
         upper_in_memory: the place cannot carry an overlay's writable layer.
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
         lends: the root is sent to the template, so that a later sandbox can have it.
@@ -158,6 +160,7 @@ class PlanOptions:
     packages: tuple[str, int, int] | None = None
     lower: str | None = None
     skeleton: str | None = None
+    copies: str | None = None
     upper_in_memory: bool = False
     merged: bool = False
     lends: bool = False
@@ -260,7 +263,8 @@ def _sources(options: PlanOptions) -> list[Step]:
     if options.lower is None:
         take += [("/usr", "usr", RO)]
         take += [(f"/{name}", name, RO) for name in options.facts.directories]
-        take += [(f"/etc/{name}", f"etc {name}", RO) for name, _ in _etc_shared(options)]
+        if _has_copies(options):
+            take += [(str(options.copies), "copies", RO)]
         if options.interpreter is not None and own_prefix(options.interpreter[0]):
             take += [(options.interpreter[0], "interpreter", RO)]
     steps.append(Step("take", (tuple(take),), "copies of the mounts that will be needed, while their paths can be seen"))
@@ -273,7 +277,7 @@ def _sources(options: PlanOptions) -> list[Step]:
 def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[str]:
     """What `host` sandboxes can read of the machine, whichever of these interpreters they have."""
     own = [one.prefix for one in interpreters if own_prefix(one.prefix)]
-    return ["/usr", *(f"/{name}" for name in facts.directories), *(f"/etc/{name}" for name, _ in facts.etc_shared), *own]
+    return ["/usr", *(f"/{name}" for name in facts.directories), *shared_copies(facts), *facts.records, *own]
 
 
 def _root(options: PlanOptions) -> list[Step]:
@@ -304,9 +308,9 @@ def _root(options: PlanOptions) -> list[Step]:
     ]
 
 
-def _etc_shared(options: PlanOptions) -> tuple[tuple[str, bool], ...]:
-    """What has to be mounted of the machine's /etc: a skeleton has copies."""
-    return options.facts.etc_shared if options.skeleton is None else ()
+def _has_copies(options: PlanOptions) -> bool:
+    """Whether what is shared of the machine's /etc and /sys has to be mounted: a skeleton has it."""
+    return options.lower is None and options.skeleton is None and options.copies is not None
 
 
 def _has_own_hosts(options: PlanOptions) -> bool:
@@ -317,17 +321,18 @@ def _has_own_hosts(options: PlanOptions) -> bool:
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.skeleton is not None:
         return []
-    directories, links, files, *_ = skeleton(options.facts, options.interpreter, options.packages is not None)
+    # What it has of /sys and /etc of the machine is mounted.
+    made = skeleton(replace(options.facts, hardware=()), options.interpreter, options.packages is not None)
+    shared = links_to_copies(options.facts) if _has_copies(options) else []
+    links = tuple(link for link in made.links if not link[0].startswith("/etc/"))
     return [
-        Step("directories", (directories,), "the top of the tree"),
-        Step(
-            "links", (tuple(link for link in links if not link[0].startswith("/etc/")),), "the machine's own, the interpreter's"
-        ),
+        Step("directories", (made.directories,), "the top of the tree"),
+        Step("links", (links,), "the machine's own, the interpreter's"),
         Step("tmpfs", ("/etc", bounds.ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
-        Step("links", (tuple(local_time(options.facts)),), "the time zone"),
+        Step("links", ((*local_time(options.facts), *shared),), "the time zone, what is shared of the machine's"),
         Step(
             "files",
-            ((*files, ("/etc/hosts", hosts(options.sandbox_id))),),
+            ((*made.files, ("/etc/hosts", hosts(options.sandbox_id))),),
             "what programs look up in /etc, with nothing of the machine in it; what makes an environment of the interpreter",
         ),
     ]
@@ -409,7 +414,7 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
         return []
     put = [("usr", "/usr", True)]
     put += [(name, f"/{name}", True) for name in options.facts.directories]
-    put += [(f"etc {name}", f"/etc/{name}", is_directory) for name, is_directory in _etc_shared(options)]
+    put += [("copies", COPIES, True)] if _has_copies(options) else []
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
         put += [("interpreter", options.interpreter[0], True)]
     steps = [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]

@@ -177,7 +177,15 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
         *_layers(trial, around),
         *_limit_checks(around, trial.get("groups")),
         _interpreter_check(interpreters),
+        etc_check(around.facts),
     ]
+
+
+def etc_check(machine: HostFacts) -> Check:
+    """What sandboxes see of the machine's /etc, and what programs may look for there in vain."""
+    detail = f"sandboxes see {', '.join(name for name, _ in machine.etc_shared) or 'nothing'}"
+    detail += "".join(f"; not {name}: {why}" for name, why in machine.etc_left_out)
+    return Check(name="files of /etc", ok=True, detail=detail, required=False)
 
 
 def filter_check(trouble: str | None, remedy: str | None) -> Check:

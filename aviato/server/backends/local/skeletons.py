@@ -16,7 +16,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import host_tree
+from aviato.server.backends.local import configuration, host_tree
 from aviato.server.backends.local.kernel import mode_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Skeletons:
 
     def look(self, skeleton: Skeleton) -> None:
         """See whether what it has copies of has changed; for a worker thread."""
-        versions = [list(_versions(f"/etc/{one}")) for one in skeleton.copies]
+        versions = [list(_versions(one)) for one in skeleton.copies]
         self._names[skeleton] = time.monotonic(), _name(skeleton, versions)
 
     def has(self, path: str) -> bool:
@@ -130,21 +130,20 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
         os.makedirs(directory + path, exist_ok=True)
         os.chmod(directory + path, mode)
     for path, target in skeleton.links:
-        with contextlib.suppress(FileExistsError):
-            os.symlink(target, directory + path)
+        _link(target, directory + path)
     for path, major, minor in skeleton.nodes:
         with contextlib.suppress(FileExistsError):
             os.mknod(directory + path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         os.chmod(directory + path, 0o666)
     for path, content in skeleton.files:
-        _put(directory + path, content.encode(), mode_of(content))
-    for name in skeleton.copies:
-        os.makedirs(os.path.dirname(f"{directory}/etc/{name}"), exist_ok=True)
-        _copy(os.path.realpath(f"/etc/{name}"), f"{directory}/etc/{name}")
+        _put(directory + path, content.encode(), 0o444 if path.startswith("/sys/") else mode_of(content))
+    for path in skeleton.copies:
+        os.makedirs(os.path.dirname(directory + path), exist_ok=True)
+        _copy(path, directory + path)
 
 
 def _name(skeleton: Skeleton, versions: list[list[tuple[str, int, int, int]]]) -> str:
-    return hashlib.sha256(repr((skeleton, versions)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(repr((skeleton.digest, versions)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _versions(path: str) -> Iterator[tuple[str, int, int, int]]:
@@ -164,20 +163,26 @@ def _versions(path: str) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Make a file, a link or a directory like another, as far as it is missing and this user may read it."""
+    """Make a file, a link or a directory like another, as far as it is missing and everybody may see it."""
+    real = os.path.realpath(source)
     with contextlib.suppress(PermissionError, FileNotFoundError):
-        found = os.lstat(source)
-        if stat.S_ISLNK(found.st_mode):
-            with contextlib.suppress(FileExistsError):
-                os.symlink(os.readlink(source), target)
-        elif stat.S_ISDIR(found.st_mode):
-            names = os.listdir(source)
-            os.makedirs(target, 0o755, exist_ok=True)
-            for name in names:
-                _copy(f"{source}/{name}", f"{target}/{name}")
-        elif stat.S_ISREG(found.st_mode) and not os.path.lexists(target):
-            with open(source, "rb") as file:
-                _put(target, file.read(), found.st_mode & 0o755)
+        if os.path.islink(source) and real.startswith("/usr/"):
+            _link(real, target)
+            return
+        for path, found in configuration.files_of(real):
+            to = target + path.removeprefix(real)
+            if stat.S_ISLNK(found.st_mode):
+                _link(os.readlink(path), to)
+            elif stat.S_ISDIR(found.st_mode):
+                os.makedirs(to, 0o755, exist_ok=True)
+            elif not os.path.lexists(to):
+                with open(path, "rb") as file:
+                    _put(to, file.read(), found.st_mode & 0o755)
+
+
+def _link(text: str, target: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.symlink(text, target)
 
 
 def _put(path: str, content: bytes, mode: int) -> None:
