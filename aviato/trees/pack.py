@@ -25,6 +25,34 @@ _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """Errors of an entry that has gone, or has become something else since it was looked at."""
 
 
+BLOCK_BYTES = 512
+"""What `st_blocks` counts."""
+
+
+class Surplus:
+    """How much longer the copy of a tree may be than what it takes on disk: holes are copied, and a file for each of its names.
+
+    Args:
+        most_bytes: of all files together.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+
+    def take(self, found: os.stat_result, below: bytes) -> None:
+        """Count a file.
+
+        Raises:
+            TreeError: it is one too many.
+        """
+        own = min(found.st_size, found.st_blocks * BLOCK_BYTES) // max(1, found.st_nlink)
+        self._bytes += found.st_size - own
+        if self._bytes > self._most:
+            why = f"is one file too many: holes and hard links would make the copy over {self._most >> 30} GiB longer"
+            raise TreeError(below, "too_large", why)
+
+
 class _Below(bytes):
     """A name that counts from the top of a tree."""
 
@@ -47,7 +75,10 @@ def open_below(top: int, path: bytes) -> int:
 
 
 def pack(
-    top: int, skipped: list[bytes] | None = None, foreign: Callable[[int], bool] = lambda folder: False
+    top: int,
+    skipped: list[bytes] | None = None,
+    foreign: Callable[[int], bool] = lambda folder: False,
+    surplus: Surplus | None = None,
 ) -> Iterator[bytes]:
     """The archive of what is in a directory. What disappears meanwhile is left out; links are not followed.
 
@@ -56,9 +87,10 @@ def pack(
         skipped: gets the names of FIFOs, sockets and devices, which are left out then; without it they are announced without
             contents, for the other side to leave out.
         foreign: asked with a descriptor of each directory below, whether nothing in it belongs to the tree.
+        surplus: what holes and hard links may add; None: anything.
 
     Raises:
-        TreeError: a file that shrank while it was read, or a tree with too many directories.
+        TreeError: a file that shrank while it was read, a tree with too many directories, or with more than `surplus`.
         OSError: with the entry's name below the top as its `filename`.
     """
     found = os.fstat(top)
@@ -80,7 +112,7 @@ def pack(
                 continue
             for name in _names(folder, path):
                 below = path + b"/" + name if path else name
-                for piece in _entry(folder, name, below, skipped):
+                for piece in _entry(folder, name, below, skipped, surplus):
                     if piece is None:
                         pending.append(below)
                         size += len(below)
@@ -102,7 +134,9 @@ def _names(folder: int, path: bytes) -> Iterator[bytes]:
         raise named(error, path) from None
 
 
-def _entry(folder: int, name: bytes, below: bytes, skipped: list[bytes] | None) -> Iterator[bytes | None]:
+def _entry(
+    folder: int, name: bytes, below: bytes, skipped: list[bytes] | None, surplus: Surplus | None
+) -> Iterator[bytes | None]:
     """The archive of one entry; None for a directory, which the caller visits later."""
     if len(below) >= tar.LONGEST_NAME_BYTES:
         raise TreeError(
@@ -116,7 +150,7 @@ def _entry(folder: int, name: bytes, below: bytes, skipped: list[bytes] | None) 
         elif stat.S_ISLNK(found.st_mode):
             yield tar.header(_member(below, tar.LINK, found, os.readlink(name, dir_fd=folder)))
         elif stat.S_ISREG(found.st_mode):
-            yield from _file(folder, name, below)
+            yield from _file(folder, name, below, surplus)
         elif skipped is None:
             yield tar.header(_member(below, tar.OTHER, found))
         else:
@@ -128,12 +162,14 @@ def _entry(folder: int, name: bytes, below: bytes, skipped: list[bytes] | None) 
         yield b""
 
 
-def _file(folder: int, name: bytes, below: bytes) -> Iterator[bytes]:
+def _file(folder: int, name: bytes, below: bytes, surplus: Surplus | None) -> Iterator[bytes]:
     fd = os.open(name, _FILE_FLAGS, dir_fd=folder)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             return  # Somebody has put something else in its place.
+        if surplus is not None:
+            surplus.take(found, below)
         yield tar.header(_member(below, tar.FILE, found))
         left = found.st_size
         while left:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aviato.trees import tar
 from aviato.trees.errors import TreeError
-from aviato.trees.pack import gathered, open_below, pack
+from aviato.trees.pack import Surplus, gathered, open_below, pack
 from aviato.trees.unpack import Arrival, stays_below
 
 
@@ -303,3 +303,34 @@ def test_what_changes_while_it_is_read(tmp_path: Path) -> None:
 )
 def test_where_a_link_may_lead(depth: int, target: bytes, stays: bool) -> None:
     assert stays_below(depth, target) is stays
+
+
+def copied(top: Path, most_bytes: int) -> int:
+    fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return sum(map(len, pack(fd, surplus=Surplus(most_bytes))))
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("kind", ["holes", "hard links"])
+def test_a_copy_is_not_much_longer_than_the_tree(tmp_path, kind):
+    """A few bytes on disk would be terabytes elsewhere."""
+    for number in range(8):
+        if kind == "holes":
+            with open(tmp_path / str(number), "wb") as file:
+                file.truncate(1 << 20)
+        elif number:
+            os.link(tmp_path / "0", tmp_path / str(number))
+        else:
+            (tmp_path / "0").write_bytes(os.urandom(1 << 20))
+    assert copied(tmp_path, 8 << 20) > 8 << 20
+    with pytest.raises(TreeError, match="holes and hard links") as caught:
+        copied(tmp_path, 4 << 20)
+    assert caught.value.reason == "too_large"
+
+
+def test_what_is_on_disk_may_be_of_any_length(tmp_path):
+    (tmp_path / "one").write_bytes(os.urandom(1 << 20))
+    (tmp_path / "two").write_bytes(os.urandom(5000))
+    assert copied(tmp_path, 0) > 1 << 20

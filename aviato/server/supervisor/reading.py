@@ -12,7 +12,7 @@ from aviato.server.supervisor.errors import Refused, file_error, os_file_error
 from aviato.server.supervisor.files import describe
 from aviato.server.supervisor.paths import is_of_the_kernel, open_path
 from aviato.server.supervisor.transfers import Outgoing
-from aviato.trees.pack import gathered, pack
+from aviato.trees.pack import Surplus, gathered, pack
 from aviato.wire.frames import FrameType
 from aviato.wire.memory import LEAST_BYTES, MOST_BYTES
 
@@ -106,7 +106,8 @@ def _contents(fd: int, path: str, offset: int, most_bytes: int) -> Iterator[byte
 
 def _packed(top: int) -> Iterator[bytes]:
     try:
-        yield from gathered(pack(top, foreign=is_of_the_kernel), PIECE_BYTES, ENTRIES_A_PIECE)
+        pieces = pack(top, foreign=is_of_the_kernel, surplus=Surplus(LARGEST_BYTES))
+        yield from gathered(pieces, PIECE_BYTES, ENTRIES_A_PIECE)
     finally:
         os.close(top)
 

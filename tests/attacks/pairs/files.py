@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aviato.exceptions import SandboxFileError
-from aviato.server.backends.local import newborn
-from tests.attacks.registry import Area, Arena, Patch
+from aviato.server.backends.local import control, newborn
+from tests.attacks.registry import Area, Arena, Patch, patched
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
 area = Area(__name__)
+CONTROL = "aviato/server/backends/local/control.py"
 PATHS, EARLY = "server/supervisor/paths.py", "server/supervisor/early_files.c"
 
 OWN_FILES = area.defence(
@@ -155,3 +156,29 @@ async def interpreter(arena: Arena) -> bool:
                 await box.put("change", CHANGE, mode=0o755)
                 assert (await box.run("./change")).stdout == "tried\n"
         return own.stat().st_mode & 0o777 != 0o755 or own.read_bytes() != base.read_bytes()
+
+
+SURPLUS = area.defence(
+    "a copy is not much longer than the tree",
+    patches=(Patch("server/supervisor/reading.py", ", surplus=Surplus(LARGEST_BYTES)", ""),),
+)
+LONGER = {
+    "holes": "open('/tmp/tree/{}', 'wb').truncate(1 << 20)",
+    "hard links": "os.link('/tmp/tree/0', '/tmp/tree/{0}') if {0} else open('/tmp/tree/0', 'wb').write(bytes(1 << 20))",
+}
+SMALLER = Patch("server/supervisor/reading.py", "LARGEST_BYTES = 4 << 30\n", "LARGEST_BYTES = 2 << 20\n")
+"""A copy of four GiB takes a while."""
+for _kind, _source in LONGER.items():
+
+    @area.attack(f"fill a client's disk by a directory of {_kind}", SURPLUS)
+    async def longer(arena: Arena, source: str = _source) -> bool:
+        off = [patch for defence in arena.off for patch in defence.patches]
+        with patched([SMALLER, *off]) as copy, mock.patch.object(control, "__file__", f"{copy}/{CONTROL}"):
+            async with arena.restarted(), arena.box() as box:
+                made = "\n".join(source.format(number) for number in range(9))
+                assert (await box.python(f"import os\nos.mkdir('/tmp/tree')\n{made}")).stderr == ""
+                try:
+                    return sum([len(piece) async for piece in box.link.read_tree("/tmp/tree")]) > 9 << 20
+                except SandboxFileError as error:
+                    assert error.reason == "too_large", error
+                    return False
