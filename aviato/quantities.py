@@ -79,11 +79,13 @@ def amount(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError(f"must be a number or a quantity such as '2Gi', not {type(value).__name__}")
     number = _number(value, resource) if isinstance(value, str) else Decimal(value)
+    if number.is_nan():
+        raise ValueError(f"{value!r} is no amount")
     if not number.is_finite() or number > LARGEST:
         raise ValueError(f"{value!r} is more than can be meant; leave it out for the default")
     if number < Decimal(str(resource.least)):
         least = format_bytes(resource.least) if resource.unit == "bytes" else f"{resource.least:g}"
-        raise ValueError(f"{value!r} is less than {least} {resource.unit}{_meant(value, resource)}")
+        raise ValueError(f"{value!r} is less than {least}, the least{_meant(value, resource)}")
     if not resource.whole:
         return float(number)
     if resource.unit != "bytes" and number != int(number):
@@ -112,8 +114,8 @@ def _number(text: str, resource: Resource) -> Decimal:
 
 
 def _meant(value: object, resource: Resource) -> str:
-    """A hint for the usual slips: `128m` is a thousandth part, `512` are bytes."""
+    """A hint for the usual slips: `128m` is a thousandth part, `512` are bytes. None that is refused again."""
     if resource.unit != "bytes":
         return ""
-    digits = re.match(r"\s*(\d+)\s*(m?)\s*$", str(value))
-    return f"; did you mean '{digits[1]}Mi'?" if digits else ""
+    digits = re.match(r"\s*(\d{1,6})\s*(m?)\s*$", str(value))
+    return f"; did you mean '{digits[1]}Mi'?" if digits and int(digits[1]) << 20 >= resource.least else ""

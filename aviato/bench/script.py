@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import traceback
 from importlib import import_module
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
 UNDECIDED = 2
 """Exit status where nothing was recorded to compare with, or the machine was too busy."""
 
-console = Console(width=int(os.environ.get("COLUMNS", "120")), markup=False, emoji=False)
+
+def _width() -> int:
+    """Of the tables: they are as wide in a pipe as on a terminal."""
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else 120
+
+
+console = Console(width=_width(), markup=False, emoji=False)
 
 
 def load(name: str) -> Any:
@@ -131,11 +139,13 @@ def several(
         quick: with small sizes.
         folder: for figures and plots.
     """
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"--rounds must be 1 or more, got {rounds}")
+    if folder is not None:
+        _make(folder.parent if folder.suffix == ".json" else folder)
     describe_machine()
     reports: dict[str, Report] = {}
     failures: dict[str, str] = {}
-    if rounds is not None and rounds < 1:
-        raise ValueError(f"--rounds must be 1 or more, got {rounds}")
     chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
     # Nothing moves while something is measured: the processors are what is measured.
     with Progress("bench", len(chosen), ticking=False) as progress:
@@ -160,6 +170,25 @@ def several(
     return 1 if failures or any(report.problems for report in reports.values()) else 0
 
 
+def _make(folder: Path) -> None:
+    """Have the folder for figures before anything is measured.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise ValueError(f"--json {str(folder)!r} cannot be made: {error.strerror}") from None
+    if not writable:
+        raise ValueError(f"--json {str(folder)!r} cannot be written to")
+
+
+def _recording(path: Path) -> str:
+    return "aviato bench --record" + ("" if path == baseline.BASELINE else f" --baseline {shlex.quote(str(path))}")
+
+
 def check(base_url: str | None, path: Path | None, slow_down: float, *, recording: bool, **asked: Any) -> int:
     """Compare with the baseline, or record one; the exit status.
 
@@ -174,7 +203,9 @@ def check(base_url: str | None, path: Path | None, slow_down: float, *, recordin
     path, machines = path or baseline.BASELINE, machine_class(machine())
     recorded = {} if recording else baseline.read(path).get(machines)
     if recorded is None:
-        console.print(f"{path} has no ratios of this class of machines ({machines}); `aviato bench --record` writes them")
+        console.print(
+            f"{path} has no ratios of this class of machines ({machines}); `{_recording(path)}` writes them", soft_wrap=True
+        )
         return UNDECIDED
     found = baseline.compare(Run({}, base_url), recorded, slow_down=slow_down, **asked)
     console.print(f"{found.quiet} quiet rounds; {found.noisy} did not count, since other work had the processors")

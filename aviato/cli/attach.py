@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import click
 
-from aviato.cli import common
+from aviato.cli import common, numbers
 from aviato.cli.command_line import CommandLine
-
-offset = click.IntRange(min=0)
 
 
 @click.command(name="attach", cls=CommandLine, context_settings={"allow_interspersed_args": True})
 @common.base_url
-@click.option("--stdout-offset", type=offset, default=0, metavar="BYTES", help="Leave out so much of standard output. [0]")
-@click.option("--stderr-offset", type=offset, default=0, metavar="BYTES", help="Leave out so much of standard error. [0]")
+@click.option(
+    "--stdout-offset", type=numbers.BYTES, default=0, metavar="BYTES", help="Leave out so much of standard output. [0]"
+)
+@click.option(
+    "--stderr-offset", type=numbers.BYTES, default=0, metavar="BYTES", help="Leave out so much of standard error. [0]"
+)
 @click.argument("sandbox")
 @click.argument("exec_id", metavar="EXEC")
 @common.coroutine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from aviato.cli import common
+from aviato.cli import common, numbers
 from aviato.exceptions import AviatoError
 
 
@@ -18,12 +18,12 @@ from aviato.exceptions import AviatoError
 @click.option("--check", is_flag=True, help="Compare ratios with the recorded ones; the exit status is 1 if one is slower.")
 @click.option("--record", is_flag=True, help="Record the ratios of this machine for --check.")
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="The recorded ratios. [aviato's own]")
-@click.option("--slow-down", type=float, default=0.0, metavar="PART", help="Busy-wait in what --check measures.")
+@click.option("--slow-down", type=numbers.PART, default=0.0, metavar="PART", help="Busy-wait in what --check measures.")
 @click.option(
-    "--busy", type=float, metavar="PART", help="Of the processors is what others may have while --check measures. [0.2]"
+    "--busy", type=numbers.PART, metavar="PART", help="Of the processors is what others may have while --check measures. [0.2]"
 )
-@click.option("--patience", type=float, metavar="S", help="How long --check waits for that, and measures. [150]")
-@click.option("--rounds", type=int, metavar="N", help="Rounds of each benchmark. [each its own]")
+@click.option("--patience", type=numbers.SECONDS, metavar="S", help="How long --check waits for that, and measures. [150]")
+@click.option("--rounds", type=numbers.COUNT, metavar="N", help="Rounds of each benchmark. [each its own]")
 @click.option("--quick", is_flag=True, help="Small sizes: to see that it runs.")
 @click.option("--json", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Where figures and plots go.")
 @common.base_url
@@ -57,6 +57,9 @@ def command(
     unknown = [name for name in names if name not in available]
     if unknown:
         raise click.UsageError(f"there is no benchmark {unknown[0]!r}; there are {', '.join(available)}")
+    if (check or record) and names:
+        flag = "--record" if record else "--check"
+        raise click.UsageError(f"{flag} measures what is recorded, whatever is named; leave {names[0]} out")
     try:
         if check or record:
             asked = {"rounds": rounds, "foreign": busy, "patience_seconds": patience}

@@ -115,10 +115,11 @@ class CommandLine(click.Command):
             click.UsageError: they begin with an option, which belongs before the SANDBOX.
         """
         if words[:1] == ("--",):
-            return words[1:]
-        if words and words[0].startswith("-"):
+            words = words[1:]
+        elif words and words[0].startswith("-"):
             why = f"{words[0]} stands behind {behind}, where the COMMAND begins; options come before {behind}, "
             raise click.UsageError(f"{why}and a program whose name begins with - behind `--`.")
+        check_named(words)
         return words
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -130,6 +131,16 @@ class CommandLine(click.Command):
         """As click's."""
         with _status():
             return super().invoke(ctx)
+
+
+def check_named(words: tuple[str, ...]) -> None:
+    """See whether a command line names a program at all.
+
+    Raises:
+        click.UsageError: its first word is empty, as of a variable that is not set.
+    """
+    if words[:1] == ("",):
+        raise click.UsageError("the first word of the COMMAND, its program, is empty")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aviato.cli import numbers
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions
 from aviato.quantities import amount
@@ -119,6 +120,8 @@ def _network(_: click.Context, __: click.Parameter, value: str | None) -> Networ
         raise click.BadParameter(f"{value!r} is not available: a sandbox reaches others by the server's proxy; give internet")
     hosts = [item for item in value.split(",") if item]
     for host in hosts:
+        if host in _MODES:
+            raise click.BadParameter(f"{host!r} stands alone: give {host}, or the hosts")
         if "." not in host and ":" not in host:
             raise click.BadParameter(f"{host!r} is neither none nor internet nor a HOST{meant(host, _MODES)}")
     try:
@@ -154,7 +157,11 @@ def _resource(name: str, value: float) -> float:
 
 
 timeout = click.option(
-    "--timeout", "timeout_seconds", type=float, metavar="S", help="Kill the command after so many seconds. [300]"
+    "--timeout",
+    "timeout_seconds",
+    type=numbers.LIMIT_SECONDS,
+    metavar="S",
+    help="Kill the command after so many seconds. [300]",
 )
 interactive = click.option("-i", "--interactive", is_flag=True, help="Pass standard input on to the command.")
 tty = click.option("-t", "--tty", is_flag=True, help="With -i: give the command a terminal, which this one shows.")
@@ -176,11 +183,12 @@ def new_sandbox(function: Decorated) -> Decorated:
         click.option("--image", "container_image", metavar="IMAGE", help="host, python:3.N or dir:PATH. [of the server]"),
         click.option("--tag", "tags", metavar="TAG", multiple=True, help="Tag of the sandbox; may be repeated."),
         click.option(
-            "--lifetime", "max_lifetime_seconds", type=float, metavar="S", help="End the sandbox after so many seconds."
+            "--lifetime", "max_lifetime_seconds", type=numbers.LIMIT_SECONDS, metavar="S",
+            help="End the sandbox after so many seconds.",
         ),
         click.option("-m", "--memory", callback=_memory, metavar="SIZE", help="Limit of memory: 512m, 2g."),
-        click.option("--cpus", type=click.FloatRange(min=0), callback=_cpus, metavar="N", help="Limit of processors: 1.5."),
-        click.option("--pids-limit", type=int, callback=_processes, metavar="N", help="Limit of processes."),
+        click.option("--cpus", type=numbers.PROCESSORS, callback=_cpus, metavar="N", help="Limit of processors: 1.5."),
+        click.option("--pids-limit", type=numbers.COUNT, callback=_processes, metavar="N", help="Limit of processes."),
         click.option(
             "--network", "--net", metavar="NAME", callback=_network, help="What it may reach: none, internet or HOST,…. [none]"
         ),

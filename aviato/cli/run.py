@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aviato.cli import common, flags
-from aviato.cli.command_line import CommandLine
+from aviato.cli.command_line import CommandLine, check_named
 
 if TYPE_CHECKING:
     from aviato.async_client import AsyncClient
@@ -50,6 +50,7 @@ async def command(
         raise click.UsageError("give a COMMAND, or --detach for a sandbox to use later")
     if detach and (interactive or tty or timeout_seconds is not None):
         raise click.UsageError("--interactive, --tty and --timeout are for a command in the foreground")
+    check_named(command)
     common.check_tty(interactive, tty, timeout_seconds)
     options = flags.sandbox_options(new)
     async with AsyncClient(base_url=base_url) as client:

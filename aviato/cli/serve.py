@@ -181,7 +181,7 @@ def _named(flags: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"{flags}: the server cannot listen there: {error.strerror}") from None
+        raise click.ClickException(f"{flags}: the server cannot listen there: {error.strerror or error}") from None
     except UnicodeError:
         raise click.ClickException(f"{flags}: the server cannot listen there: that is no host name") from None
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from aviato.cli import common, flags
-from aviato.cli.command_line import CommandLine
+from aviato.cli.command_line import CommandLine, check_named
 
 ID_PREFIX = "sb-"
 SHELL = ("/bin/bash",)
@@ -33,6 +33,7 @@ async def command(words: tuple[str, ...], *, base_url: str | None, interactive: 
 
     sandbox_id = words[0] if words and words[0].startswith(ID_PREFIX) else None
     program = words if sandbox_id is None else CommandLine.program(words[1:], behind="SANDBOX")
+    check_named(program)
     options = flags.sandbox_options(new)
     cwd, env = options.get("working_dir"), options.get("environment_variables", {})
     if sandbox_id is not None and options.keys() - {"working_dir", "environment_variables"}:

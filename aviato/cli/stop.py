@@ -6,15 +6,13 @@ import asyncio
 
 import click
 
-from aviato.cli import common
+from aviato.cli import common, numbers
 from aviato.exceptions import AviatoError
 
 
 @click.command(name="stop")
 @common.base_url
-@click.option(
-    "--grace", type=click.FloatRange(min=0), default=10.0, metavar="S", help="Seconds between SIGTERM and SIGKILL. [10]"
-)
+@click.option("--grace", type=numbers.SECONDS, default=10.0, metavar="S", help="Seconds between SIGTERM and SIGKILL. [10]")
 @click.argument("sandboxes", nargs=-1, required=True, metavar="SANDBOX...")
 @common.coroutine
 async def command(sandboxes: tuple[str, ...], *, base_url: str | None, grace: float) -> int:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aviato.exceptions import AviatoValidationError
 from aviato.server.backends.registry import make_backend
 
 if TYPE_CHECKING:
@@ -23,8 +24,13 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
         embedded: the only callers are processes of the server's own user, so they may name any directory as an image.
 
     Raises:
-        AviatoValidationError: there is no such backend.
+        AviatoValidationError: there is no such backend, or no directory of that name.
     """
+    for setting, table in (("image", settings.image), ("packages", settings.packages)):
+        for name, directory in table.items():
+            if not os.path.isdir(directory):
+                message = f"{settings.source(setting)} {name}={directory}: there is no such directory"
+                raise AviatoValidationError(message, field_violations={setting: "no directory"})
     options: dict[str, Any] = {"directory": Path(folder.path)}
     if settings.backend in ("local", "landlock"):
         options["images"] = {name: Path(directory) for name, directory in settings.image.items()}

@@ -104,12 +104,6 @@ class ServerSettings(BaseModel):
             raise ValueError(f"there is no such backend; there are {', '.join(map(repr, sorted(BACKENDS)))}")
         return value
 
-    @field_validator("state_dir", mode="before")
-    @classmethod
-    def _default(cls, value: Any) -> Any:
-        """An empty variable is none."""
-        return value or None
-
     @field_validator("state_dir")
     @classmethod
     def _absolute_state(cls, value: str | None) -> str | None:
@@ -212,6 +206,8 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
         for name in ServerSettings.model_fields
         if name not in _CLIENTS_OWN and (key := f"AVIATO_{name.upper()}") in environment
     }
+    if variables.get("state_dir") == "":  # as the client reads it
+        del variables["state_dir"]
     in_file = _read_file(path, "--settings-file" if asked else "AVIATO_SETTINGS_FILE") if path else {}
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -255,7 +251,9 @@ def _wrong(error: ValidationError, values: Mapping[str, Any], sources: Mapping[s
             meant = difflib.get_close_matches(name, ServerSettings.model_fields, 1)
             message = f"there is no such setting{f'; did you mean {meant[0]}?' if meant else ''}"
         violations[".".join(map(str, item["loc"]))] = message
-        texts.append(f"{sources.get(name, name)} is {values.get(name)!r}: {message}")
+        given = values.get(name)
+        shown = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+        texts.append(f"{sources.get(name, name)} is {shown!r}: {message}")
     return AviatoValidationError("; ".join(texts), field_violations=violations)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import ssl
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,8 @@ def check_wire_version(where: str, headers: Mapping[str, str], *, reached: bool 
 def _os_text(error: OSError | None) -> str:
     if error is None:
         return "no connection"
+    if error.errno is not None and error.errno > 0:  # asyncio writes the arguments of its call as the text
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -191,7 +191,7 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--egress-allow-cidr", "10.0.0.1/8"], "--egress-allow-cidr is ('10.0.0.1/8',): '10.0.0.1/8' is no network"),
+        (["--egress-allow-cidr", "10.0.0.1/8"], "--egress-allow-cidr is '10.0.0.1/8': '10.0.0.1/8' is no network"),
         (["--tls-cert", "x"], "--tls-key is missing"),
         (["--tls-key", "x", "--port", "0"], "--tls-cert is missing"),
         (["--tls-cert", "/no/such/file", "--tls-key", "x", "--port", "0"], "--tls-cert '/no/such/file' cannot be read"),
@@ -214,6 +214,11 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--socket", "/no/such/directory/s"], "--socket '/no/such/directory/s': the server cannot listen there: No such file"),
         (["--host", "192.0.2.1", "--port", "0"], "--host 192.0.2.1 --port 0: the server cannot listen there: Cannot assign"),
         (["--host", "a..b", "--port", "0"], "--host a..b --port 0: the server cannot listen there"),
+        (["--socket", "/tmp/" + 200 * "s"], "the server cannot listen there: AF_UNIX path too long"),
+        (["--state-dir", ""], "--state-dir is '': it must be an absolute path"),
+        (["--image", "a"], "--image is 'a': 'a' is not NAME=DIR"),
+        (["--image", "a=/no/such"], "--image a=/no/such: there is no such directory"),
+        (["--packages", "a=/usr", "--packages", "b=/etc/passwd"], "--packages b=/etc/passwd: there is no such directory"),
         (["--socket-fd", "99"], "--socket-fd 99: the server cannot listen there: Bad file descriptor"),
     ],
 )
@@ -235,6 +240,7 @@ def test_wrong_flags_are_named(state, flags, said):
         ({"AVIATO_SOCKET": "/nope/s"}, "AVIATO_SOCKET '/nope/s': the server cannot listen there"),
         ({"AVIATO_HOST": "a..b", "AVIATO_PORT": "0"}, "AVIATO_HOST a..b AVIATO_PORT 0: the server cannot listen there"),
         ({"AVIATO_SOCKET_FD": "99"}, "AVIATO_SOCKET_FD 99: the server cannot listen there"),
+        ({"AVIATO_IMAGE": "a=/usr,b=/no/such"}, "AVIATO_IMAGE b=/no/such: there is no such directory"),
         ({"AVIATO_TLS_KEY": "x"}, "AVIATO_TLS_KEY needs it"),
     ],
 )

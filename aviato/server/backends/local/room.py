@@ -52,7 +52,8 @@ def _shown(name: str, amount: float) -> str:
     exact = format_bytes(amount)
     if not exact.isdecimal() and len(exact) <= len("1023Mi"):
         return exact
-    return f"{amount / (1 << 30):.4g}Gi" if amount >= 1 << 30 else f"{amount / (1 << 20):.4g}Mi"
+    size, unit = (amount / (1 << 30), "Gi") if amount >= 1 << 30 else (amount / (1 << 20), "Mi")
+    return f"{size:.0f}{unit}" if size >= 1000 else f"{size:.4g}{unit}"
 
 
 def _number(path: str) -> int | None:
