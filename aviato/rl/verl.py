@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.rl import datasets
-from aviato.rl.datasets.rows import Problem, items
+from aviato.rl.datasets.rows import Problem, items, plain
 from aviato.rl.evaluation import evaluate
 from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Verdict
@@ -129,14 +129,18 @@ def _name(data_source: str, truth: Mapping[str, Any]) -> str:
 
 
 def _parsed(truth: Any) -> Any:
-    if not isinstance(truth, (str, bytes)):
-        return truth
-    text = truth.decode(errors="replace") if isinstance(truth, bytes) else truth
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return found if isinstance(found, (dict, list)) else text
+    """A dict or a list, as it is or as JSON, of which the text may be JSON again; or text."""
+    truth = plain(truth)
+    for _ in range(2):
+        if not isinstance(truth, (str, bytes)):
+            break
+        text = truth.decode(errors="replace") if isinstance(truth, bytes) else truth
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        truth = found if isinstance(found, (dict, list, str)) else text
+    return truth
 
 
 def _limited(task: Task, timeout_seconds: float, grading: str, continuous: bool) -> Task:

@@ -37,7 +37,7 @@ from aviato.rl.datasets.kod_code import kodcode
 from aviato.rl.datasets.live_code_bench import livecodebench
 from aviato.rl.datasets.open_r1_codeforces import codeforces
 from aviato.rl.datasets.openai_humaneval import humaneval
-from aviato.rl.datasets.rows import Problem, Row, data, mapping
+from aviato.rl.datasets.rows import Problem, Row, data, mapping, plain_row
 from aviato.rl.datasets.swe_family import swe
 from aviato.rl.datasets.synthetic_1 import synthetic1
 
@@ -166,7 +166,7 @@ _HUB = {hub: name for name, schema in _SCHEMAS.items() for hub in schema.hub}
 
 def recognise(row: Row) -> str | None:
     """The name of the data set whose fields a row has; None if it is none that is known."""
-    found = {name for name, value in row.items() if value is not None}
+    found = {name for name, value in plain_row(row).items() if value is not None}
     for name, schema in _SCHEMAS.items():
         if any(found.issuperset(marks) for marks in schema.marks):
             return name
@@ -194,7 +194,7 @@ def row_of(name: str, value: object) -> Row:
     Raises:
         AviatoValidationError: it is no dict, nor JSON of one.
     """
-    return mapping(name, "row", data(name, "row", value))
+    return mapping(name, "row", data(name, "row", plain_row(value)))
 
 
 def problem_of(name: str, row: Row) -> Problem:

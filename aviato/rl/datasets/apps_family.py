@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.rl.datasets import returned
 from aviato.rl.datasets.printed import close_lines, loose_lines, stripped
-from aviato.rl.datasets.rows import Problem, Row, data, items, lines, listed, mapping, pairs, put, refused
+from aviato.rl.datasets.rows import Problem, Row, data, items, lines, listed, mapping, of_rows, pairs, put, refused
 from aviato.rl.datasets.sources import program_with, with_prelude
 from aviato.rl.task import CallCase, ProgramCase, Task, TestCase
 
@@ -127,16 +127,19 @@ def prime(row: Row, code: str | None = None) -> Task:
     return prime_problem(row).with_code(code)
 
 
+@of_rows
 def apps_problem(row: Row) -> Problem:
     """What a row of APPS asks for."""
     return _of(_APPS, _tests(_APPS, row))
 
 
+@of_rows
 def taco_problem(row: Row) -> Problem:
     """What a row of TACO asks for."""
     return _of(_TACO, _tests(_TACO, row))
 
 
+@of_rows
 def prime_problem(row: Row) -> Problem:
     """What a ground truth asks for."""
     asserts = [str(case) for case in listed("prime", row, "assert_case") if str(case).strip()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from aviato.rl.datasets.rows import Problem, Row, put, refused, text
+from aviato.rl.datasets.rows import Problem, Row, of_rows, put, refused, text
 from aviato.rl.datasets.sources import completed, defines
 from aviato.rl.task import Task, TestCase
 
@@ -30,6 +30,7 @@ def bigcodebench(row: Row, code: str | None = None) -> Task:
     return problem(row).with_code(code)
 
 
+@of_rows
 def problem(row: Row) -> Problem:
     """What the row asks for."""
     test = text(_SCHEMA, row, "test")

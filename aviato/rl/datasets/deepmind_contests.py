@@ -9,7 +9,7 @@ from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.file_programs import file_problem
-from aviato.rl.datasets.rows import Problem, Row, items, mapping, pairs, refused, text
+from aviato.rl.datasets.rows import Problem, Row, items, mapping, of_rows, pairs, refused, text
 from aviato.rl.datasets.sources import for_online_judge
 from aviato.rl.judges import as_bytes, differs, expected_of
 from aviato.rl.task import ProgramCase, Task
@@ -39,6 +39,7 @@ def code_contests(row: Row, code: str | None = None, language: str = "python") -
     return problem(row, language).with_code(code)
 
 
+@of_rows
 def problem(row: Row, language: str = "python") -> Problem:
     """What the row asks for."""
     found = [pair for name in _TESTS for pair in _tests(name, row.get(name))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from aviato.rl.datasets.rows import Problem, Row, listed, refused, text
+from aviato.rl.datasets.rows import Problem, Row, listed, of_rows, refused, text
 from aviato.rl.datasets.sources import defines
 from aviato.rl.task import Task, TestCase
 
@@ -34,6 +34,7 @@ def mbpp(row: Row, code: str | None = None) -> Task:
     return problem(row).with_code(code)
 
 
+@of_rows
 def problem(row: Row) -> Problem:
     """What the row asks for."""
     ahead = "\n".join([*map(str, listed(_SCHEMA, row, "test_imports")), text(_SCHEMA, row, "test_setup_code", blank=True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from aviato.rl.datasets.rows import Problem, Row, refused, text
+from aviato.rl.datasets.rows import Problem, Row, of_rows, refused, text
 from aviato.rl.task import Task, TestCase
 
 _SCHEMA = "kodcode"
@@ -26,6 +26,7 @@ def kodcode(row: Row, code: str | None = None) -> Task:
     return problem(row).with_code(code)
 
 
+@of_rows
 def problem(row: Row) -> Problem:
     """What the row asks for."""
     test = text(_SCHEMA, row, "test")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from aviato.rl.datasets.apps_family import IMPORTS
 from aviato.rl.datasets.printed import decimal_lines
 from aviato.rl.datasets.returned import same_but_tuple
-from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, refused
+from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, of_rows, refused
 from aviato.rl.datasets.sources import program_with
 from aviato.rl.task import CallCase, ProgramCase, Task
 
@@ -41,6 +41,7 @@ def livecodebench(row: Row, code: str | None = None) -> Task:
     return problem(row).with_code(code)
 
 
+@of_rows
 def problem(row: Row) -> Problem:
     """What the row asks for."""
     tests = [*_tests("public_test_cases", row), *_tests("private_test_cases", row)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.file_programs import file_problem
-from aviato.rl.datasets.rows import Problem, Row, items, mapping, refused, text
+from aviato.rl.datasets.rows import Problem, Row, items, mapping, of_rows, refused, text
 from aviato.rl.datasets.sources import for_online_judge, inserted
 from aviato.rl.judges import Checker, Judge, as_bytes, checker, differs, expected_of
 from aviato.rl.task import ProgramCase, Task
@@ -42,6 +42,7 @@ def codeforces(row: Row, code: str | None = None, language: str | None = None) -
     return problem(row, language).with_code(code)
 
 
+@of_rows
 def problem(row: Row, language: str | None = None) -> Problem:
     """What the row asks for."""
     if text(_SCHEMA, row, "interaction_format", blank=True).strip():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from aviato.exceptions import AviatoValidationError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from aviato.rl.task import Task
 
 Row: TypeAlias = Mapping[str, Any]
+_Given = ParamSpec("_Given")
 
 
 def put(task: Task, code: str) -> Task:
@@ -43,6 +45,39 @@ class Problem:
     def code_language(self) -> str:
         """The language of the code to be looked for."""
         return self.language or self.task.language
+
+
+def of_rows(problem: Callable[Concatenate[Row, _Given], Problem]) -> Callable[Concatenate[Row, _Given], Problem]:
+    """For what makes a `Problem` of a row: the row that it is given has plain values, whatever read it from its file."""
+
+    @functools.wraps(problem)
+    def made(row: Row, /, *args: _Given.args, **kwargs: _Given.kwargs) -> Problem:
+        return problem(plain_row(row), *args, **kwargs)
+
+    return made
+
+
+def plain_row(row: Any) -> Row:
+    """A row of pandas, numpy or pyarrow as a dict. A field that is missing there, which may be NaN, is None."""
+    found = plain(row)
+    if not isinstance(found, Mapping):
+        return found  # type: ignore[no-any-return]  # what reads it refuses it, by its name
+    return {name: None if isinstance(value, float) and value != value else value for name, value in found.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value of pandas, numpy or pyarrow as Python's own, and all that it holds."""
+    if value is None or isinstance(value, (str, bytes)):
+        return value
+    if hasattr(value, "as_py"):
+        return value.as_py()
+    if hasattr(value, "to_dict") and hasattr(value, "index"):
+        return plain(value.to_dict())
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def refused(schema: str, name: str, message: str) -> AviatoValidationError:
@@ -75,8 +110,7 @@ def text(schema: str, row: Row, name: str, *, blank: bool = False) -> str:
 
 def items(value: Any) -> list[Any] | None:
     """The items of a list, a tuple or an array; None for anything else."""
-    if hasattr(value, "tolist") and not isinstance(value, (str, bytes)):
-        value = value.tolist()  # arrays, as parquet gives them
+    value = plain(value)
     return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else None
 
 

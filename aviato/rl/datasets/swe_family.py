@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato import text as texts
-from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, refused, text
+from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, of_rows, refused, text
 from aviato.rl.datasets.swe_logs import (
     APPLY_FAILED,
     APPLYING,
@@ -78,6 +78,7 @@ def swe(
     return problem(row, directory, setup_command, test_command, parse_log).with_code(code)
 
 
+@of_rows
 def problem(
     row: Row,
     directory: str = DIRECTORY,

@@ -7,7 +7,7 @@ from typing import Any
 from aviato.languages import ALIASES, RECIPES
 from aviato.rl.datasets.printed import stripped_lines
 from aviato.rl.datasets.returned import same_printed
-from aviato.rl.datasets.rows import Problem, Row, data, items, lines, mapping, refused
+from aviato.rl.datasets.rows import Problem, Row, data, items, lines, mapping, of_rows, refused
 from aviato.rl.task import CallCase, ProgramCase, Task
 
 _SCHEMA = "synthetic1"
@@ -34,6 +34,7 @@ def synthetic1(row: Row, code: str | None = None) -> Task:
     return problem(row).with_code(code)
 
 
+@of_rows
 def problem(row: Row) -> Problem:
     """What the row asks for."""
     kind = row.get("task_type", _TASK_TYPE)
