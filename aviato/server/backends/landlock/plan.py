@@ -139,6 +139,7 @@ def environment(place: str, prefix: str | None) -> dict[str, str]:
         "PATH": search_path(f"{place}/{LINKS}", prefix, f"{PATH}:{root}/{HOME}/.local/bin"),
         "HOME": f"{root}/{HOME}",
         "TMPDIR": f"{root}/{TEMPORARY}",
+        "NPM_CONFIG_PREFIX": f"{root}/{HOME}/.local",
         "USER": "sandbox",
         "LOGNAME": "sandbox",
     }

@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.server import host
-from aviato.server.backends.local import configuration, groups, hardware, tools
+from aviato.server.backends.local import configuration, groups, hardware, own_local, tools
 from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, SOCKETS_SHARE, WATCHES_SHARE
 from aviato.server.backends.local.host_tree import own_prefix
 from aviato.server.backends.local.plan import PAGE_BYTES, PROC_READ_ONLY, HostFacts
@@ -48,6 +48,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         etc_shared=shared.names,
         etc_left_out=shared.left_out,
         hardware=hardware.find(),
+        local=own_local.find(),
         records=tuple(path for path in RECORDS if os.path.isfile(path)),
         proc=frozenset(names),
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),

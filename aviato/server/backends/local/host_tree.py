@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import hardware, tools
+from aviato.server.backends.local import hardware, own_local, tools
 
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
@@ -101,7 +101,13 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
             directories += [(made_for, 0o755)]
             files += [(f"{ENVIRONMENT}/{CONFIGURATION}", configuration(executable, minor))]
     links += [("/etc/hosts", HOSTS), *local_time(facts)]
-    return Skeleton(tuple(directories), tuple(links), tuple(files), (*shared_copies(facts), *facts.records))
+    programs: list[str] = []
+    if facts.local is not None:
+        directories += [(path, 0o755) for path in (os.path.dirname(own_local.MACHINES), own_local.MACHINES)]
+        directories += [(path, 0o755) for path in facts.local.directories]
+        links, programs = [*links, *facts.local.links], facts.local.copies
+    copied = (*shared_copies(facts), *facts.records, *programs)
+    return Skeleton(tuple(dict.fromkeys(directories)), tuple(links), tuple(files), copied)
 
 
 def shared_copies(facts: HostFacts) -> tuple[str, ...]:

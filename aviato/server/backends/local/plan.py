@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.server.backends.local import bounds, rules
+from aviato.server.backends.local import bounds, own_local, rules
 from aviato.server.backends.local.host_tree import (
     COPIES,
     DEVICE_DIRECTORIES,
@@ -90,6 +90,7 @@ class HostFacts:
         etc_shared: names below /etc that sandboxes see, each with whether it is a directory; see `configuration`.
         etc_left_out: those that programs may look for and do not find, with the reason.
         hardware: what they see of /sys: files, by their paths inside, and what is in them.
+        local: what of the machine's /usr/local sandboxes have in their own, where that can be theirs.
         records: files of the machine's that say what is installed in /usr.
         proc: names in /proc.
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
@@ -111,6 +112,7 @@ class HostFacts:
     etc_shared: tuple[tuple[str, bool], ...] = ()
     etc_left_out: tuple[tuple[str, str], ...] = ()
     hardware: tuple[tuple[str, str], ...] = ()
+    local: own_local.Local | None = None
     records: tuple[str, ...] = ()
     proc: frozenset[str] = frozenset()
     proc_writable: frozenset[str] = frozenset()
@@ -188,6 +190,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         ),
         *(_host_tree(options) if options.lower is None else _image_tree()),
         *_kernel_trees(options),
+        *_own_local(options),
         *_shared_parts(options),
         *_mounted(options),
         Step("leave_old_root", (), "the machine's files are gone from here on"),
@@ -224,9 +227,16 @@ def owned_directories(options: PlanOptions) -> list[str]:
     return [*layers, *mounted]
 
 
-def environment(prefix: str | None) -> dict[str, str]:
-    """What every command finds set, before what the sandbox and the command add; `prefix` is that of the interpreter."""
-    return {**BASE_ENVIRONMENT, "PATH": search_path(LINKS_DIRECTORY, prefix, BASE_PATH)}
+def environment(prefix: str | None, local: str | None = None) -> dict[str, str]:
+    """What every command finds set, before what the sandbox and the command add.
+
+    Args:
+        prefix: of the interpreter.
+        local: where programs for everybody are installed, if that is not as `npm` has it: it takes the prefix of Node's own
+            program, which is /usr.
+    """
+    own = {} if local is None else {"NPM_CONFIG_PREFIX": local}
+    return {**BASE_ENVIRONMENT, **own, "PATH": search_path(LINKS_DIRECTORY, prefix, BASE_PATH)}
 
 
 def proxy_environment(port: int | None) -> dict[str, str]:
@@ -262,6 +272,8 @@ def _sources(options: PlanOptions) -> list[Step]:
         take += [(f"{shared}/{DEVICE_DIRECTORIES[0]}", f"empty {path}", RO) for path in _hidden_directories(options.facts)]
     if options.lower is None:
         take += [("/usr", "usr", RO)]
+        if _has_local(options):
+            take += [(own_local.LOCAL, "machine's local", RO)]
         take += [(f"/{name}", name, RO) for name in options.facts.directories]
         if _has_copies(options):
             take += [(str(options.copies), "copies", RO)]
@@ -409,10 +421,23 @@ def _in_proc(facts: HostFacts, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"/proc/{name}" for name in names if name in facts.proc)
 
 
+def _has_local(options: PlanOptions) -> bool:
+    """Whether /usr/local is the sandbox's own: it needs layers, in which what the machine has there has been made before."""
+    return options.skeleton is not None and options.facts.local is not None
+
+
+def _own_local(options: PlanOptions) -> list[Step]:
+    if not _has_local(options):
+        return []
+    return [Step("take", (((own_local.LOCAL, "own local", ()),),), "a part of the sandbox's own tree, which /usr will cover")]
+
+
 def _shared_parts(options: PlanOptions) -> list[Step]:
     if options.lower is not None:
         return []
     put = [("usr", "/usr", True)]
+    if _has_local(options):
+        put += [("machine's local", own_local.MACHINES, True), ("own local", own_local.LOCAL, True)]
     put += [(name, f"/{name}", True) for name in options.facts.directories]
     put += [("copies", COPIES, True)] if _has_copies(options) else []
     if options.interpreter is not None and own_prefix(options.interpreter[0]):
@@ -428,6 +453,8 @@ def unmountable(path: str, options: PlanOptions) -> str | None:
     """Why a file cannot be mounted at this path of a `host` sandbox, as far as that is known before; else None."""
     top = path.split("/")[1]
     if options.lower is not None or top not in {"usr", *options.facts.directories, *(name for name, _ in options.facts.links)}:
+        return None
+    if _has_local(options) and path.startswith(f"{own_local.LOCAL}/"):
         return None
     return f"/{top} is the machine's own and read only"
 

@@ -165,6 +165,9 @@ def _versions(path: str) -> Iterator[tuple[str, int, int, int]]:
 def _copy(source: str, target: str) -> None:
     """Make a file, a link or a directory like another, as far as it is missing and everybody may see it."""
     real = os.path.realpath(source)
+    if source.startswith("/usr/"):
+        _copy_program(source, target)
+        return
     with contextlib.suppress(PermissionError, FileNotFoundError):
         if os.path.islink(source) and real.startswith("/usr/"):
             _link(real, target)
@@ -178,6 +181,14 @@ def _copy(source: str, target: str) -> None:
             elif not os.path.lexists(to):
                 with open(path, "rb") as file:
                     _put(to, file.read(), found.st_mode & 0o755)
+
+
+def _copy_program(source: str, target: str) -> None:
+    """Of what sandboxes see in any case."""
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        if not os.path.lexists(target):
+            with open(source, "rb") as file:
+                _put(target, file.read(), 0o755)
 
 
 def _link(text: str, target: str) -> None:
