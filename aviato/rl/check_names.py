@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from typing import TYPE_CHECKING
 
 from aviato.rl import check_terms as terms
+from aviato.rl.check_subject import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -36,19 +38,28 @@ _INERT = frozenset(
     }
 )
 
+_BUILT_IN = frozenset(dir(builtins)) - {"False", "None", "NotImplemented", "__spec__"} | {"__name__", "__file__"}
+"""Names of Python's own that are true."""
 _MADE = terms.LOSING | {"list", "dict", "set", "deque"}
 
 
 class Names:
     """Of one source.
 
+    Args:
+        tree: the source.
+        code_names: names of the code under test.
+
     Attributes:
-        true: names bound to functions, classes and modules, which are true as such.
+        true: as `terms.truth` takes it.
+        subject: what the code can have a part in.
         containers: names bound to lists, dictionaries and other values whose methods check nothing.
         runs_itself: it asks a result of unittest whether all went well, so it runs its tests itself.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, code_names: Collection[str]) -> None:
+        self.subject = Subject(tree, code_names)
+        self.aliases: dict[str, str] = {}
         self.runs_itself = False
         self.functions: dict[str, list[Function]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -59,7 +70,30 @@ class Names:
         self._known_to_fail: dict[Function, bool] = {}
         for node in ast.walk(tree):
             self._take(node)
-        self.true = frozenset({*self.functions, *self.classes, *self.lambdas})
+        self.true = frozenset({*self.functions, *self.classes, *self.lambdas, *self._true_elsewhere(), *self._true_calls()})
+
+    def _true_elsewhere(self) -> Iterator[str]:
+        """Modules, Python's own names, and what the source calls: that it is a function is nothing to assert."""
+        yield from (name for name, whole in self.aliases.items() if whole in self.imports and "." not in whole)
+        known = _BUILT_IN | self.subject.called
+        yield from (name for name in known if not self.subject.is_bound(name))
+
+    def _true_calls(self) -> Iterator[str]:
+        """Calls that only make a coroutine, a generator or another object that is true."""
+        undecorated = [one for name in self.functions if (one := self.function(name)) is not None and not one.decorator_list]
+        for function in undecorated:
+            if isinstance(function, ast.AsyncFunctionDef) or self.is_generator(function):
+                yield f"{function.name}()"
+        yield from (f"{name}()" for name in terms.MADE if not self.subject.is_bound(name))
+
+    def called(self, node: ast.AST) -> str:
+        """As `terms.called`, by the names that things have in their modules."""
+        return self.whole(terms.called(node))
+
+    def whole(self, name: str) -> str:
+        """A dotted name as its module has it, where the source imports it as another one."""
+        root, dot, rest = name.partition(".")
+        return self.aliases.get(root, root) + dot + rest
 
     def _take(self, node: ast.AST) -> None:
         if isinstance(node, Function) and node not in self.owners:
@@ -69,8 +103,12 @@ class Names:
             self.owners.update({part: node for part in node.body if isinstance(part, Function)})
         elif isinstance(node, ast.Import):
             self.imports |= {alias.name for alias in node.names}
+            self.aliases.update({alias.asname: alias.name for alias in node.names if alias.asname})
+            self.aliases.update({alias.name: alias.name for alias in node.names if not alias.asname})
         elif isinstance(node, ast.ImportFrom):
             self.imports |= {f"{node.module}.{alias.name}" for alias in node.names}
+            if node.module != "solution" and not node.level:
+                self.aliases.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
         elif isinstance(node, ast.Assign):
             self._take_assigned(node)
 
@@ -115,13 +153,20 @@ class Names:
 
     def is_unittest(self, owner: ast.ClassDef, depth: int = 0) -> bool:
         """Whether a class is one of unittest's, or of a base called so that this source does not define."""
-        for base in map(terms.dotted, owner.bases):
+        for base in (self.whole(terms.dotted(one)) for one in owner.bases):
             if base in self.classes and base != owner.name and depth < 20:
                 if self.is_unittest(self.classes[base], depth + 1):
                     return True
             elif base not in self.classes and "Test" in base.rpartition(".")[2]:
                 return True
         return False
+
+    def awaits(self, owner: ast.ClassDef) -> bool:
+        """Whether a class of unittest's may run tests that are `async def`, which `TestCase` itself does not."""
+        known = [self.classes[terms.dotted(one)] for one in owner.bases if terms.dotted(one) in self.classes]
+        others = [self.whole(terms.dotted(one)) for one in owner.bases if terms.dotted(one) not in self.classes]
+        plain = ("unittest.TestCase", "unittest.case.TestCase", "object")
+        return any(one not in plain for one in others) or any(self.awaits(one) for one in known if one is not owner)
 
     def is_generator(self, function: Function) -> bool:
         """Whether a call of it only makes a generator."""
@@ -145,16 +190,15 @@ class Names:
     def _fails_at_once(self, node: ast.stmt) -> bool:
         if isinstance(node, ast.Assert):
             return terms.truth(node.test) is False
-        if isinstance(node, ast.Expr) and terms.called(node.value):
-            name = terms.called(node.value)
+        if isinstance(node, ast.Expr) and (name := self.called(node.value)):
             known = self.function(name)
             return name in terms.ENDS or (known is not None and self.always_fails(known))
         return isinstance(node, ast.Raise)
 
     def is_inert(self, decorator: ast.expr) -> bool:
         """Whether a decorator neither calls the function nor keeps it for a call."""
-        name = terms.dotted(decorator)
-        return name.rpartition(".")[2] in _INERT or name.startswith(("pytest.mark", "mock.", "patch"))
+        name = self.whole(terms.dotted(decorator))
+        return name.rpartition(".")[2] in _INERT or name.startswith("pytest.mark") or "patch" in name.split(".")
 
     @property
     def uses_pytest(self) -> bool:

@@ -8,9 +8,11 @@ import re
 from typing import Any
 
 FAILING = re.compile(r"(?i)(^|_|\b)(fail|failed|failure|die|abort|error|wrong|reject|panic)(_|$|\b)|_exit$")
+FAILING_METHOD = re.compile(r"(?i)(^|_)(fail|die|abort)$|_exit$")
+"""Of methods: `logger.error()` and `results.failed()` only say so."""
 CHECKING = re.compile(r"(?i)assert|check|verify|validate|expect|ensure|test|raises|warns")
 ASKING = re.compile(
-    r"(is|has|are)_[a-z]\w*$|(all|any|is)?close$|(array_)?equals?$|eq$|(starts|ends)_?with$|"
+    r"(is|has|are)_[a-z]\w*$|(all|any|is)?close$|approx$|(array_)?equals?$|eq$|(starts|ends)_?with$|"
     r"is(nan|inf|finite|digit|decimal|numeric|alpha|alnum|lower|upper|space|title|subset|superset|disjoint|instance|subclass)$"
 )
 """Names of functions that answer yes or no, and whose answer must be asserted."""
@@ -43,12 +45,14 @@ SURROUNDINGS = frozenset(
     }
 )
 """Modules of Python's own that say nothing of the code, and whose functions check nothing."""
-LOSING = frozenset({"Thread", "Process", "Timer", "start_new_thread", "register", "signal"})
+LOSING = frozenset({"Thread", "Process", "Timer", "start_new_thread", "register", "signal", "finalize"})
 """What calls a function where nobody hears what it raises."""
 SILENT = frozenset(
     name for name in dir(builtins) if not name.startswith("_") and name not in {"exec", "exit", "quit", "compile"}
 ) | {"pprint", "pprint.pprint", "doctest.testmod", "doctest.testfile", "doctest.run_docstring_examples", "np.random.seed",
      "numpy.random.seed", "torch.manual_seed", "np.set_printoptions", "np.seterr"}  # fmt: skip
+MADE = frozenset({"iter", "map", "filter", "zip", "enumerate", "reversed", "object"})
+"""Built-in functions whose value is true whatever it is of."""
 CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.Tuple, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
 
 
@@ -73,7 +77,7 @@ def truth(node: ast.expr, functions: frozenset[str] = frozenset()) -> bool | Non
 
     Args:
         node: the expression.
-        functions: names that the source binds to functions, classes or modules: true as such.
+        functions: names of functions, classes and modules: true as such; with `()` behind them where what a call gives is.
     """
     if isinstance(node, ast.BoolOp):
         return _truth_of_several(node, functions)
@@ -87,8 +91,12 @@ def truth(node: ast.expr, functions: frozenset[str] = frozenset()) -> bool | Non
     if isinstance(node, ast.Attribute) and dotted(node) == "typing.TYPE_CHECKING":
         return False
     if isinstance(node, ast.IfExp):
-        chosen = {truth(part, functions) for part in (node.body, node.orelse)}
+        known = truth(node.test, functions)
+        parts = (node.body, node.orelse) if known is None else (node.body,) if known else (node.orelse,)
+        chosen = {truth(part, functions) for part in parts}
         return chosen.pop() if len(chosen) == 1 else None
+    if isinstance(node, ast.Call):
+        return _truth_of_call(node, functions)
     return _truth_of_value(node)
 
 
@@ -103,8 +111,6 @@ def _truth_of_several(node: ast.BoolOp, functions: frozenset[str]) -> bool | Non
 def _truth_of_value(node: ast.expr) -> bool | None:
     if isinstance(node, (ast.Lambda, ast.GeneratorExp)):
         return True
-    if isinstance(node, ast.Call):
-        return True if called(node) == "all" and len(node.args) == 1 and _is_empty(node.args[0]) else None
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         starred = any(isinstance(item, ast.Starred) for item in node.elts)
         plain = any(not isinstance(item, ast.Starred) for item in node.elts)
@@ -117,8 +123,30 @@ def _truth_of_value(node: ast.expr) -> bool | None:
     if isinstance(node, ast.JoinedStr):
         return True if any(isinstance(part, ast.Constant) and part.value for part in node.values) else None
     if isinstance(node, ast.Compare) and _has_names(node):
-        return None
+        return True if _asks_of_an_answer(node) else None
     return _truth_of_constants(node)
+
+
+def _truth_of_call(node: ast.Call, functions: frozenset[str]) -> bool | None:
+    name = called(node)
+    if f"{name}()" in functions:
+        return True
+    if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+        return None
+    given = node.args[0]
+    if name == "bool":
+        return truth(given, functions)
+    if name in ("str", "repr") and _is_condition(given):
+        return True
+    literal = isinstance(given, (ast.List, ast.Tuple, ast.Set)) and not any(isinstance(one, ast.Starred) for one in given.elts)
+    if name == "len" and literal:
+        return truth(given)
+    if name in ("all", "any") and literal:
+        assert isinstance(given, (ast.List, ast.Tuple, ast.Set))
+        found = [truth(one, functions) for one in given.elts]
+        decisive = name == "any"
+        return decisive if decisive in found else None if None in found else not decisive
+    return True if name == "all" and _is_empty(given) else None
 
 
 def _is_empty(node: ast.expr) -> bool:
@@ -129,6 +157,18 @@ def _is_empty(node: ast.expr) -> bool:
 
 def _is_condition(node: ast.expr) -> bool:
     return isinstance(node, (ast.Compare, ast.BoolOp)) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+
+
+def _asks_of_an_answer(node: ast.Compare) -> bool:
+    """`(f(2) == 4) is not None`, `(f(2) == 4) in (True, False)`: a comparison is one of these in any case."""
+    if not _is_condition(node.left) or len(node.ops) != 1:
+        return False
+    right = node.comparators[0]
+    if isinstance(node.ops[0], (ast.IsNot, ast.NotEq)):
+        return isinstance(right, ast.Constant) and right.value is None
+    both = {ast.dump(ast.Constant(True)), ast.dump(ast.Constant(False))}
+    elements = right.elts if isinstance(right, (ast.Tuple, ast.List, ast.Set)) else []
+    return isinstance(node.ops[0], ast.In) and both <= {ast.dump(one) for one in elements}
 
 
 def _has_names(node: ast.Compare) -> bool:
@@ -182,7 +222,9 @@ def is_answer(call: ast.Call, name: str) -> bool:
     """Whether a call only gives an answer, which its caller throws away."""
     last = name.rpartition(".")[2]
     if name in PROCESSES:
-        return not any(keyword.arg == "check" for keyword in call.keywords)
+        return not any(
+            one.arg == "check" and not (isinstance(one.value, ast.Constant) and not one.value.value) for one in call.keywords
+        )
     if re.fullmatch(r"(?i)raises|warns|assert_?(raises|warns)", last):
         return len(call.args) < 2  # It makes a context that nobody enters.
     return bool(ASKING.match(last))

@@ -8,20 +8,25 @@ raised is the check: in `if f(2) != 4: raise …` it is the condition, since a r
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aviato.rl import check_terms as terms
 from aviato.rl.check_marks import Mark, start_of
+from aviato.rl.check_names import FIXTURES, Names
+from aviato.rl.check_subject import asserted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from aviato.rl.check_names import Function, Names
+    from aviato.rl.check_names import Function
 
 DYNAMIC = frozenset({"globals", "locals", "vars", "eval", "exec", "dir", "inspect", "importlib", "__import__"})
 TRANSPARENT = frozenset({"open", "subTest", "no_grad", "catch_warnings", "redirect_stdout", "TemporaryDirectory", "patch"})
 """Context managers that swallow nothing."""
+EXPECTING = re.compile(r"(?i)expect|error|exception|throw|fail")
+"""Names of context managers under which something is to be raised."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Place:
         decision: what decided that the run came here; None where nothing did.
         decided_certainly: whether every run makes that decision.
         guarded: an exception may be expected here, so that what comes after a statement need not be reached.
+        covered: a context manager that this module does not know may swallow what is asserted here.
         in_handler: it stands in an `except`.
     """
 
@@ -51,6 +57,7 @@ class Place:
     decision: Mark | None = None
     decided_certainly: bool = False
     guarded: bool = False
+    covered: bool = False
     in_handler: bool = False
 
 
@@ -133,7 +140,7 @@ class Walk:
             self._fails(node, "AssertionError", place)
             return False
         if known:
-            self._note(f"line {node.lineno} asserts what is true whatever the code does: write `assert f(2) == 4`")
+            self._note_true(node)
             return True
         self._use(node.test)
         if terms.asks_a_runner(node.test):
@@ -143,6 +150,9 @@ class Walk:
         else:
             self._checks(node, place, strong=True, error="AssertionError")
         return True
+
+    def _note_true(self, node: ast.stmt) -> None:
+        self._note(f"line {node.lineno} asserts what is true whatever the code does: write `assert f(2) == 4`")
 
     def _raise(self, node: ast.Raise, place: Place) -> bool:
         self._use(node)
@@ -156,7 +166,7 @@ class Walk:
         if isinstance(value, (ast.Lambda, ast.GeneratorExp)):
             self._note(f"line {node.lineno} makes a function or a generator that nobody runs")
             return True
-        if isinstance(value, (ast.Call, ast.Await)) and terms.called(value):
+        if isinstance(value, (ast.Call, ast.Await)) and self.names.called(value):
             return self._call(node, value, place)
         if isinstance(value, ast.Name):
             if value.id in self.names.true:
@@ -174,7 +184,7 @@ class Walk:
         return True
 
     def _call(self, node: ast.Expr, value: ast.expr, place: Place) -> bool:
-        name, call = terms.called(value), value.value if isinstance(value, ast.Await) else value
+        name, call = self.names.called(value), value.value if isinstance(value, ast.Await) else value
         assert isinstance(call, ast.Call)
         if name in terms.ENDS:
             self._use(call)
@@ -192,12 +202,47 @@ class Walk:
             self._fails(node, "AssertionError", place)
         elif self.names.is_own(name, self.function):
             self._calls_own(name, place)
-        elif self._is_silent(name) or (name not in self.code_names and terms.is_answer(call, name)):
+        elif self._is_true(call):
+            self._note_true(node)
+        elif (
+            self._is_silent(name)
+            or (name not in self.code_names and terms.is_answer(call, name))
+            or not self._has_part(call, name)
+        ):
             self._note(f"line {node.lineno} calls {name}(), which checks nothing: write `assert` and what must be true")
+        elif place.in_handler and not terms.CHECKING.search(name.rpartition(".")[2]):
+            self._note(f"line {node.lineno} calls {name}() where something has failed already, and raises nothing itself")
         else:
             strong = bool(terms.CHECKING.search(name.rpartition(".")[2]))
             self._checks(node, place, strong=strong, error="AssertionError" if strong else "Exception")
         return True
+
+    def _is_true(self, call: ast.Call) -> bool:
+        """Whether it asserts what is true whatever the code does, by a method such as `assertEqual`."""
+        test = asserted(call)
+        return test is not None and terms.truth(test, self.names.true) is True
+
+    def _has_part(self, call: ast.Call, name: str) -> bool:
+        """Whether the code under test can have a part in what a call does."""
+        if name == "exec" and call.args:
+            text = call.args[0]
+            if isinstance(text, ast.Call) and terms.called(text) == "compile" and text.args:
+                text = text.args[0]
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                return self._executes_checks(text.value)
+        if terms.RAISERS.search(name) and len(call.args) > 1:
+            return self.names.subject.has_part(*call.args[1:], *call.keywords)
+        return self.names.subject.has_part(call)
+
+    def _executes_checks(self, source: str) -> bool:
+        """Whether a text that is executed checks anything, as far as it can be read."""
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return True
+        walk = Walk(Names(tree, self.code_names), self.code_names, None, self.certain)
+        walk.body(tree.body, Place())
+        return bool(walk.found.checks or walk.found.calls or walk.found.defined)
 
     def _calls_own(self, name: str, place: Place) -> None:
         if place.certain and not self._is_swallowed("AssertionError", place):
@@ -221,19 +266,23 @@ class Walk:
         function = self.names.function(name)
         if function is not None:
             return self.names.always_fails(function)
-        return bool(terms.FAILING.search(name.rpartition(".")[2])) and name.partition(".")[0] not in self.code_names
+        owner, _, last = name.rpartition(".")
+        failing = terms.FAILING_METHOD if owner else terms.FAILING
+        return bool(failing.search(last)) and name.partition(".")[0] not in self.code_names
 
     def _is_silent(self, name: str) -> bool:
         root, _, rest = name.partition(".")
         if name in self.code_names or root in self.code_names:
             return False
+        if root in FIXTURES and self.function is not None:
+            return True
         return name in terms.SILENT or root in terms.SURROUNDINGS or bool(rest and root in self.names.containers)
 
     def _choice(self, node: ast.Expr, value: ast.BoolOp | ast.IfExp, place: Place) -> None:
         """`f(2) == 4 or fail()`, `found and check(found)`, `check(f) if f else fail()`."""
         parts = value.values[-1:] if isinstance(value, ast.BoolOp) else [value.body, value.orelse]
         for part in parts:
-            name = terms.called(part)
+            name = self.names.called(part)
             if name and (name in terms.ENDS or self._always_fails(name)):
                 self._checks(node, replace(place, guarded=True), strong=True, error="AssertionError")
             else:
@@ -242,7 +291,7 @@ class Walk:
 
     def _part(self, part: ast.expr, place: Place) -> None:
         """A call that is a part of an expression statement."""
-        name = terms.called(part)
+        name = self.names.called(part)
         if name and not self._is_silent(name) and not self.names.is_own(name, self.function):
             strong = bool(terms.CHECKING.search(name.rpartition(".")[2]))
             self._add(Check(strong, place.certain, Mark(part, "around")), "AssertionError", place)
@@ -266,13 +315,13 @@ class Walk:
         """What a status that is an expression checks: `sys.exit(main())`, `sys.exit(not result.wasSuccessful())`."""
         if isinstance(status, ast.Constant):
             return
-        function = self.names.function(terms.called(status))
+        function = self.names.function(self.names.called(status))
         if terms.asks_a_runner(status):
             self.names.runs_itself = True
         elif function is None or any(isinstance(part, ast.Return) and part.value is not None for part in ast.walk(function)):
             self._checks(node, place, strong=True, error="AssertionError")
         if function is not None:
-            self._calls_own(terms.called(status), place)
+            self._calls_own(self.names.called(status), place)
 
     def _fails(self, node: ast.stmt, error: str, place: Place) -> None:
         """A statement that fails wherever it is reached: what led to it is the check."""
@@ -344,7 +393,7 @@ class Walk:
         inner = place
         for item in node.items:
             self._use(item.context_expr)
-            name = terms.called(item.context_expr)
+            name = self.names.called(item.context_expr)
             if name in terms.SWALLOWERS:
                 assert isinstance(item.context_expr, ast.Call)
                 if any(terms.is_kind_of("AssertionError", terms.dotted(kind)) for kind in item.context_expr.args):
@@ -352,10 +401,13 @@ class Walk:
                     return True
                 inner = replace(inner, certain=False, guarded=True)
             elif terms.RAISERS.search(name):
+                if not self.names.subject.has_part(*node.body):
+                    self._note(f"line {node.lineno} expects an error of what is not the code's: call the code there")
+                    return True
                 self._add(Check(True, place.certain, Mark(item.context_expr, "around")), "AssertionError", place)
                 return True
             elif name.rpartition(".")[2] not in TRANSPARENT:
-                inner = replace(inner, certain=False, guarded=True)
+                inner = replace(inner, certain=False, guarded=True, covered=not EXPECTING.search(name))
         return self.body(node.body, inner)
 
     _asyncwith = _with
@@ -414,7 +466,8 @@ class Walk:
         return replace(place, certain=False, decision=Mark(test, "around"), decided_certainly=place.certain)
 
     def _checks(self, node: ast.stmt, place: Place, strong: bool, error: str) -> None:
-        mark = Mark(node, "before" if place.guarded else "after")
+        before = place.guarded and not (strong and (place.covered or self._may_be_swallowed(error, place)))
+        mark = Mark(node, "before" if before else "after")
         self._add(Check(strong, place.certain, mark), error, place)
 
     def _add(self, check: Check, error: str, place: Place) -> None:
@@ -433,9 +486,20 @@ class Walk:
                 return True
         return False
 
+    def _may_be_swallowed(self, error: str, place: Place) -> bool:
+        """Whether a handler that takes it lets it raise in some cases alone."""
+        for node in place.tries:
+            for handler in node.handlers:
+                if terms.catches(handler, error) and not any(self._is_failing(part) for part in handler.body):
+                    return True
+        return False
+
+    def _is_failing(self, node: ast.stmt) -> bool:
+        return self._is_failure(node.value if isinstance(node, ast.Expr) else node)
+
     def _is_failure(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Call):
-            name = terms.dotted(node.func)
+            name = self.names.called(node)
             return name in terms.ENDS or self._always_fails(name)
         return isinstance(node, (ast.Raise, ast.Assert))
 
@@ -445,9 +509,9 @@ class Walk:
             part = todo.pop()
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
                 self.found.loads.add(part.id)
-            elif isinstance(part, ast.Attribute) and terms.dotted(part) == "sys.modules":
+            elif isinstance(part, ast.Attribute) and self.names.whole(terms.dotted(part)) == "sys.modules":
                 self.found.loads.add("globals")
-            if isinstance(part, ast.Call) and terms.called(part).rpartition(".")[2] in terms.LOSING:
+            if isinstance(part, ast.Call) and self.names.called(part).rpartition(".")[2] in terms.LOSING:
                 self._note(f"what line {part.lineno} starts may fail, and nobody hears of it: check what it has done")
             else:
                 todo.extend(ast.iter_child_nodes(part))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aviato.rl.check_marks import Mark, before, insert
 from aviato.rl.check_names import Function, Names
+from aviato.rl.check_terms import dotted
 from aviato.rl.check_walk import DYNAMIC, Check, End, Found, Place, Walk
 
 if TYPE_CHECKING:
@@ -77,13 +78,14 @@ class _Look:
 
     def __init__(self, source: str, tree: ast.Module, code_names: Collection[str]) -> None:
         self.source, self.tree, self.code_names = source, tree, code_names
-        self.names = Names(tree)
+        self.names = Names(tree, code_names)
         self.module = self._walk(None, tree.body)
         self.notes = list(self.module.notes)
         self.tests = self._tests()
         self.ran = self._ran()
         self.checks = [*self.module.checks]
         self.never = [*self.module.never]
+        self.stuck = ""
         self._follow()
 
     def _walk(self, function: Function | None, body: list[ast.stmt], certain: bool = True) -> Found:
@@ -125,7 +127,9 @@ class _Look:
         todo = self._certainly(self.module.calls)
         for node in self.collected:
             methods = list(self.names.methods(node)) if isinstance(node, ast.ClassDef) else [node]
-            todo += [(one, one.name.startswith("test")) for one in methods]
+            inert = all(self.names.is_inert(each) for each in node.decorator_list)
+            todo += [(one, inert and self._is_run(one)) for one in methods]
+            seen |= {one for one in methods if self._is_left_alone(node, one)}
         for node in self.ran:
             if isinstance(node, ast.ClassDef):
                 todo += [(one, False) for one in self.names.methods(node)]
@@ -145,6 +149,24 @@ class _Look:
             one for group in self.names.functions.values() for one in group if one not in seen and one not in self.tests
         ]
 
+    def _is_run(self, one: Function) -> bool:
+        """Whether a runner comes to the body: a decorator of somebody else's may put anything in its place."""
+        return one.name.startswith("test") and all(self.names.is_inert(each) for each in one.decorator_list)
+
+    def _is_left_alone(self, owner: Function | ast.ClassDef, one: Function) -> bool:
+        """Whether a runner only makes a coroutine or a generator of a test."""
+        if not one.name.startswith("test") or any(
+            not self.names.whole(dotted(each)).startswith("pytest.mark") for each in one.decorator_list
+        ):
+            return False
+        if isinstance(owner, ast.ClassDef) and self.names.is_unittest(owner) and isinstance(one, ast.AsyncFunctionDef):
+            if not self.names.awaits(owner):
+                self.notes.append(f"{owner.name}.{one.name} is never awaited: derive {owner.name} from IsolatedAsyncioTestCase")
+                return True
+        elif self.names.is_generator(one):
+            self.stuck = self.stuck or f"{one.name} is a generator, which no runner runs: take the `yield` out"
+        return False
+
     def _certainly(self, calls: list[str]) -> list[tuple[Function, bool]]:
         found = [one for name in calls if (one := self.names.function(name)) is not None]
         # A decorator of somebody else's may put anything in its place.
@@ -161,8 +183,10 @@ class _Look:
         """What it comes to."""
         strong = [check for check in self.checks if check.strong]
         checks = strong or self.checks
-        if not checks:
-            return _nothing(self.source, self._why())
+        if not checks or self.stuck:
+            return _nothing(self.source, self.stuck or self._why())
+        if not self.names.subject.is_there:
+            return _nothing(self.source, "it uses nothing of the code: call the code and assert what comes back")
         if self.module.end is not None and self.module.end.in_try:
             line = self.module.end.node.lineno
             return _nothing(self.source, f"line {line} ends the program inside a `try`: let the test end by itself there")

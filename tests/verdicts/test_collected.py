@@ -230,6 +230,89 @@ ROWS = {
     "unittest compares only": Row(
         f"{UNIT}    def test_f(self):\n        f(2) == 4", "unittest", ("passed", "passed"), got=("refused", "refused")
     ),
+    "unittest asserts what is true": Row(
+        f"{UNIT}    def test_f(self): self.assertTrue((f(2) == 4, 'wrong'))",
+        "unittest",
+        ("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "unittest compares constants": Row(
+        f"{UNIT}    def test_f(self):\n        x = f(2)\n        self.assertEqual(4, 4)",
+        "unittest",
+        ("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "unittest expects its own error": Row(
+        f"{UNIT}    def test_f(self):\n        with self.assertRaises(ValueError): raise ValueError(f(2))",
+        "unittest",
+        ("passed", "passed"),
+        got=("passed", "passed"),
+        kind="unittest",
+    ),
+    "unittest expects Python's error": Row(
+        f"{UNIT}    def test_f(self):\n        with self.assertRaises(ValueError): int('x')\n        x = f(2)",
+        "unittest",
+        ("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "unittest by another name": Row(
+        "from unittest import TestCase as Case\nclass Checks(Case):\n    def test_f(self):\n        self.assertEqual(f(2), 4)",
+        "unittest",
+        kind="unittest",
+    ),
+    "unittest async in TestCase": Row(
+        f"{UNIT}    async def test_f(self):\n        self.assertEqual(f(2), 4)",
+        "unittest",
+        ("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "unittest async by a base": Row(
+        "import unittest\nclass Base(unittest.IsolatedAsyncioTestCase):\n    pass\nclass Checks(Base):\n"
+        "    async def test_f(self):\n        self.assertEqual(f(2), 4)",
+        "unittest",
+        kind="unittest",
+    ),
+    "unittest generator": Row(
+        f"{UNIT}    def test_f(self):\n        yield self.assertEqual(f(2), 4)",
+        "unittest",
+        ("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "generator": Row("def test_f():\n    assert f(2) == 4\n    yield", said=("failed", "failed"), got=("refused", "refused")),
+    "generator of a class": Row(
+        "class TestF:\n    def test_f(self):\n        yield f(2) == 4", said=("failed", "failed"), got=("refused", "refused")
+    ),
+    "decorator that swallows": Row(
+        "import functools\ndef quiet(g):\n    @functools.wraps(g)\n    def inner():\n        try: g()\n"
+        "        except Exception: pass\n    return inner\n@quiet\ndef test_f():\n    assert f(2) == 4",
+        said=("passed", "passed"),
+        got=("passed", "not_run"),
+    ),
+    "decorator that drops": Row(
+        "def drop(g):\n    def inner(): f(2)\n    return inner\n@drop\ndef test_f():\n    assert f(2) == 4",
+        said=("passed", "passed"),
+        got=("not_run", "not_run"),
+    ),
+    "decorator of a class that drops": Row(
+        "def drop(c):\n    class TestF:\n        def test_f(self): f(2)\n    return TestF\n@drop\nclass TestF:\n"
+        "    def test_f(self):\n        assert f(2) == 4",
+        said=("passed", "passed"),
+        got=("not_run", "not_run"),
+    ),
+    "decorator that calls": Row(
+        "def twice(g):\n    def inner():\n        g()\n        g()\n    return inner\n@twice\ndef test_f():\n"
+        "    assert f(2) == 4"
+    ),
+    "raises nothing of the code's": Row(
+        "import pytest\ndef test_f():\n    with pytest.raises(ValueError):\n        int('x')\n    f(2) == 4",
+        said=("passed", "passed"),
+        got=("refused", "refused"),
+    ),
+    "a fixture asked": Row(
+        "def test_f(monkeypatch):\n    monkeypatch.setenv('A', str(f(2) == 4))",
+        said=("passed", "passed"),
+        got=("refused", "refused"),
+    ),
     "called by the source": Row("def test_f():\n    assert f(2) == 4\ntest_f()", "python", kind="statements"),
     "one called by the source": Row(
         "calls = []\ndef test_f():\n    calls.append(1)\n    assert f(2) == 4 and len(calls) == 1\n"

@@ -45,7 +45,7 @@ FIXED = [
     "(f) and (check)(f)",
     "check(f) if f else check(g)",
     "async def main():\n    async for x in xs:\n        assert await f(x) == 4\nimport asyncio\nasyncio.run(main())",
-    "def check():\n    if (yield): raise AssertionError\n    if (yield 3) == 4: raise AssertionError\nlist(check())",
+    "def check():\n    if (yield f): raise AssertionError\n    if (yield 3) == 4: raise AssertionError\nlist(check())",
     "class A:\n    def m(self):\n        global y\n        assert f(2) == 4\nA().m()",
     "for x in xs:\n    if x: assert x\n    elif f(x): assert f(x) == 4\n    else: assert f",
     "for s in xs: s += '\u2028\x85'; assert f(s) == '\u2028'; assert s",

@@ -64,6 +64,39 @@ NOTHING = {
     "assert f(2) == 4 or True if f else 1": "true whatever the code does",
     "assert all([])": "true whatever the code does",
     "assert all(f(x) == 4 for x in [])": "true whatever the code does",
+    "assert iter([f(2) == 4])": "true whatever the code does",
+    "assert map(lambda x: f(x) == 4, [2])": "true whatever the code does",
+    "assert filter(None, [f(2) == 4])": "true whatever the code does",
+    "assert zip([f(2)], [4])": "true whatever the code does",
+    "assert bool([f(2) == 4])": "true whatever the code does",
+    "assert str(f(2) == 4)": "true whatever the code does",
+    "assert len([f(2) == 4])": "true whatever the code does",
+    "assert any([f(2) == 4, True])": "true whatever the code does",
+    "assert f(2) == 4 if False else True": "true whatever the code does",
+    "assert (f(2) == 4) is not None": "true whatever the code does",
+    "assert (f(2) == 4) in (True, False)": "true whatever the code does",
+    "import os\nassert os, f(2)": "true whatever the code does",
+    "assert f\nx = f(2)": "true whatever the code does",
+    "def g():\n    yield f(2) == 4\nassert g()": "true whatever the code does",
+    "async def g():\n    return f(2) == 4\nassert g()": "true whatever the code does",
+    "x = 4\nassert x == 4": "nothing of the code",
+    "f = lambda x: 4\nassert f(2) == 4": "nothing of the code",
+    "def f(x):\n    return 4\nassert f(2) == 4": "nothing of the code",
+    "from math import sqrt as f\nassert f(16) == 4": "nothing of the code",
+    "import math\nassert math.pi > 3": "nothing of the code",
+    "assert (f := lambda x: 4)(2) == 4": "nothing of the code",
+    "exec('f(2) == 4')": "checks nothing",
+    "exec('')": "checks nothing",
+    "exec(compile('f(2) == 4', 'x', 'exec'))": "checks nothing",
+    "compile('assert f(2) == 4', 'x', 'exec')": "checks nothing",
+    "import ast\nast.parse('assert f(2) == 4')": "checks nothing",
+    "import subprocess\nsubprocess.run(['false'], check=False)": "checks nothing",
+    "import asyncio\nasync def g():\n    assert f(2) == 4\nasyncio.run(asyncio.sleep(0))": "checks nothing",
+    "from unittest import TestCase\nTestCase().assertEqual(4, 4)\nx = f(2)": "true whatever the code does",
+    "from unittest import TestCase\nTestCase().assertTrue((f(2) == 4, 'x'))": "true whatever the code does",
+    "from unittest import TestCase\nTestCase().assertTrue(lambda: f(2) == 4)": "true whatever the code does",
+    "from unittest import TestCase\nTestCase().assertRaises(ValueError, int, 'x')\nx = f(2)": "checks nothing",
+    "from unittest import TestCase as T\nwith T().assertRaises(ValueError):\n    int('x')\nx = f(2)": "call the code there",
 }
 UNREACHED = {
     # It asserts, and what it asserts is never reached, or swallowed. Plain Python passes both codes.
@@ -102,6 +135,13 @@ UNREACHED = {
     "import threading\ndef check():\n    assert f(2) == 4\nthreading.Thread(target=check).start()": "nobody hears of it",
     "from threading import Thread\ndef check():\n    assert f(2) == 4\nt = Thread(target=check)\nt.start()": "nobody hears",
     "import atexit\ndef check():\n    assert f(2) == 4\natexit.register(check)": "nobody hears of it",
+    "from contextlib import suppress as quiet\nwith quiet(Exception):\n    assert f(2) == 4": "swallows",
+    "import contextlib as c\nwith c.suppress(Exception):\n    assert f(2) == 4": "swallows",
+    "import traceback\ntry:\n    assert f(2) == 4\nexcept Exception:\n    traceback.print_exc()": "swallowed",
+    "import logging\ntry:\n    assert f(2) == 4\nexcept Exception as e:\n    logging.error(e)": "swallowed",
+    "import warnings\ntry:\n    assert f(2) == 4\nexcept Exception as e:\n    warnings.warn('wrong')": "swallowed",
+    "from threading import Thread as T\ndef check():\n    assert f(2) == 4\nT(target=check).start()": "nobody hears of it",
+    "from os import _exit as leave\nleave(0)\nassert f(2) == 4": "ends the program",
     "import sys\nsys.exit()\nassert f(2) == 4": "ends the program",
     "import sys\ndef main(): print(f(2))\nsys.exit(main())": "calls main(), which asserts nothing",
     "raise SystemExit\nassert f(2) == 4": "ends the program",
@@ -195,6 +235,17 @@ EMPTY = [
     "while len('') > 1:\n    assert f(2) == 4",
     "async def check():\n    assert f(2) == 4\nfound = check()\nfound.close()",
 ]
+SWALLOWED = [
+    # Something that this source defines or keeps swallows what is asserted: only the right code comes past it.
+    "class Quiet:\n    def __enter__(self): pass\n    def __exit__(self, *error): return True\n"
+    "with Quiet():\n    assert f(2) == 4",
+    "from contextlib import contextmanager\n@contextmanager\ndef quiet():\n    try: yield\n    except AssertionError: pass\n"
+    "with quiet():\n    assert f(2) == 4",
+    "from contextlib import ExitStack, suppress\nwith ExitStack() as stack:\n    stack.enter_context(suppress(Exception))\n"
+    "    assert f(2) == 4",
+    "from contextlib import suppress\nquiet = suppress(AssertionError)\nwith quiet:\n    assert f(2) == 4",
+    "try:\n    assert f(2) == 4\nexcept AssertionError as e:\n    if not e: raise",
+]
 
 
 DATA_SETS = {
@@ -274,3 +325,9 @@ def test_names_of_the_code_count_whatever_they_are_called() -> None:
 def test_a_run_that_reaches_no_check_has_not_run(source: str, tmp_path: Path) -> None:
     assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["passed", "passed"]
     assert [here(code, source, tmp_path) for code in (RIGHT, WRONG)] == ["not_run", "not_run"]
+
+
+@pytest.mark.parametrize("source", SWALLOWED)
+def test_an_assertion_that_may_be_swallowed_counts_where_it_holds(source: str, tmp_path: Path) -> None:
+    assert [plain("python", code, source, tmp_path) for code in (RIGHT, WRONG)] == ["passed", "passed"]
+    assert [here(code, source, tmp_path) for code in (RIGHT, WRONG)] == ["passed", "not_run"]
