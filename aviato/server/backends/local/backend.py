@@ -16,7 +16,20 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.local import bounds, facts, filters, groups, host_tree, native, plan, probe, record, rules, syscalls
+from aviato.server.backends.local import (
+    bounds,
+    facts,
+    filters,
+    groups,
+    host_tree,
+    native,
+    own_local,
+    plan,
+    probe,
+    record,
+    rules,
+    syscalls,
+)
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of
@@ -429,6 +442,11 @@ class LocalBackend(Backend):
 
     async def _made_below(self, spec: SandboxSpec) -> str | None:
         below = self._below(spec)
+        if below is not None and self._layered and self._skeletons.is_due(below):
+            local = await asyncio.to_thread(own_local.find)
+            if local != self._facts.local:  # Somebody has installed something on the machine.
+                self._facts = replace(self._facts, local=local)
+                below = self._below(spec)
         return None if below is None else await self._skeletons.ready(below)
 
     def _known(self) -> Remembered:
@@ -539,7 +557,9 @@ class LocalBackend(Backend):
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
         """What every command finds set, whoever asked for it."""
         interpreter = self._images.interpreter_at(spec.image.interpreter)
-        return plan.environment(interpreter.prefix if interpreter else None)
+        layered = self._layered and self._facts.local is not None
+        local = None if spec.image.root is not None else own_local.LOCAL if layered else own_local.HOME
+        return plan.environment(interpreter.prefix if interpreter else None, local)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         """What its supervisor is told, kept where nothing of it is the caller's own."""
