@@ -20,7 +20,7 @@ import aviato
 from aviato.exceptions import AviatoValidationError
 from aviato.rl import Outcome, Task, Verdict, evaluate
 from aviato.rl.datasets import problem_of, swe, task_of
-from aviato.rl.datasets.swe_logs import pytest_log, r2e_log, unittest_log
+from aviato.rl.datasets.swe_logs import PARSERS, Resolved, pytest_log, r2e_log, unittest_log
 from tests.attacks.grading.test_hacks import ENV, tools
 
 SETUP = "mkdir repo && tar -xf repo.tar -C repo"
@@ -199,6 +199,52 @@ def test_rows_of_swe_smith_and_r2e(repository: Path, archive: bytes, session: av
     assert found == {name: name.endswith("good") for name in tasks}
 
 
+RUNTESTS = """#!/usr/bin/env python3
+import sys, unittest
+options, labels = sys.argv[1:6], sys.argv[6:]
+assert options == ["--verbosity", "2", "--settings=test_sqlite", "--parallel", "1"], options
+sys.path[:0] = ["tests", "."]
+unittest.main(module=None, argv=["runtests", "-v", *labels])
+"""
+SYMPY = """#!/usr/bin/env python3
+import os, sys
+assert sys.argv[1:] == ["-C", "--verbose", "tests/doubles/test_double.py"] and "PYTHONWARNINGS" in os.environ
+sys.path[:0] = ["."]
+from double import double, half
+for name, right in (("test_half", half(4) == 2), ("test_double", double(3) == 6)):
+    print(name, "ok" if right else "F")
+"""
+CASES = """import unittest
+from double import double, half
+
+class Doubles(unittest.TestCase):
+    def test_double(self):
+        "It doubles."
+        print("Testing against something.")
+        self.assertEqual(double(3), 6)
+    def test_half(self):
+        "It halves."
+        self.assertEqual(half(4), 2)
+"""
+
+
+def test_repositories_with_runners_of_their_own(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    (repository / "tests" / "doubles").mkdir(parents=True, exist_ok=True)
+    row = row_of(repository) | {"test_patch": diff(repository, {"tests/doubles/test_double.py": CASES}), "version": "4.2"}
+    named = {"django": ["It doubles.", "It halves."], "sympy": ["test_double", "test_half"]}
+    setup = f"{SETUP} && mkdir -p repo/tests repo/bin && cp runtests.py repo/tests/ && cp test repo/bin/ && chmod +x repo/*/*"
+    tasks = {}
+    for name, (failing, passing) in named.items():
+        of = row | {"repo": f"{name}/{name}", "FAIL_TO_PASS": [failing], "PASS_TO_PASS": [passing]}
+        for answer in ("right", "wrong", "breaks what passed", "early exit"):
+            task = asked(of, diff(repository, ANSWERS[answer]), archive, test_command=None, setup_command=setup)
+            own = {**task.files, "runtests.py": RUNTESTS.encode(), "test": SYMPY.encode()}
+            tasks[f"{name}, {answer}"] = replace(task, files=own)
+    found = run(tasks, session)
+    passed = {name: outcome.passed for name, outcome in found.items()}
+    assert passed == {name: name.endswith("right") for name in tasks}, {name: one.message for name, one in found.items()}
+
+
 def test_where_there_is_no_repository_nobody_has_failed(repository: Path, session: aviato.Session) -> None:
     row = row_of(repository)
     tasks = {
@@ -255,3 +301,49 @@ def test_logs() -> None:
         "noise PASSED a::b\n=== short test summary info ===\nPASSED t.py::T::test_a\nFAILED t.py::test_b - x\n== 1 failed ==\n"
     )
     assert r2e_log(r2e) == {"T.test_a": "PASSED", "test_b": "FAILED"}
+
+
+LOGS = [
+    # parser, line of a log, what SWE-bench's own parser of that name finds
+    ("requests", "PASSED t.py::test_a[/usr/x/y]", {"t.py::test_a[/y]": "PASSED"}),
+    ("requests", "PASSED t.py::test_a[//x/y]", {"t.py::test_a[//x/y]": "PASSED"}),
+    ("requests", "PASSED t.py::test_a[/x*/y]", {"t.py::test_a[/x*/y]": "PASSED"}),
+    ("requests", "FAILED t.py::test_a[1-2] - assert 1", {"t.py::test_a[1-2]": "FAILED"}),
+    ("pytest", "PASSED t.py::test_a[/usr/x/y]", {"t.py::test_a[/usr/x/y]": "PASSED"}),
+    ("pytest", "PASSED [100%]", {"[100%]": "PASSED"}),
+    ("pytest", "SKIPPED [1] t.py:3: no", {}),
+    ("matplotlib", "PASSED t.py::test_a[MouseButton.RIGHT]", {"t.py::test_a[3]": "PASSED"}),
+    ("matplotlib", "PASSED t.py::test_a[1-MouseButton.LEFT]", {"t.py::test_a[1-1]": "PASSED"}),
+    ("django", "test_a (m.T) ...  OK", {"test_a (m.T)": "PASSED"}),
+    ("django", "FAIL: test_a (m.T)", {"test_a": "FAILED"}),
+    ("django", "ERROR: test_a (m.T)", {"test_a": "ERROR"}),
+    ("django", "It works. ... ok", {"It works.": "PASSED"}),
+    ("django", "test_a (m.T) ... skipped 'no database'", {"test_a (m.T)": "SKIPPED"}),
+    ("django", "test_a (m.T) ... expected failure", {}),
+    ("django", "Applying sites.0002_alter_domain_unique...test_a (m.T) ... ok", {"test_a (m.T)": "PASSED"}),
+    ("sympy", "test_a ok", {"test_a": "PASSED"}),
+    ("sympy", "test_a[1] F", {"test_a[1]": "FAILED"}),
+    ("sympy", "test_a E", {"test_a": "ERROR"}),
+    ("sympy", "test_a f", {}),
+    ("sympy", "________ sympy/core/tests/test_a.py:test_b ________", {"sympy/core/tests/test_a.py:test_b": "FAILED"}),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "found"), LOGS)
+def test_lines_of_a_log(name: str, line: str, found: dict[str, str]) -> None:
+    assert PARSERS[name](line) == found
+
+
+def test_a_repository_tells_how_its_tests_run() -> None:
+    row = {"base_commit": "0", "test_patch": "--- a/tests/a/b.py\n+++ b/tests/a/b.py\n", "FAIL_TO_PASS": ["test_x (a.b.T)"]}
+    told = {
+        ("django/django", "4.2"): "./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 a.b\n",
+        ("django/django", "1.9"): "./tests/runtests.py --verbosity 2 a.b\n",
+        ("sympy/sympy", "1.1"): "bin/test -C --verbose tests/a/b.py\n",
+    }
+    for (repo, version), command in told.items():
+        assert command in (swe({**row, "repo": repo, "version": version}, "diff").code or ""), repo
+    parsers = {"psf/requests": "requests", "matplotlib/matplotlib": "matplotlib", "pallets/flask": "pytest"}
+    for repo, name in parsers.items():
+        judge = swe({**row, "repo": repo, "FAIL_TO_PASS": ["tests/a/b.py::test"]}).tests[0].judge  # type: ignore[union-attr]
+        assert isinstance(judge, Resolved) and judge.parse_log is PARSERS[name]

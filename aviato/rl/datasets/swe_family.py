@@ -20,8 +20,8 @@ from aviato.rl.datasets.swe_logs import (
     ParseLog,
     Resolved,
     SameStatuses,
-    pytest_log,
 )
+from aviato.rl.datasets.swe_repositories import command_of, parser_of
 from aviato.rl.task import ProgramCase, Task
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def swe(
         code: the diff.
         directory: of the repository in the image.
         setup_command: for bash, before all, where commands start.
-        test_command: for bash, in the repository; None is the row's `eval_script`, else pytest on the files of the test patch,
-            or of `FAIL_TO_PASS`.
-        parse_log: reads the log; must be importable by name. None is by the row's `log_parser`, else pytest's.
+        test_command: for bash, in the repository; None is the row's `eval_script`, else pytest (for Django and sympy their own
+            runners) on the files of the test patch, or of `FAIL_TO_PASS`.
+        parse_log: reads the log; must be importable by name. None is by the row's `log_parser`, else by its `repo`.
 
     Raises:
         AviatoValidationError: a row without tests, or one whose tests or log are not pytest's, without those two.
@@ -100,12 +100,14 @@ def problem(
     patch = text(_SCHEMA, row, "test_patch", blank=True)
     run = sorted(_files_of(patch) or {name.split("::")[0] for name in failing})
     if test_command is None:
+        test_command = command_of(row, run)
+    if test_command is None:
         if parse_log is None and not all("::" in name for name in failing):
             message = f"its tests are not pytest's ({failing[0]!r}): give test_command= and parse_log="
             raise refused(_SCHEMA, "FAIL_TO_PASS", message)
         test_command = f"python -m pytest -rA -p no:cacheprovider {shlex.join(run)}"
         passing = tuple(name for name in passing if name.split("::")[0] in run)
-    judge = Resolved(failing, passing, parse_log or pytest_log)
+    judge = Resolved(failing, passing, parse_log or parser_of(row))
     body = _at(row) + _APPLIED + _tests_put_back(row, patch, run) + _ran(test_command)
     return _problem(judge, begin + body, {_TESTS: patch} if patch.strip() else {}, TIMEOUT_SECONDS)
 
@@ -139,7 +141,9 @@ def _expected(row: Row) -> tuple[tuple[str, str], ...]:
 
 
 def _parser(row: Row) -> ParseLog:
-    name = text(_SCHEMA, row, "log_parser", blank=True).removeprefix("parse_log_") or "pytest"
+    name = text(_SCHEMA, row, "log_parser", blank=True).removeprefix("parse_log_")
+    if not name:
+        return parser_of(row)
     if name not in PARSERS:
         raise refused(_SCHEMA, "log_parser", f"its log_parser is {name!r}, which is not known here: give parse_log=")
     return PARSERS[name]

@@ -22,6 +22,11 @@ _GOOD = ("PASSED", "XFAIL")
 _BAD = ("FAILED", "ERROR")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m|[\x01-\x08\x0b-\x1f]")
 _COUNT = re.compile(r"\[\d+\]$")
+_PATH = re.compile(r"\[(/(?!/)[^*]*)\]")
+_PRINTED_AHEAD = "Applying sites."
+"""What a test of Django's prints in the line of its name."""
+_UNITTEST = {"ok": "PASSED", "OK": "PASSED", "FAIL": "FAILED", "ERROR": "ERROR"}
+_SYMPY = {"ok": "PASSED", "F": "FAILED", "E": "ERROR"}
 _NAMED = 3
 
 
@@ -39,28 +44,55 @@ def pytest_log(log: str) -> dict[str, str]:
     return found
 
 
+def options_log(log: str) -> dict[str, str]:
+    """As `pytest_log`; of a parameter that is a path its last part is left, as data sets have its name."""
+    return {_PATH.sub(_last_part, name): status for name, status in pytest_log(log).items()}
+
+
+def matplotlib_log(log: str) -> dict[str, str]:
+    """As `pytest_log`, with buttons by their numbers, as data sets have them."""
+    return pytest_log(log.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3"))
+
+
 def unittest_log(log: str) -> dict[str, str]:
     """What unittest and Django's runner print with `-v`: `test_x (module.Class) ... ok`."""
     found: dict[str, str] = {}
     last = None
     for line in map(str.strip, log.split("\n")):
         name, told, end = line.rpartition(" ... ")
-        last = line.split(" ... ")[0] if " ... " in line else last
-        status = {"ok": "PASSED", "FAIL": "FAILED", "ERROR": "ERROR"}.get(end if end.lower() != "ok" else "ok")
-        if told and end.startswith("skipped"):
-            found[name] = "SKIPPED"
-        elif told and status:
+        last = line.split(" ... ")[0] if told else last
+        name = name.rpartition("...")[2] if name.startswith(_PRINTED_AHEAD) else name
+        status = _UNITTEST.get(end.lstrip())
+        if "--version is equivalent to version" in line:
+            found["--version is equivalent to version"] = "PASSED"
+        if told and status:
             found[name] = status
-        elif line.startswith("ok") and last is not None:
+        if " ... skipped" in line:
+            found[line.split(" ... skipped")[0]] = "SKIPPED"
+        if line.startswith(("FAIL: ", "ERROR: ")):
+            found[line.split()[1]] = _UNITTEST[line.split(":")[0]]
+        if line.startswith("ok") and last is not None:
             found[last] = "PASSED"
     return found
 
 
+def sympy_log(log: str) -> dict[str, str]:
+    """What sympy's own runner prints with `--verbose`: `test_x ok`."""
+    found = {f"{path}.py:{name}": "FAILED" for _, path, name, _ in re.findall(r"(_*) (.*)\.py:(.*) (_*)", log)}
+    for line in map(str.strip, log.split("\n")):
+        words = line.split()
+        if line.startswith("test_") and len(words) > 1 and words[-1] in _SYMPY:
+            found[words[0]] = _SYMPY[words[-1]]
+    return found
+
+
 PARSERS: dict[str, ParseLog] = {
-    **dict.fromkeys(("pytest", "pytest_options", "pytest_v2", "matplotlib", "seaborn"), pytest_log),
-    **dict.fromkeys(("astroid", "flask", "marshmallow", "pvlib", "pyvista", "sqlfluff", "xarray"), pytest_log),
-    **dict.fromkeys(("pydicom", "requests", "pylint", "astropy", "scikit", "sphinx"), pytest_log),
+    **dict.fromkeys(("pytest", "pytest_v2", "seaborn", "astroid", "flask", "marshmallow", "pvlib", "pyvista"), pytest_log),
+    **dict.fromkeys(("sqlfluff", "xarray", "astropy", "scikit", "sphinx"), pytest_log),
+    **dict.fromkeys(("pytest_options", "pydicom", "requests", "pylint"), options_log),
+    "matplotlib": matplotlib_log,
     "django": unittest_log,
+    "sympy": sympy_log,
 }
 """By SWE-bench's names of them, without `parse_log_`."""
 
@@ -137,6 +169,10 @@ def _begun(actual: Any) -> str:
     if APPLYING not in log:
         raise RuntimeError(f"the repository is not in the sandbox, or its setup failed: {log.strip()[-300:] or 'no output'}")
     return log
+
+
+def _last_part(option: re.Match[str]) -> str:
+    return f"[/{option[1].rsplit('/', 1)[-1]}]"
 
 
 def _without_message(line: str, words: list[str]) -> str:
