@@ -18,7 +18,7 @@ CALLS = (
     *("open_tree", "perf_event_open", "personality", "prctl"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
-    *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd"),
+    *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd", "vmsplice"),
 )
 
 
@@ -219,7 +219,25 @@ def _counts() -> dict[str, Attack]:
     }
     found = {name: Attack(family="machine's counts", source=source) for name, source in sources.items()}
     setup = "print(call('io_setup', 128, buffer(bytes(8))) == 0)"
-    return {**found, "io_setup": Attack(family="machine's counts", source=setup, refused="ENOSYS", reaches=True)}
+    return {
+        **found,
+        "io_setup": Attack(family="machine's counts", source=setup, refused="ENOSYS", reaches=True),
+        "pages in pipes": Attack(family="pages in pipes", source=PAGES_IN_PIPES, refused="ENOSYS"),
+    }
+
+
+PAGES_IN_PIPES = """
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+read, write = os.pipe()
+fcntl.fcntl(write, 1031, 1 << 16)
+for number in range(16):  # Each page is nobody's but the pipe's, which shows one byte of it.
+    page = libc.mmap(None, 4096, 3, 0x22, -1, 0)
+    ctypes.memset(page, number, 4096)
+    call("vmsplice", write, buffer(struct.pack("PL", page, 1)), 1, 2)
+    libc.munmap(page, 4096)
+print(os.read(read, 99) == bytes(range(16)))
+"""
 
 
 def _sockets() -> dict[str, Attack]:

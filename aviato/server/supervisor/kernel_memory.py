@@ -1,7 +1,8 @@
-"""What the kernel holds for processes beside their memory: mappings, files, pipes, epoll. Standard library only.
+"""What the kernel holds for processes beside their memory: mappings, files, locks, pipes, epoll. Standard library only.
 
 A process that maps 65,000 pages by turns has 14 MiB of descriptions of them, and a set of epoll takes a quarter of a KiB for
-each descriptor that it waits for. The kernel counts the latter for each user, too, so `watches` may have a limit of its own.
+each descriptor that it waits for. The kernel counts the latter for each user, too, so `watches` may have a limit of its own;
+and so may `filters` of system calls, whose compiled forms all users of the machine have one store for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import termios
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from aviato.server.supervisor import tree
+from aviato.server.supervisor import memory, tree
 from aviato.server.supervisor.errors import NO_ROOM
 
 if TYPE_CHECKING:
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from aviato.server.supervisor.loop import Loop
 
 MAPPING_BYTES = 256
-FILE_BYTES = 256
+FILE_BYTES = 512
+"""An overlay opens a file twice."""
 NODE_BYTES = 2048
-"""Of a socket or a pipe, without what is in it."""
+"""Of a socket, a pipe or a file that has no name, without what is in it."""
+TEXT_BYTES = 32 << 10
+"""Of an open file of /proc: the kernel keeps the text that it made for its reader."""
+LOCK_BYTES = 256
+FILTER_BYTES = 160 << 10
+"""Of the longest filter, as it came, as it is checked and as it is compiled."""
 WATCH_BYTES = 256
 FEW_PIPES = 64
 """So many pipes are not looked into: most sandboxes have no more, and they hold 4 MiB unless somebody makes them larger."""
@@ -34,7 +41,9 @@ REST = 4
 """So many times as long as a look took of the processor there is no other."""
 PIECE_BYTES = 64 << 10
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-EPOLL, SOCKET, PIPE = "anon_inode:[eventpoll]", "socket:[", "pipe:["
+EPOLL, SOCKET, PIPE, PROC = "anon_inode:[eventpoll]", "socket:[", "pipe:[", "/proc/"
+NAMELESS = ("/memfd:", " (deleted)")
+THREADS, FILTERS = b"\nThreads:", b"\nSeccomp_filters:"
 
 
 class Held(NamedTuple):
@@ -42,16 +51,17 @@ class Held(NamedTuple):
 
     Attributes:
         ran: how long it had run.
-        mappings, files: how many.
+        alone_bytes: what is its own alone.
         watches: of all its sets of epoll.
-        nodes: its sockets and pipes, by name; others may have them as well.
+        filters: of all its threads, without those that every command has.
+        nodes: its sockets, pipes and files without a name, by name; others may have them as well.
         piped_bytes: what is in its pipes, where there are many.
     """
 
     ran: int
-    mappings: int
-    files: int
+    alone_bytes: int
     watches: int
+    filters: int
     nodes: frozenset[str]
     piped_bytes: dict[str, int]
 
@@ -67,18 +77,24 @@ class KernelMemory:
     def __init__(self, loop: Loop, proc: int) -> None:
         self.watches = 0
         """Of all sets of epoll; one that many processes share counts for each of them."""
+        self.filters = 0
+        """Of system calls; one that many threads share counts for each of them."""
+        self.given_filters = 0
+        """So many does each command get beside those that process 1 has."""
         self.bytes: dict[int, int] = {}
         """By process; what many share is that of one of them."""
         self._loop = loop
         self._proc = proc
         self._held: dict[int, Held] = {}
         self._due = 0.0
+        self._usual_filters: int | None = None
 
-    def look(self, ran: Mapping[int, int]) -> Generator[float, None, None]:
+    def look(self, ran: Mapping[int, int], *, all_of_it: bool = True) -> Generator[float, None, None]:
         """A job that looks at those who have run since they were looked at, if it is time.
 
         Args:
             ran: who lives, and how long each has run.
+            all_of_it: else the kernel counts the memory, and only filters are looked for.
         """
         gone = self._held.keys() - ran.keys()
         for pid in gone:
@@ -90,7 +106,7 @@ class KernelMemory:
                 self._add_up()
             return
         for pid in stale:
-            self._held[pid] = yield from self._look_at(pid, ran[pid])
+            self._held[pid] = yield from self._look_at(pid, ran[pid], all_of_it)
         self._add_up()
         self._due = self._loop.now() + REST * (time.process_time() - began)
 
@@ -98,25 +114,36 @@ class KernelMemory:
         seen: set[str] = set()
         self.bytes = {}
         for pid, held in self._held.items():
-            total = held.mappings * MAPPING_BYTES + held.files * FILE_BYTES + held.watches * WATCH_BYTES
+            total = held.alone_bytes
             new = held.nodes - seen
             total += len(new) * NODE_BYTES + sum(held.piped_bytes.get(node, 0) for node in new)
             seen |= new
             self.bytes[pid] = total
         self.watches = sum(held.watches for held in self._held.values())
+        self.filters = sum(held.filters for held in self._held.values())
 
-    def _look_at(self, pid: int, ran: int) -> Generator[float, None, Held]:
-        mappings = yield from self._count(f"{pid}/maps", b"\n")
-        files = watches = 0
+    def _look_at(self, pid: int, ran: int, all_of_it: bool) -> Generator[float, None, Held]:
+        most, filters = yield from self._filters(pid)
+        if not all_of_it:
+            return Held(ran, 0, 0, filters, frozenset(), {})
+        total = most * FILTER_BYTES + MAPPING_BYTES * (yield from self._count(f"{pid}/maps", b"\n"))
+        watches = locks = 0
         nodes: dict[str, str] = {}
-        for place, name, target in self._descriptors(pid):
-            files += 1
+        for count, (place, name, target) in enumerate(self._descriptors(pid), 1):
+            total += FILE_BYTES
             if target.startswith((SOCKET, PIPE)):
                 nodes[target] = f"{place}/fd/{name}"
             elif target == EPOLL:
                 watches += yield from self._count(f"{place}/fdinfo/{name}", b"tfd:")
-            if files % DESCRIPTORS_A_TURN == 0:
+            elif target.startswith(PROC):
+                total += TEXT_BYTES
+            elif target.startswith("/"):
+                locks += yield from self._count(f"{place}/fdinfo/{name}", b"lock:")
+                if target.startswith(NAMELESS[0]) or target.endswith(NAMELESS[1]):
+                    total += NODE_BYTES
+            if count % DESCRIPTORS_A_TURN == 0:
                 yield True
+        total += watches * WATCH_BYTES + locks * LOCK_BYTES
         pipes = [(node, path) for node, path in nodes.items() if node.startswith(PIPE)]
         piped: dict[str, int] = {}
         for number, (node, path) in enumerate(pipes if len(pipes) > FEW_PIPES else (), 1):
@@ -124,7 +151,34 @@ class KernelMemory:
             if number % DESCRIPTORS_A_TURN == 0:
                 yield True
         yield True
-        return Held(ran, mappings, files, watches, frozenset(nodes), piped)
+        return Held(ran, total, watches, filters, frozenset(nodes), piped)
+
+    def _filters(self, pid: int) -> Generator[float, None, tuple[int, int]]:
+        """How many the thread has that has most, and all threads together: each may have its own."""
+        if self._usual_filters is None:
+            self._usual_filters = memory.number(memory.read(self._proc, "self/status"), FILTERS) + self.given_filters
+        usual = self._usual_filters
+        text = memory.read(self._proc, f"{pid}/status")
+        most = total = max(0, memory.number(text, FILTERS) - usual)
+        if memory.number(text, THREADS) > 1:
+            for count, thread in enumerate(self._threads(pid), 1):
+                text = memory.read(self._proc, f"{pid}/task/{thread}/status")
+                found = max(0, memory.number(text, FILTERS) - usual)
+                most = max(most, found)
+                total += found if int(thread) != pid else 0
+                if count % DESCRIPTORS_A_TURN == 0:
+                    yield True
+        return most, total
+
+    def _threads(self, pid: int) -> list[str]:
+        try:
+            folder = os.open(f"{pid}/task", DIRECTORY, dir_fd=self._proc)
+            try:
+                return os.listdir(folder)
+            finally:
+                os.close(folder)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return []
 
     def _descriptors(self, pid: int) -> Generator[tuple[str, str, str], None, None]:
         """Where each is, its number, and what it is of."""

@@ -100,10 +100,10 @@ def rough_bytes(proc: int, pids: Iterable[int], swap: bool) -> Generator[float, 
     """
     total = 0
     for count, pid in enumerate(pids, 1):
-        text = _read(proc, f"{pid}/status")
-        total += _kilobytes(text, PAGE_TABLES) << 10
+        text = read(proc, f"{pid}/status")
+        total += number(text, PAGE_TABLES) << 10
         if swap:
-            total += _kilobytes(text, b"\nVmSwap:") << 10
+            total += number(text, b"\nVmSwap:") << 10
         total += resident_bytes(proc, pid)
         if count % PROCESSES_A_TURN == 0:
             yield True
@@ -141,12 +141,12 @@ def exact(
     """
     shares = Shares()
     for pid in pids:
-        text = _read(proc, f"{pid}/smaps_rollup")
-        private = (_kilobytes(text, b"\nPss_Anon:") + _kilobytes(text, b"\nSwapPss:")) << 10
-        shared = _kilobytes(text, b"\nPss_Shmem:") << 10
+        text = read(proc, f"{pid}/smaps_rollup")
+        private = (number(text, b"\nPss_Anon:") + number(text, b"\nSwapPss:")) << 10
+        shared = number(text, b"\nPss_Shmem:") << 10
         if not private + shared:
             private = resident_bytes(proc, pid)
-        private += kernel.get(pid, 0) + (_kilobytes(_read(proc, f"{pid}/status"), PAGE_TABLES) << 10)
+        private += kernel.get(pid, 0) + (number(read(proc, f"{pid}/status"), PAGE_TABLES) << 10)
         mark = mark_of(proc, pid)
         shares.private_bytes += private
         shares.shared_bytes += shared
@@ -159,7 +159,7 @@ def exact(
 def resident_bytes(proc: int, pid: int) -> int:
     """What a process has in memory, shared or not; 0 of one that is gone."""
     for place in tree.places(proc, pid):
-        fields = _read(proc, f"{place}/statm").split()
+        fields = read(proc, f"{place}/statm").split()
         if fields and (pages := int(fields[1])):
             return pages * PAGE_BYTES
     return 0
@@ -173,14 +173,15 @@ def mark_of(proc: int, pid: int) -> int | None:
         return None
 
 
-def _kilobytes(text: bytes, name: bytes) -> int:
+def number(text: bytes, name: bytes) -> int:
+    """That follows a name in a text of /proc; 0 where the name is not in it."""
     start = text.find(name)
     if start < 0:
         return 0
     return int(text[start + len(name) : text.index(b"\n", start + 1)].split()[0])
 
 
-def _read(proc: int, path: str) -> bytes:
+def read(proc: int, path: str) -> bytes:
     """What is there, or nothing of a process that is gone or hides it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)

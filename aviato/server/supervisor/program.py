@@ -127,6 +127,8 @@ class Supervisor(FileRequests):
         self._open_all(descent is not None)
         if groups:
             self._enter_groups(groups, born_filter)
+        if born_filter is not None or descent is not None:
+            self._watch.commands_have_a_filter()
         if descent is not None:
             lineage = Lineage(descent.exact)
             tree.inhabit(lineage)

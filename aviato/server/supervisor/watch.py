@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS = 0.1
 SHORTEST_SECONDS = 0.01
 """Between two looks at a sandbox that would be at its limit before the next one."""
+COUNTS = {
+    "watches": "watches of epoll",
+    "filters": "filters of system calls",
+    "orphans": "closed connections with bytes that nobody took",
+    "tcp_bytes": "bytes in connections",
+    "udp_bytes": "bytes in datagrams",
+}
+"""What the machine, or the server's user, has so much of for all: names of the limits, and what they are called."""
 REST = 20
 """So many times as long as an exact look took there is no other, while the rough one grows by less than there is room."""
 
@@ -56,7 +64,7 @@ class Watch:
         self.disk = Disk(loop, proc, layer, self._processes, self._disk_full, commands.input_files)
         self._memory: int | None = None
         self._most: int | None = None
-        self._most_watches: int | None = None
+        self._most_of: dict[str, int] = {}
         self._group: Group | None = None
         self._swap = False
         self._stores: memory.Stores | None = None
@@ -74,12 +82,16 @@ class Watch:
         self._group = Group(self._proc, control, most)
         self._commands.on_exited = self.exited
 
+    def commands_have_a_filter(self) -> None:
+        """One of system calls, beside that of process 1."""
+        self._kernel.given_filters = 1
+
     def limit(self, limits: dict[str, Any]) -> None:
-        """Keep these: `memory`, `disk`, `inodes`, `processes` and `watches` (of epoll), each None for none; `swap`,
+        """Keep these: `memory`, `disk`, `inodes`, `processes` and those of `COUNTS`, each None for none; `swap`,
         `layer_in_memory` and `machines_root` (whether /dev/shm and its like are not the sandbox's own) say how things are.
         """
         self._memory = limits.get("memory")
-        self._most_watches = limits.get("watches")
+        self._most_of = {name: most for name in COUNTS if (most := limits.get(name)) is not None}
         self._most = limits.get("processes")
         self._swap = bool(limits.get("swap"))
         own = not limits.get("machines_root")
@@ -100,8 +112,8 @@ class Watch:
 
     @property
     def _watches(self) -> bool:
-        limits = (self._group, self._memory, self._most, self._most_watches)
-        return self.disk.limited or any(limit is not None for limit in limits)
+        limits = (self._group, self._memory, self._most)
+        return self.disk.limited or bool(self._most_of) or any(limit is not None for limit in limits)
 
     def _looks(self, pause_seconds: float) -> Iterator[float]:
         """A job that goes on for as long as any process lives."""
@@ -119,11 +131,14 @@ class Watch:
                         command.look_again()
                 if self._most is not None and len(self._processes) > self._most:
                     self._too_many(self._most)
-                if self._memory is not None or self._most_watches is not None:
+                if self._memory is not None or self._most_of:
                     before = self._kernel.bytes
-                    yield from self._kernel.look(self._processes.ran)
+                    all_of_it = self._memory is not None or "watches" in self._most_of
+                    yield from self._kernel.look(self._processes.ran, all_of_it=all_of_it)
                     changed = changed or before is not self._kernel.bytes
-                    self._limit_watches()
+                if changed or self._unsure:
+                    yield from self._buffers.look()
+                self._limit_counts()
                 if self._group is not None:
                     if changed:
                         yield from self._group.look(self._processes)
@@ -163,7 +178,7 @@ class Watch:
         stored = self._stores.used_bytes() + sum(self._nameless.values())
         stored += yield from self._segments.used_bytes()
         rough = yield from memory.rough_bytes(self._proc, pids, self._swap)
-        buffers = yield from self._buffers.used_bytes()
+        buffers = self._buffers.bytes
         rough += stored + buffers + sum(self._kernel.bytes.values())
         grown, self._rough = rough - self._rough, rough
         self._unsure = rough > limit and not self._is_due(rough, limit)
@@ -205,9 +220,13 @@ class Watch:
         # Who forks as fast as this is not counted one by one.
         self._commands.kill_all(f"aviato: killed: the sandbox's limit of {limit} processes is reached")
 
-    def _limit_watches(self) -> None:
-        if self._most_watches is not None and self._kernel.watches > self._most_watches:
-            self._commands.kill_all(f"aviato: killed: the sandbox's limit of {self._most_watches} watches of epoll is reached")
+    def _limit_counts(self) -> None:
+        found = {"watches": self._kernel.watches, "filters": self._kernel.filters, "orphans": self._buffers.orphans}
+        found |= {"tcp_bytes": self._buffers.tcp_bytes, "udp_bytes": self._buffers.udp_bytes}
+        for name, most in self._most_of.items():
+            if found[name] > most:
+                self._commands.kill_all(f"aviato: killed: the sandbox's limit of {most} {COUNTS[name]} is reached")
+                return
 
     def _disk_full(self, limit: str) -> None:
         # Whose the files are cannot be told, so it is all of them.

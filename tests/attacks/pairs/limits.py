@@ -346,7 +346,7 @@ for _name, _source in {"shared memory that nobody is attached to": HELD, "semaph
 
 BUFFERS = area.defence(
     "what sockets hold counts as memory",
-    patches=(Patch("server/supervisor/watch.py", "yield from self._buffers.used_bytes()", "0"),),
+    patches=(Patch("server/supervisor/watch.py", "buffers = self._buffers.bytes", "buffers = 0"),),
 )
 SOCKETS = {
     "Unix sockets": "socket.socketpair()",
@@ -381,7 +381,7 @@ KERNEL = area.defence(
     "what the kernel holds for processes counts as memory",
     patches=(
         Patch("server/supervisor/watch.py", " + sum(self._kernel.bytes.values())", ""),
-        Patch("server/supervisor/memory.py", "        total += _kilobytes(text, PAGE_TABLES) << 10\n", ""),
+        Patch("server/supervisor/memory.py", "        total += number(text, PAGE_TABLES) << 10\n", ""),
         Patch("server/supervisor/memory.py", "        private += kernel.get(pid, 0) +", "        0 +"),
     ),
 )
@@ -414,7 +414,7 @@ begin = libc.mmap(None, 1 << 29, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40
 for page in range(0, 60_000, 2): libc.mprotect(begin + page * 4096, 4096, 1)
 for _ in range(7):
     if os.fork() == 0: break
-time.sleep(1.5)
+time.sleep(4)
 print(True)
 """,
     "pipes": """
@@ -436,7 +436,7 @@ for _ in range(15):
     kept.append([socket.socket().detach() for _ in range(3000)])
     if os.fork() == 0: break
     for number in kept.pop(): os.close(number)
-time.sleep(1.5)
+time.sleep(4)
 print(True)
 """,
 }

@@ -24,7 +24,12 @@ go on where they no longer can, and so can process 1 of each sandbox, which has 
 LIMIT_WATCHES = 1 << 18
 """What all commands of a sandbox may wait for by epoll, where its server's user has one count for all."""
 WATCHES_SHARE = 16
-"""It is at most this part of what that user may have."""
+"""It is at most this part of what that user may have; and so are closed connections of what the machine may have."""
+LIMIT_FILTERS = 1 << 10
+"""Of system calls, in all threads of a sandbox: the machine keeps compiled ones, of at most some 80 KiB, in one place for all,
+which often has 512 MiB."""
+SOCKETS_SHARE = 4
+"""TCP and UDP may hold at most this part of what the machine lets each hold for all."""
 LIMIT_FILE_BYTES = 4 << 30
 SHM_BYTES = 64 << 20
 ETC_BYTES = 16 << 20

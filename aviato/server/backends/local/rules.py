@@ -199,6 +199,8 @@ RULES: tuple[Rule, ...] = (
     *(Rule("leases", ("fcntl",), errno.EINVAL, (Condition(1, command),)) for command in (F_SETLEASE, F_SETDELEG)),
     *_personality(),
     *_preallocation(),
+    # A byte of a page, put into a pipe, keeps the whole page, which may be one of 2 MiB and nobody's any more. The only wall.
+    Rule("pages in pipes", ("vmsplice",), errno.ENOSYS),
 )
 
 
