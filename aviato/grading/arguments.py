@@ -18,6 +18,7 @@ from aviato.grading.gathering import is_pattern
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import LOADED_CODE, is_loaded_by_itself, is_of_the_system
+from aviato.parsing import parsed
 from aviato.process import output_limit
 from aviato.text import is_unicode, shown
 
@@ -260,7 +261,7 @@ def _is_test(path: str, named: list[str]) -> bool:
 
 def _tests(source: bytes) -> list[str]:
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError):
         return []
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aviato.grading.judging import run_command
 from aviato.grading.separable import modules_of
+from aviato.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ def _top(path: str) -> str:
 def _imported(source: bytes) -> Iterator[str]:
     """First parts of the names of modules that a file imports."""
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):

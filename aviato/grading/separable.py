@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -47,7 +48,7 @@ def file_obstacle(source: bytes, modules: Collection[str]) -> str | None:
         modules: of the solution, by all names that they may be imported by.
     """
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()

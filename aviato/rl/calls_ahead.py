@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aviato.grading.inside.crossing import call_of
 from aviato.grading.inside.packing import pack
+from aviato.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ def calls_ahead(sources: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
     left = MOST_BYTES
     for source in sources:
         try:
-            calls = tuple(call for statement in ast.parse(source).body for call in _of_statement(statement, names))
+            calls = tuple(call for statement in parsed(source).body for call in _of_statement(statement, names))
         except (NotKnown, SyntaxError, ValueError, TypeError, RecursionError, OverflowError):
             break
         left -= sum(map(len, calls))

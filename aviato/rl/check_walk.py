@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from aviato.parsing import parsed
 from aviato.rl import check_terms as terms
 from aviato.rl.check_marks import Mark, start_of
 from aviato.rl.check_names import FIXTURES, Names
@@ -237,7 +238,7 @@ class Walk:
     def _executes_checks(self, source: str) -> bool:
         """Whether a text that is executed checks anything, as far as it can be read."""
         try:
-            tree = ast.parse(source)
+            tree = parsed(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return True
         walk = Walk(Names(tree, self.code_names), self.code_names, None, self.certain)

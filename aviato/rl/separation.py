@@ -17,6 +17,7 @@ from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.places import PATIENCE_SECONDS
 from aviato.grading.separable import obstacle
+from aviato.parsing import parsed
 from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
@@ -235,7 +236,7 @@ def shares_grader(task: Task) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _reaches_out(source: str) -> bool:
     """Whether a test names something that all processes of a sandbox share: a file outside of its directory, or a port."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
             text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
             if text.startswith(("/", "~")) or "../" in text:
@@ -309,7 +310,7 @@ class _Look(NamedTuple):
 
 def _look(label: str, source: str) -> _Look:
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
         table = symtable.symtable(source, label, "exec")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise _refused(label, f"it is no Python: {error}") from None

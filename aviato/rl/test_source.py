@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aviato.parsing import parsed
 from aviato.rl.check_marks import Mark, before, insert
 from aviato.rl.check_names import Function, Names
 from aviato.rl.check_terms import dotted
@@ -68,7 +69,7 @@ def look(source: str, *, code_names: Collection[str] = (), mark: str = MARK) -> 
 def _parsed(source: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse(source)
+        tree = parsed(source)
         compile(source, "test", "exec", dont_inherit=True)  # what only the compiler refuses, such as a `return` outside
     return tree
 

@@ -10,6 +10,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from aviato.parsing import parsed
 from aviato.rl.calls_ahead import NotKnown, imports_names
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def assertions(source: str, names: tuple[str, ...]) -> list[Assertion]:
         NotKnown: it does anything else.
         SyntaxError, ValueError, RecursionError: as of `ast.parse`.
     """
-    return _Source(names).of(ast.parse(source))
+    return _Source(names).of(parsed(source))
 
 
 class _Source:

@@ -5,8 +5,9 @@ In doubt it is code: wrong code gets a verdict, and only what is surely prose is
 
 from __future__ import annotations
 
-import ast
 import re
+
+from aviato.parsing import parsed
 
 # A text this short is parsed where its lines leave a doubt. A longer one has lines that tell.
 _PARSED_CHARACTERS = 2_000
@@ -96,7 +97,7 @@ def is_program(text: str) -> bool:
 def parses(text: str) -> bool:
     """Whether Python can read a text. Nothing is run; what is too deep for the parser counts as no."""
     try:
-        ast.parse(text)
+        parsed(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True
