@@ -6,6 +6,9 @@ import os
 from typing import Literal, cast
 
 from aviato.exceptions import AviatoValidationError
+from aviato.text import is_unicode
+
+_NO_PATH = "empty, or NUL or a lone surrogate in it, which is no Unicode"
 
 
 def file_path(value: str | os.PathLike[str]) -> str:
@@ -13,13 +16,13 @@ def file_path(value: str | os.PathLike[str]) -> str:
 
     Raises:
         TypeError: no text.
-        AviatoValidationError: empty, or with NUL in it.
+        AviatoValidationError: empty, or with NUL or a lone surrogate in it.
     """
     path = os.fspath(value)
     if not isinstance(path, str):
         raise TypeError(f"the path must be a str, not {type(path).__name__}")
-    if not path or "\0" in path:
-        raise AviatoValidationError(f"{path!r} is not a path", field_violations={"path": "empty, or NUL in it"})
+    if not path or "\0" in path or not is_unicode(path):
+        raise AviatoValidationError(f"{path!r} is not a path: {_NO_PATH}", field_violations={"path": _NO_PATH})
     return path
 
 

@@ -14,6 +14,7 @@ from aviato.exceptions import AviatoValidationError
 from aviato.parameters import check_names
 from aviato.representation import address
 from aviato.text import encode, is_unicode
+from aviato.wire import bounds
 
 if TYPE_CHECKING:
     from aviato.options import NetworkOptions, ResourceOptions, Secret
@@ -144,6 +145,7 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
         placed = getattr(chosen, name) if placed is None else checks.texts(name, placed)
         if placed:
             create[name] = placed
+    _check_fits(create, options.get("working_dir"))
     create |= _resources(options.get("resources"), chosen)
     create |= _secrets(options.get("secrets"), chosen, create["environment_variables"])
     if options.get("strict_limits"):
@@ -165,6 +167,25 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     return SandboxConfig(connection=where, create=create, exec_timeout_seconds=timeout)
 
 
+_INSTEAD = "; write what is large to a file, by mounted_files= or write_file()"
+
+
+def _check_fits(create: dict[str, Any], working_dir: Any) -> None:
+    """Refuse what no sandbox can be made with, by the name of the parameter."""
+    words = [create["command"], *create["args"]] if "command" in create else []
+    if len(create["tags"]) > bounds.TAGS:
+        raise _wrong("tags", f"are {len(create['tags'])}; a sandbox can have at most {bounds.TAGS}")
+    for name, why in (
+        ("environment_variables", bounds.too_many_variables(create["environment_variables"])),
+        ("args", bounds.too_many_arguments(words)),
+        ("annotations", bounds.too_many_annotations(create["annotations"])),
+    ):
+        if why is not None:
+            raise _wrong(name, f"{why}{_INSTEAD}")
+    if isinstance(working_dir, str) and (why := bounds.too_long_path(working_dir)) is not None:
+        raise _wrong("working_dir", why)
+
+
 def _defaults(defaults: SandboxDefaults | None) -> SandboxDefaults:
     if defaults is None:
         return BUILT_IN
@@ -181,6 +202,10 @@ def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
         raise TypeError(f"container_image must be a str, not {type(given).__name__}")
     if not given:
         raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})
+    if len(given) > bounds.IMAGE_CHARACTERS:
+        raise _wrong(
+            "container_image", f"has {len(given)} characters; the name of an image has at most {bounds.IMAGE_CHARACTERS}"
+        )
     return checks.text("container_image", given)
 
 
@@ -291,6 +316,10 @@ def _annotations(value: Mapping[str, str] | None) -> dict[str, str]:
         if not is_unicode(name + text):
             raise _no_text("annotations", name + text)
     return found
+
+
+def _wrong(name: str, why: str) -> AviatoValidationError:
+    return AviatoValidationError(f"{name} {why}", field_violations={name: why})
 
 
 def _no_text(name: str, value: str) -> AviatoValidationError:

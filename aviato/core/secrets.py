@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SECRET_PREFIX
+from aviato.wire.bounds import too_many_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,6 +31,8 @@ def _value(variable: str) -> str:
     except UnicodeEncodeError:
         # Without what the codec says: it quotes the value.
         raise _wrong(f"{variable} holds bytes that are no UTF-8") from None
+    if (why := too_many_variables({variable.removeprefix(SECRET_PREFIX): value})) is not None:
+        raise _wrong(f"{why}; give it as a file, by mounted_files= or write_file()")
     return value
 
 

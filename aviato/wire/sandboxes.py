@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from aviato import hosts
 from aviato.options import MAX_SECRETS, SECRET_NAME, SECRET_VARIABLE, SandboxStatus
+from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN
 from aviato.wire.resources import NO_RESOURCES, Resources
@@ -77,7 +78,7 @@ class CreateSandbox(RequestModel):
     detached: bool = False
     releasable: bool = False
     """Made by a session, so it may be ended under pressure once the client has let it go."""
-    image: str | None = None
+    image: Annotated[str, StringConstraints(max_length=bounds.IMAGE_CHARACTERS)] | None = None
     """None: the server's default."""
     image_fallback: Literal["nearest"] | None = None
     packages: Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)] | None = None
@@ -87,7 +88,7 @@ class CreateSandbox(RequestModel):
     args: list[Text] = empty(list)
     environment_variables: dict[EnvironmentName, Text] = empty(dict)
     working_dir: Text | None = None
-    tags: list[Tag] = empty(list)
+    tags: Annotated[list[Tag], Field(max_length=bounds.TAGS)] = empty(list)
     annotations: dict[str, str] = empty(dict)
     max_lifetime_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     idle_timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -107,6 +108,19 @@ class CreateSandbox(RequestModel):
     """Each for a variable of its own."""
     secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = empty(dict)
     """Values of those of store `env`, by their names: only an embedded server takes them, and never puts them on record."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        found = {
+            "environment_variables": bounds.too_many_variables(self.environment_variables),
+            "args": bounds.too_many_arguments([self.command or "", *self.args]),
+            "annotations": bounds.too_many_annotations(self.annotations),
+            "working_dir": bounds.too_long_path(self.working_dir or ""),
+        }
+        for name, why in found.items():
+            if why is not None:
+                raise ValueError(f"{name} {why}")
+        return self
 
 
 class QueueInfo(ResponseModel):

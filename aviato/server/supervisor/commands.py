@@ -310,7 +310,7 @@ class Commands:
         """Commands start in this directory; it is made if it is not there."""
         self.working_dir, self._unmade = path, None
         try:
-            os.makedirs(path, exist_ok=True)
+            _make_directory(path)
         except OSError as error:
             self._unmade = error
 
@@ -484,6 +484,19 @@ def _badness() -> bytes:
         return str(min(1000, int(os.read(fd, 32)) + BADNESS)).encode()
     finally:
         os.close(fd)
+
+
+def _make_directory(path: str) -> None:
+    """Make a directory and those above it. `os.makedirs` calls itself for each, and a path may have two thousand."""
+    if os.path.isdir(path):
+        return
+    for end in [place for place, character in enumerate(path) if character == "/" and place] + [len(path)]:
+        try:
+            os.mkdir(path[:end])
+        except FileExistsError:
+            continue
+    if not os.path.isdir(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
 def _lower(kind: int, number: int, nice: int) -> None:
