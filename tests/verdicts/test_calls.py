@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -74,6 +76,31 @@ CALLS = {
     "a Counter": Row("import collections\ndef f(): return collections.Counter('aab')", (), {"a": 2, "b": 1}),
     "a namedtuple": Row("import collections\ndef f(): return collections.namedtuple('P', 'x')(1)", (), [1]),
     "an IntEnum": Row("import enum\nclass C(enum.IntEnum):\n    A = 3\ndef f(): return C.A", (), 3),
+    "a Decimal": Row("from decimal import Decimal as D\ndef f(): return D('1.5')", (), 1.5),
+    "a Decimal that is whole": Row("from decimal import Decimal as D\ndef f(): return [D(2)]", (), [2]),
+    "another Decimal": Row("from decimal import Decimal as D\ndef f(): return D('1.6')", (), 1.5, passes=False),
+    "a Decimal for a text": Row("from decimal import Decimal as D\ndef f(): return D('1.5')", (), "1.5", passes=False),
+    "a Decimal for a Decimal": Row(
+        "from decimal import Decimal as D\ndef f(a): return a + D('0.1')", (Decimal("0.2"),), Decimal("0.3")
+    ),
+    "no number": Row("from decimal import Decimal as D\ndef f(): return D('nan')", (), 1, passes=False),
+    "a NaN that signals": Row("from decimal import Decimal as D\ndef f(): return D('sNaN')", (), 1, passes=False),
+    "a Decimal beyond all": Row("from decimal import Decimal as D\ndef f(): return D('1e99999999')", (), 1, passes=False),
+    "a Decimal of many digits": Row("from decimal import Decimal as D\ndef f(): return D('1' * 9999)", (), 1, passes=False),
+    "a Fraction": Row("from fractions import Fraction as F\ndef f(): return F(1, 2)", (), 0.5),
+    "a Fraction for a Fraction": Row("from fractions import Fraction as F\ndef f(): return [F(1, 3)]", (), [Fraction(1, 3)]),
+    "another Fraction": Row("from fractions import Fraction as F\ndef f(): return F(1, 3)", (), 0.5, passes=False),
+    "a Fraction of many digits": Row(
+        "from fractions import Fraction as F\ndef f(): return F(1, 1 << 99_999)", (), 0, passes=False
+    ),
+    "a Decimal that equals everything": Row(
+        "from decimal import Decimal\nclass D(Decimal):\n    __eq__ = lambda *_: True\n    __hash__ = None\n"
+        "def f(): return D(4)", (), 3, passes=False
+    ),
+    "a class of that name": Row(
+        "class Decimal:\n    adjusted = is_snan = lambda s: 0\n    __str__ = lambda s: '3\\u0000'\n"
+        "Decimal.__module__ = 'decimal'\ndef f(): return Decimal()", (), 3, passes=False
+    ),
     "a generator": Row("def f(): yield 1", (), [1], passes=False),
     "a map": gives("map(str, [1])", ["1"], passes=False),
     "a range": gives("range(2)", [0, 1], passes=False),
@@ -226,3 +253,26 @@ def test_values_that_would_take_for_ever_are_none(outcome: Callable[..., Outcome
     begin = time.monotonic()
     found = outcome(Task(code=code, tests=[CallCase("f", [], 1)]))
     assert found.reward() == 0.0 and "hashes" in found.message and time.monotonic() - begin < 20
+
+
+EXACT = {
+    "assert f(1) == Decimal('0.1')": True,
+    "assert f(1) + Decimal('0.2') == Decimal('0.3')": True,
+    "assert f(1) == 0.1": False,
+    "assert f(1) * 10 == 1": True,
+    "assert isinstance(f(1), Decimal)": True,
+    "assert str(f(3)) == '0.3'": True,
+    "assert sum([f(1), f(2)]) == Decimal('0.3')": True,
+    "assert f(4) == Fraction(2, 5)": True,
+    "assert Fraction(f(4)) == Fraction(2, 5)": True,
+    "assert f('0.5').as_tuple().exponent == -2": True,
+    "assert {f(1): 1} == {Decimal('0.1'): 1}": True,
+}
+
+
+@pytest.mark.parametrize("grading", ["separate", "in_process"])
+def test_exact_numbers_cross_as_they_are(grading: str, outcomes: Callable[..., list[Outcome]]) -> None:
+    code = "from decimal import Decimal\ndef f(n): return Decimal(n) / 10"
+    head = "from decimal import Decimal\nfrom fractions import Fraction\n"
+    tasks = [Task(code=code, tests=[head + test], code_names=["f"], grading=grading) for test in EXACT]
+    assert dict(zip(EXACT, [one.passed for one in outcomes(tasks)], strict=True)) == EXACT

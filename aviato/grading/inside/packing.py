@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DEEPEST = 100
 SMALL = 1 << 62
 MOST_EQUAL_HASHES = 1000
+LONGEST_NUMBER = 4300
+"""Digits of a `Decimal` or a `Fraction`, and how far the point of the first may lie from them."""
 
 
 def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0) -> Any:
@@ -39,7 +41,8 @@ def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0) -> Any:
             return [tag, *[pack(item, refer, depth + 1) for item in value]]
     if isinstance(value, dict):
         return ["d", *[[pack(key, refer, depth + 1), pack(item, refer, depth + 1)] for key, item in value.items()]]
-    return refer(value)
+    number = form_of_number(value)
+    return refer(value) if number is None else number
 
 
 def unpack(value: Any, resolve: Callable[[list[Any]], Any], depth: int = 0) -> Any:
@@ -59,12 +62,45 @@ def unpack(value: Any, resolve: Callable[[list[Any]], Any], depth: int = 0) -> A
         return bytes.fromhex(items[0])
     if tag == "B":
         return bytearray.fromhex(items[0])
+    if tag in ("n", "r"):
+        return exact_number(tag, items)
     if tag in ("d", "s", "f"):
         return hashed(tag, items, resolve, depth)
     for name, known in SEQUENCES:
         if tag == name:
             return known([unpack(item, resolve, depth + 1) for item in items])
     return resolve(value)
+
+
+def form_of_number(value: Any) -> Any:
+    """The form of a `Decimal` or a `Fraction`; None for all else, and for those with which reckoning takes long."""
+    kind = type(value)
+    if (kind.__module__, kind.__name__) == ("fractions", "Fraction"):
+        texts = ["%x" % value.numerator, "%x" % value.denominator]
+        return ["r", *texts] if max(map(len, texts)) <= LONGEST_NUMBER else None
+    if (kind.__module__, kind.__name__) == ("decimal", "Decimal") and not value.is_snan():
+        text = str(value)
+        return ["n", text] if len(text) <= LONGEST_NUMBER and abs(value.adjusted()) <= LONGEST_NUMBER else None
+    return None
+
+
+def exact_number(tag: str, items: list[Any]) -> Any:
+    """The `Decimal` or the `Fraction` of a form, as `form_of_number` gives it."""
+    if not all(isinstance(item, str) and len(item) <= LONGEST_NUMBER for item in items):
+        raise ValueError("a number that is too long")
+    try:
+        if tag == "r":
+            from fractions import Fraction
+
+            return Fraction(int(items[0], 16), int(items[1], 16))
+        from decimal import Decimal
+
+        found = Decimal(items[0])
+    except ArithmeticError:
+        raise ValueError("no number") from None
+    if found.is_snan() or abs(found.adjusted()) > LONGEST_NUMBER:
+        raise ValueError("a number that is too large")
+    return found
 
 
 def hashed(tag: str, items: list[Any], resolve: Callable[[list[Any]], Any], depth: int) -> Any:
