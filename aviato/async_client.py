@@ -118,9 +118,7 @@ class AsyncClient:
         self, *, tags: Sequence[str] = (), status: Sequence[SandboxStatus | str] = (), include_stopped: bool = False
     ) -> list[AsyncSandbox]:
         """All sandboxes that match, oldest first; a terminal status implies `include_stopped`."""
-        from aviato.options import SandboxStatus
-
-        wanted = [SandboxStatus(item) for item in ((status,) if isinstance(status, str) else status)]
+        wanted = sandbox_config.statuses(status)
         client = self._client(self._connection)
         infos = await client.list_sandboxes(
             tags=checks.tags(tags),

@@ -27,13 +27,26 @@ def file_path(value: str | os.PathLike[str]) -> str:
 
 
 def local_path(value: str | os.PathLike[str]) -> str:
-    """A path of the local disk."""
+    """A path of the local disk; bytes of a name that are no UTF-8 are what Python has for them.
+
+    Raises:
+        TypeError: no text.
+        AviatoValidationError: empty, or with NUL or half a character in it.
+    """
     path = os.fspath(value)
     if not isinstance(path, str):
         raise TypeError(f"the local path must be a str or a Path, not {type(path).__name__}")
-    if not path or "\0" in path:
-        raise AviatoValidationError(f"{path!r} is not a path", field_violations={"local": "empty, or NUL in it"})
+    if not path or "\0" in path or not _can_be_encoded(path):
+        raise AviatoValidationError(f"{path!r} is not a path: {_NO_PATH}", field_violations={"local": _NO_PATH})
     return path
+
+
+def _can_be_encoded(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def file_mode(value: int | None) -> int | None:

@@ -193,7 +193,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
             AviatoValidationError: an unknown status; the message names the valid ones.
         """
         connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
-        wanted = statuses(status)
+        wanted = sandbox_config.statuses(status)
         all_of = checks.tags(tags or ())
         stopped = include_stopped or any(one.is_terminal for one in wanted)
 
@@ -388,22 +388,6 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
         """Id and configuration, never a key; the copy connects at its first use and owns no clean-up."""
         self._state.keep()
         return (_copy, (type(self), self.sandbox_id, self._state.config, self._state.is_accepted))
-
-
-def statuses(value: SandboxStatus | str | Iterable[SandboxStatus | str] | None) -> tuple[SandboxStatus, ...]:
-    """One status or several, as members or names.
-
-    Raises:
-        AviatoValidationError: an unknown name; the message lists the valid ones.
-    """
-    if value is None:
-        return ()
-    items = (value,) if isinstance(value, str) else tuple(value)
-    try:
-        return tuple(SandboxStatus(item) for item in items)
-    except ValueError as error:
-        valid = ", ".join(str(member) for member in SandboxStatus)
-        raise AviatoValidationError(f"{error}; valid are {valid}", field_violations={"status": "unknown"}) from None
 
 
 async def find(sandbox_id: str, connection: Connection, metrics: Metrics | None = None) -> Sandbox:

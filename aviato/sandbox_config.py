@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
+from aviato.options import SandboxStatus
 from aviato.parameters import check_names
 from aviato.representation import address
 from aviato.text import encode, is_unicode
 from aviato.wire import bounds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aviato.options import NetworkOptions, ResourceOptions, Secret
 
 BUILT_IN = SandboxDefaults()
@@ -184,6 +187,22 @@ def _check_fits(create: dict[str, Any], working_dir: Any) -> None:
             raise _wrong(name, f"{why}{_INSTEAD}")
     if isinstance(working_dir, str) and (why := bounds.too_long_path(working_dir)) is not None:
         raise _wrong("working_dir", why)
+
+
+def statuses(value: SandboxStatus | str | Iterable[SandboxStatus | str] | None) -> tuple[SandboxStatus, ...]:
+    """One status or several, as members or names.
+
+    Raises:
+        AviatoValidationError: an unknown name; the message lists the valid ones.
+    """
+    if value is None:
+        return ()
+    items = (value,) if isinstance(value, str) else tuple(value)
+    try:
+        return tuple(SandboxStatus(item) for item in items)
+    except ValueError as error:
+        valid = ", ".join(str(member) for member in SandboxStatus)
+        raise AviatoValidationError(f"{error}; valid are {valid}", field_violations={"status": "unknown"}) from None
 
 
 def _defaults(defaults: SandboxDefaults | None) -> SandboxDefaults:
