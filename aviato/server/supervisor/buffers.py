@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FEW = 8
 """So many sockets are not looked at: most sandboxes have no more, and they hold some 40 MiB at most."""
 PIECE_BYTES = 32 << 10
+LINES_A_TURN = 256
 SOCK_DIAG = 4
 """The protocol of netlink."""
 
@@ -31,6 +32,15 @@ _HEAD = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _MEMORY = struct.Struct("=8I")
 """Received, limit, sent, limit, set aside, queued, options, backlog; of Unix sockets it is all with who has sent it."""
+HIDDEN_BYTES = 1 << 20
+"""At most so much is taken to be on its way from a Unix socket that was closed: it was that one's, and nothing tells it."""
+PACKET_BYTES = 1024
+"""What a byte takes that was sent by itself."""
+_UNIX_PEER, _UNIX_WAITING, _UNIX_LENGTHS, _UNIX_MEMORY = 2, 3, 4, 5
+_DATAGRAM, _LISTENS, _QUEUE = 2, 10, 11
+"""A type and a state of Unix sockets; so many datagrams wait for one of them, of which the length of the first is told."""
+_NOBODY = bytes(4)
+"""The number of a socket that is closed."""
 _INODE_AT = 68
 _CLOSING = frozenset({4, 5, 9, 11})
 """States of TCP: FIN_WAIT1, FIN_WAIT2, LAST_ACK, CLOSING."""
@@ -46,7 +56,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 0x20, 0, 0), 16, 5),
+    _Kind(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 0x3C, 0, 0), 16, _UNIX_MEMORY),
     *(
         _Kind(struct.pack("=BBBBI48x", family, protocol, 0x40, 0, 0xFFFFFFFF), 72, 7, protocol)
         for family in (socket.AF_INET, socket.AF_INET6)
@@ -100,7 +110,18 @@ class Buffers:
                     orphans += found.is_orphan
         self.tcp_bytes, self.udp_bytes = by_protocol[socket.IPPROTO_TCP], by_protocol[socket.IPPROTO_UDP]
         self.orphans = orphans
-        self.bytes = sum(by_protocol.values())
+        self.bytes = sum(by_protocol.values()) + (yield from self._asked_for_routes())
+
+    def _asked_for_routes(self) -> Generator[float, None, int]:
+        """A job that returns what netlink's own sockets hold: of those the kernel tells in a table."""
+        total = 0
+        with open("self/net/netlink", opener=lambda path, flags: os.open(path, flags, dir_fd=self._proc)) as table:
+            next(table, None)
+            for count, line in enumerate(table, 1):
+                total += sum(map(int, line.split()[4:6]))
+                if count % LINES_A_TURN == 0:
+                    yield True
+        return total
 
     def _open(self) -> None:
         try:
@@ -130,8 +151,11 @@ class Buffers:
                 if kind in (_ERROR, _DONE) or length < _HEAD.size:
                     return  # This kernel knows no sockets of the kind, or that was all.
                 begin = at + _HEAD.size
-                held = _held(piece, begin + asked.skipped, at + length, asked.wanted)
-                yield _Found(held or 0, held is not None and asked.protocol == socket.IPPROTO_TCP and _is_orphan(piece, begin))
+                told = dict(_attributes(piece, begin + asked.skipped, at + length))
+                held = _held(told.get(asked.wanted, b""))
+                orphan = held is not None and asked.protocol == socket.IPPROTO_TCP and _is_orphan(piece, begin)
+                hidden = _hidden(piece[begin + 1], piece[begin + 2], told) if not asked.protocol else 0
+                yield _Found((held or 0) + hidden, orphan)
                 at += (length + 3) & ~3
             yield None
 
@@ -146,12 +170,28 @@ def _is_orphan(piece: bytes, at: int) -> bool:
     return inode == 0 and piece[at + 1] in _CLOSING
 
 
-def _held(piece: bytes, at: int, end: int, wanted: int) -> int | None:
-    """None of a connection of which the kernel keeps no more than its name."""
+def _attributes(piece: bytes, at: int, end: int) -> Iterator[tuple[int, bytes]]:
     while at + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(piece, at)
-        if kind == wanted and length >= _ATTRIBUTE.size + _MEMORY.size:
-            received, _, sent, _, _, queued, _, _ = _MEMORY.unpack_from(piece, at + _ATTRIBUTE.size)
-            return int(received + max(sent, queued))
+        yield kind, piece[at + _ATTRIBUTE.size : at + length]
         at += max(_ATTRIBUTE.size, (length + 3) & ~3)
-    return None
+
+
+def _held(told: bytes) -> int | None:
+    """None of a connection of which the kernel keeps no more than its name."""
+    if len(told) < _MEMORY.size:
+        return None
+    received, _, sent, _, _, queued, _, _ = _MEMORY.unpack_from(told)
+    return int(received + max(sent, queued))
+
+
+def _hidden(kind: int, state: int, told: dict[int, bytes]) -> int:
+    """What waits for a Unix socket, or for who would accept a connection, and came from one that is closed."""
+    if state == _LISTENS:
+        waiting = told.get(_UNIX_WAITING, b"")
+        return sum(HIDDEN_BYTES for at in range(0, len(waiting), 4) if waiting[at : at + 4] == _NOBODY)
+    if told.get(_UNIX_PEER, _NOBODY) != _NOBODY or len(told.get(_UNIX_LENGTHS, b"")) < 4:
+        return 0
+    (length,) = struct.unpack_from("=I", told[_UNIX_LENGTHS])
+    length *= _QUEUE if kind == _DATAGRAM else 1
+    return int(max(length, min(length * PACKET_BYTES, HIDDEN_BYTES)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 from aviato.server.backends.local import bounds
-from tests.attacks.pairs.limits import KERNEL, MIB, takes_memory, unwatched
+from tests.attacks.pairs.limits import BUFFERS, KERNEL, MIB, takes_memory, unwatched
 from tests.attacks.registry import Area, Arena
 
 area = Area(__name__)
@@ -85,6 +85,51 @@ for _name, _source, _limit, _words in (
     @area.attack(f"memory bomb of {_name}", KERNEL)
     async def kernel_memory(arena: Arena, source: str = _source, limit: int = _limit, words: tuple[str, ...] = _words) -> bool:
         return await takes_memory(arena, limit * MIB, source.replace("HOLD", HOLD), *words)
+
+
+CLOSED = """
+import socket, time
+kept, total = [], 0
+while total < 160 << 20 and len(kept) < 3000:
+    SENDER
+    near.setblocking(False)
+    try:
+        while True: total += near.send(bytes(32000))
+    except BlockingIOError: pass
+    near.close()
+    kept.append(far)
+time.sleep(HOLD)
+print(total >= 160 << 20)
+"""
+WAITING = """
+if not kept:
+    far = socket.socket(socket.AF_UNIX)
+    far.bind("\\0here")
+    far.listen(4096)
+near = socket.socket(socket.AF_UNIX)
+near.connect("\\0here")
+"""
+ROUTES = """
+import socket, struct, time
+request, kept = struct.pack("=IHHIIBBHiII", 32, 18, 1, 1, 0, 0, 0, 0, 1, 0, 0), []
+for _ in range(900):
+    kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    kept[-1].setblocking(False)
+    for _ in range(100): kept[-1].send(request)  # Whose answers nobody reads.
+time.sleep(HOLD)
+print(True)
+"""
+UNREAD = {
+    "Unix sockets that were closed": CLOSED.replace("SENDER", "near, far = socket.socketpair()"),
+    "Unix datagrams of who has closed": CLOSED.replace("SENDER", "near, far = socket.socketpair(type=socket.SOCK_DGRAM)"),
+    "closed connections that nobody accepts": CLOSED.replace("SENDER", WAITING.strip().replace("\n", "\n    ")),
+    "answers about interfaces": ROUTES,
+}
+for _name, _source in UNREAD.items():
+
+    @area.attack(f"memory bomb of {_name}", BUFFERS)
+    async def unread(arena: Arena, source: str = _source) -> bool:
+        return await takes_memory(arena, 80 * MIB, source.replace("HOLD", HOLD))
 
 
 COMPILED = area.defence("filters of system calls are bounded", configuration=unwatched("filters"))
