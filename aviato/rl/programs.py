@@ -35,6 +35,8 @@ SHOWN_BYTES = 1 << 20
 """Of the output of the program that decided."""
 PORTION_BYTES = 64 << 20
 LEAST_SECONDS = 0.1
+NOT_FOUND = 127
+"""The returncode of a shell that could not find a program."""
 LEAST_COMPARED_BYTES = 256 << 10
 LEAST_JUDGED_BYTES = 4 << 20
 """Of output that a judge of the caller's, or a checker, reads."""
@@ -51,6 +53,8 @@ class Plan:
     compiles: bool
     cases: dict[int, int]
     """Number of the program → number of the case."""
+    runner: str
+    """What runs the code: an interpreter's name, or a path."""
 
     @property
     def first_run(self) -> int:
@@ -173,7 +177,7 @@ def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
                 required=task.stop_at_first_failure and case.returncode == 0,
             )
         )
-    return Plan(made, recipe.compile is not None, places)
+    return Plan(made, recipe.compile is not None, places, recipe.run[0])
 
 
 def _cases(task: Task) -> list[ProgramCase]:
@@ -203,12 +207,34 @@ async def _fault(plan: Plan, ran: list[Ran], result: ProcessResult, fresh: Fresh
         return f"the files of the task could not be written: {_last_line(last.stderr) or f'returncode {last.returncode}'}"
     name = program.command[0]
     if len(ran) <= plan.first_run + 1 and not last.started and "/" not in name:  # Another is of the code's own making.
-        return f"the sandbox's image has no {name}: {_last_line(last.stderr)}"
+        return _missing(name, _last_line(last.stderr))
+    first = ran[plan.first_run] if len(ran) > plan.first_run else None
+    if (
+        first is not None
+        and first.returncode == NOT_FOUND
+        and "/" not in plan.runner
+        and not await _is_there(fresh, plan.runner)
+    ):
+        return _missing(plan.runner, _last_line(first.stderr))
     return None
+
+
+def _missing(name: str, why: str) -> str:
+    told = "use an image with it, or install it below /usr, which is all that sandboxes without an image see of this machine"
+    return f"the sandbox's image has no {name} ({why}): {told}"
 
 
 async def _can_write(fresh: Fresh, program: Program) -> bool:
     """Whether the files of a case can be written where no code has run."""
+    return await _ends_well(fresh, program)
+
+
+async def _is_there(fresh: Fresh, name: str) -> bool:
+    """Whether an interpreter is there: the shell that sets a limit says that it is not, and so can code."""
+    return await _ends_well(fresh, Program(command=["/bin/sh", "-c", 'command -v -- "$0"', name]))
+
+
+async def _ends_well(fresh: Fresh, program: Program) -> bool:
     argv, given, asked, most = programs.command([program])
     async with fresh() as state:
         result = await run_only(state, argv, stdin=given, timeout_seconds=COMPILE_SECONDS, max_output_bytes=most, cases=asked)

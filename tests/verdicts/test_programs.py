@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from aviato.languages import RECIPES
 from aviato.rl import CaseStatus, Outcome, ProgramCase, Task, Verdict
 
 
@@ -269,6 +270,23 @@ def test_languages(language: str, outcomes: Callable[..., list[Outcome]]) -> Non
         pytest.skip(f"{language} is not there: {found[0].message}")
     assert [one.verdict for one in found] == [Verdict.PASSED, Verdict.FAILED, Verdict.FAILED]
     assert found[2].reward() == 0.0
+
+
+@pytest.mark.parametrize("memory_limit_bytes", [None, 256 << 20])
+def test_an_interpreter_that_is_missing_is_nobodys_failure(
+    memory_limit_bytes: int | None, outcomes: Callable[..., list[Outcome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(RECIPES["perl"], run=("no-such-perl", "main.pl"))
+    cases = [ProgramCase("", "works", memory_limit_bytes=memory_limit_bytes)] * 2
+    says_so = "echo 'exec: bash: not found' >&2; exit 127"
+    with monkeypatch.context() as patched:
+        patched.setitem(RECIPES, "perl", recipe)
+        missing, claims = outcomes(
+            [Task(code=recipe.trial, language="perl", tests=cases), Task(code=says_so, language="bash", tests=cases)]
+        )
+    assert missing.is_infrastructure and "the sandbox's image has no no-such-perl" in missing.message, missing
+    assert "use an image with it" in missing.message and missing.reward() is None
+    assert claims.verdict is Verdict.FAILED and claims.reward() == 0.0, "code that says so has failed"
 
 
 def test_code_that_does_not_compile(outcome: Callable[..., Outcome]) -> None:
