@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aviato.grading.judging import Judgement
     from aviato.results import ProcessResult
 
-_LOADING = re.compile(r"\b(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b")
+LOADING = re.compile(r"\b(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b")
 _MISSING = re.compile(r"No module named '(\w+)")
 INSEPARABLE_PATH = "/.aviato-grading/inseparable"
 """As `inside/standin.py` has it."""
@@ -44,13 +44,11 @@ def doubtful(request: GradeRequest, judgement: Judgement) -> bool:
     if graded.passed or result.timed_out or result.oom_killed:
         return False
     if request.kind is None:
-        is_python = bool(request.python) and (
-            result.returncode == NO_FILE_RETURNCODE or bool(_LOADING.search(_said(judgement)))
-        )
+        is_python = bool(request.python) and (result.returncode == NO_FILE_RETURNCODE or bool(LOADING.search(_said(judgement))))
         return result.returncode in _NOT_STARTED or is_python
     if request.kind == "script" and request.arguments[0] not in request.files:
         return True
-    if not judgement.record or reports.uncollected or _LOADING.search(_said(judgement)):
+    if not judgement.record or reports.uncollected or LOADING.search(_said(judgement)):
         return True
     return request.kind != "script" and (not reports.tests or (reports.code or 0) > PYTEST_FAILED_TESTS)
 

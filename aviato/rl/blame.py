@@ -6,29 +6,32 @@ in which the code never was.
 
 from __future__ import annotations
 
-import ast
-import functools
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxCommandTimeoutError
 from aviato.grading import driver, programs
+from aviato.grading.blame import LOADING
 from aviato.grading.programs import Program
 from aviato.grading.remedies import with_remedy
 from aviato.languages import RECIPES, TRIAL
 from aviato.one_command import run_only
 from aviato.rl.grading import NOT_STARTED, grader_failed
+from aviato.rl.in_process import test_cases
 from aviato.rl.outcome import Verdict
 from aviato.rl.task import TestCase
+from aviato.rl.without_code import certain_imports, imported_files, stand_ins
 from aviato.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aviato.rl.grading import Fresh
     from aviato.rl.outcome import Outcome
     from aviato.rl.task import Task
 
-LOADING = ("ModuleNotFoundError", "ImportError", "SyntaxError", "IndentationError")
 TRIAL_SECONDS = 60.0
-HERE = "import os, sys\nsys.path.insert(0, os.getcwd())\n"
+MOST_SUSPECTS = 16
+"""Cases of a task that are tried again."""
 MOST_KNOWN = 4096
 MESSAGE_CHARACTERS = 500
 
@@ -61,10 +64,11 @@ class Blame:
         if task.kind == "program":
             unsure = any(case.reason == "not_compiled" or case.returncode in NOT_STARTED for case in found.cases)
             return await self._of_language(task.language) if unsure else None
+        suspects = [number for number, case in enumerate(found.cases) if LOADING.search(case.message)][:MOST_SUSPECTS]
         began = any(case.reason != "not_run" for case in found.cases)
-        if began and not any(word in case.message for case in found.cases for word in LOADING):
+        if began and not suspects and not task.prelude and not _import_files(task):
             return None
-        return await self._of_tests(task)
+        return await self._of_tests(task, suspects)
 
     async def _of_command(self, task: Task, found: Outcome) -> str | None:
         """A program that the image does not have."""
@@ -103,13 +107,23 @@ class Blame:
         why = shown((ran[-1].stderr if ran else result.stderr_bytes).decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
         return f"{language} does not work in the sandbox's image; not even {recipe.trial!r}: {why}"
 
-    async def _of_tests(self, task: Task) -> str | None:
-        """What the tests, or the prelude, import that is not there."""
-        source = imports_of(tuple(case.source for case in task.cases if isinstance(case, TestCase)))
-        key = f"{task.prelude}\0{source}\0{hash(tuple(task.files.items()))}"
+    async def _of_tests(self, task: Task, suspects: Sequence[int]) -> str | None:
+        """Why the tests, or the prelude, fail without ever asking the code for anything.
+
+        Args:
+            task: the task.
+            suspects: numbers of the cases that may.
+        """
+        tests = test_cases(task) if task.kind == "test" else []
+        sources = tuple(case.source for case in task.cases if isinstance(case, TestCase))
+        key = repr((task.prelude, sources, suspects, hash(tuple(task.files.items()))))
         if (self._where, "tests", key) in _works:
             return None
-        command, given, asked = driver.command("", [driver.Case(HERE + source, "the tests' imports")], prelude=task.prelude)
+        tried = [driver.Case("pass", "the prelude")] if task.prelude else []
+        tried += [tests[number]._replace(timeout_seconds=None) for number in suspects if number < len(tests)]
+        tried.append(driver.Case(certain_imports(sources), "the tests' imports"))
+        code = stand_ins(sources, tuple(task.code_names))
+        command, given, asked = driver.command(code, tried, prelude=task.prelude)
         async with self._fresh(task.files) as state:
             try:
                 result = await run_only(state, command, stdin=given, timeout_seconds=TRIAL_SECONDS, cases=asked)
@@ -118,11 +132,13 @@ class Blame:
         found, _ = driver.records(result.stdout_bytes)
         if not found:
             return f"no test can be run in the sandbox: {shown(result.stderr.strip()) or f'returncode {result.returncode}'}"
-        said = str(found[0]["message"])
-        if found[0]["passed"] or not said.startswith(LOADING) or "'solution'" in said:
-            self._know("tests", key)
-            return None
-        return with_remedy(f"the tests cannot be loaded, whatever the code is: {said}")
+        if task.prelude and not found[0]["passed"]:
+            return with_remedy(f"the prelude fails, whatever the code is: {found[0]['message']}")
+        for said in (str(one["message"]) for one in found if not one["passed"]):
+            if LOADING.match(said) and "'solution'" not in said:
+                return with_remedy(f"the tests cannot be loaded, whatever the code is: {said}")
+        self._know("tests", key)
+        return None
 
     def _know(self, kind: str, what: str) -> None:
         if len(_works) >= MOST_KNOWN:
@@ -130,39 +146,6 @@ class Blame:
         _works.add((self._where, kind, what))
 
 
-@functools.lru_cache(maxsize=MOST_KNOWN)
-def imports_of(sources: tuple[str, ...]) -> str:
-    """The import statements of tests that they cannot do without and that the code has no part in."""
-    own = {"solution", "__main__", "__future__"}
-    found: dict[str, None] = {}
-    for source in sources:
-        for node in _imports(ast.parse(source.removeprefix("\ufeff"))):
-            if isinstance(node, ast.ImportFrom):
-                if not node.level and (node.module or "").split(".")[0] not in own:
-                    found[ast.unparse(node)] = None
-            elif kept := [alias for alias in node.names if alias.name.split(".")[0] not in own]:
-                found[ast.unparse(ast.Import(names=kept))] = None
-    return "\n".join(found) or "pass"
-
-
-def _imports(node: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """Those that are not tried: a test may do without what it tries to import."""
-    found: list[ast.Import | ast.ImportFrom] = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            found.append(child)
-        elif not isinstance(child, (ast.Try, ast.TryStar)):
-            found += [ast.Import(names=[ast.alias(name)]) for name in [_imported_by_call(child)] if name]
-            found += _imports(child)
-    return found
-
-
-def _imported_by_call(node: ast.AST) -> str:
-    """The module that `importlib.import_module("…")` or `__import__("…")` asks for."""
-    match node:
-        case ast.Call(
-            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-            args=[ast.Constant(value=str(name)), *_],
-        ) if all(part.isidentifier() for part in name.split(".")):
-            return name
-    return ""
+def _import_files(task: Task) -> bool:
+    """Whether tests import files of the task, which may fail in ways of their own."""
+    return imported_files(tuple(case.source for case in task.cases if isinstance(case, TestCase)), task.files)

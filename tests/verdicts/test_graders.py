@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,8 +30,33 @@ TESTS = {
     "a star": "from no_such_module import *\nassert f(2) == 4",
     "by import_module": "import importlib\nm = importlib.import_module('no_such_module')\nassert m.g(f(2)) == 4",
     "by __import__": "assert __import__('no_such_module.sub').g(f(2)) == 4",
+    "tried, and let go on its way": "try:\n    import no_such_module\nfinally:\n    pass\nassert f(2) == 4",
+    "tried for another failure": "try:\n    import no_such_module\nexcept ValueError:\n    pass\nassert f(2) == 4",
+    "where nothing failed": "try:\n    pass\nexcept ValueError:\n    pass\nelse:\n    import no_such_module\nassert f(2) == 4",
+    "where something failed": "try:\n    {}[0]\nexcept KeyError:\n    import no_such_module\nassert f(2) == 4",
+    "finally": "try:\n    pass\nfinally:\n    import no_such_module\nassert f(2) == 4",
+    "finally, after a call": "try:\n    assert f(2) == 4\nfinally:\n    import no_such_module",
+    "after a check": "assert f(2) == 4\nimport no_such_module",
+    "in a test function, after a call": "def test_f():\n    n = f(2)\n    import no_such_module\n    assert n == 4",
+    "in a function, after a call": "def check(g):\n    n = g(2)\n    import no_such_module\n    assert n == 4\ncheck(f)",
+    "in a class": "class A:\n    import no_such_module\nassert f(2) == 4",
+    "in a test class": (
+        "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        import no_such_module\n"
+        "    def test_f(self): self.assertEqual(f(2), 4)"
+    ),
+    "by exec": "exec('import no_such_module')\nassert f(2) == 4",
+    "by runpy": "import runpy\nrunpy.run_module('no_such_module')\nassert f(2) == 4",
+    "in a loop": "for n in (1, 2):\n    import no_such_module\n    assert f(n) == 2 * n",
+    "a file that is no Python": "import broken\nassert f(2) == 4",
+    "a file that imports what is missing": "import lacking\nassert f(2) == 4",
+    "a file that lacks a name": "from lacking_all import g\nassert f(2) == g(2)",
+    "a file that fails": "import failing\nassert f(2) == 4",
+    "a file that fails, in a function": "def test_f():\n    from failing import g\n    assert f(2) == g(2)",
     "numpy, where there is none": "import numpy as np\nnp.testing.assert_allclose(f(2), 4)",
 }
+
+
+FILES = {"broken.py": b"def (", "lacking.py": b"import no_such_module", "lacking_all.py": b"", "failing.py": b"1 / 0"}
 
 
 @pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
@@ -38,13 +64,14 @@ TESTS = {
 def test_tests_that_cannot_be_loaded(name: str, mode: str, outcomes: Callable[..., list[Outcome]]) -> None:
     if mode == "separate" and "import *" in TESTS[name]:
         pytest.skip("refused when the Task is made")
-    tasks = [Task(code=code, tests=[TESTS[name]], grading=mode, code_names=["f"]) for code in (RIGHT, WRONG)]
-    for found in outcomes(tasks):
+    tasks = [Task(code=code, tests=[TESTS[name]], files=FILES, grading=mode, code_names=["f"]) for code in (RIGHT, WRONG)]
+    # A wrong answer ends a test before an import that stands behind.
+    for found in outcomes(tasks)[: 1 if name == "after a check" else 2]:
         if name.startswith("numpy") and not found.is_infrastructure:
             pytest.skip("numpy is there")
         assert (found.verdict, found.reward()) == (Verdict.INFRASTRUCTURE, None), found
         assert found.error is not None and (found.error.reason, found.error.is_infrastructure) == ("grader_failed", True)
-        assert "No module named" in found.message or "cannot import name" in found.message
+        assert re.search("No module named|cannot import name|invalid syntax|ZeroDivisionError in", found.message), found
         assert found.attempts == 1, "it is not tried again"
 
 
@@ -62,6 +89,69 @@ def test_what_tests_can_do_without(name: str, outcomes: Callable[..., list[Outco
     assert outcomes([Task(code=RIGHT, tests=[GOOD[name]])])[0].passed
     if not name.startswith("what is never"):
         assert outcomes([Task(code=WRONG, tests=[GOOD[name]])])[0].verdict is Verdict.FAILED
+
+
+UNNEEDED = {
+    "a block for the program": "assert f(2) == 4\nif __name__ == '__main__':\n    import no_such_module",
+    "another system": "import sys\nif sys.platform == 'win32':\n    import winreg\nassert f(2) == 4",
+    "a checker of types": "import typing\nif typing.TYPE_CHECKING:\n    import no_such_module\nassert f(2) == 4",
+    "a function that nobody calls": "def g():\n    import no_such_module\nassert f(2) == 4",
+    "suppressed": "import contextlib\nwith contextlib.suppress(ImportError):\n    import no_such_module\nassert f(2) == 4",
+    "expected to fail": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+        "        with self.assertRaises(ImportError):\n            import no_such_module\n        self.assertEqual(f(2), 4)"
+    ),
+    "tried for any failure": "try:\n    import no_such_module\nexcept Exception:\n    pass\nassert f(2) == 4",
+    "tried for one of several": "try:\n    import no_such_module\nexcept (KeyError, ImportError):\n    pass\nassert f(2) == 4",
+    "when the code fails": "try:\n    n = f(2)\nexcept Exception:\n    import no_such_module\n    raise\nassert n == 4",
+    "by a choice": "g = __import__('no_such_module').g if f(2) == 5 else f\nassert g(2) == 4",
+    "in a lambda": "g = lambda: __import__('no_such_module')\nassert f(2) == 4",
+    "from the code's module": "from solution import f as g\nassert g(2) == 4",
+    "from the main module": "from __main__ import f as g\nassert g(2) == 4",
+    "a helper that imports the code": "import helper\nassert helper.g() == 4 and f(2) == 4",
+}
+LOOKS_LIKE = {
+    "no Python": "def f(n:\n",
+    "an import of its own": "import no_such_module_of_the_code\n" + RIGHT,
+    "an import when it is called": "def f(n):\n    import no_such_module\n    return 4",
+    "what it raises": "def f(n): raise ImportError('x')",
+    "just what the tests would raise": "raise ModuleNotFoundError(\"No module named 'no_such_module'\")",
+}
+
+
+@pytest.mark.parametrize("mode", ["in_process", *deep(["separate"])])
+@pytest.mark.parametrize("name", UNNEEDED)
+def test_what_tests_never_import_is_no_excuse_for_the_code(
+    name: str, mode: str, outcomes: Callable[..., list[Outcome]]
+) -> None:
+    if mode == "separate" and name in ("from the main module", "a helper that imports the code"):
+        pytest.skip("names of the code are those of the test itself")
+    files = {"helper.py": b"from solution import f\ndef g(): return f(2)\n"}
+    codes = [RIGHT, WRONG, *LOOKS_LIKE.values()]
+    names = [] if name == "from the code's module" else ["f"]
+    tasks = [Task(code=code, tests=[UNNEEDED[name]], files=files, grading=mode, code_names=names) for code in codes]
+    assert [one.reward() for one in outcomes(tasks)] == [1.0, *[0.0] * (len(codes) - 1)]
+
+
+PRELUDES = {
+    "a module that is missing": "import no_such_module",
+    "no Python": "def (",
+    "an exception": "x = 1 / 0",
+    "a name that nobody defines": "y = no_such_name",
+    "a file of the task that fails": "from failing import g",
+    "an end": "import sys\nsys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", PRELUDES)
+def test_a_prelude_that_fails_is_no_matter_of_the_code(name: str, outcomes: Callable[..., list[Outcome]]) -> None:
+    tests = (["assert f(2) == 4"], [CallCase("f", [2], 4)])
+    tasks = [Task(code=c, tests=t, prelude=PRELUDES[name], files=FILES) for c in (RIGHT, WRONG, "(") for t in tests]
+    for found in outcomes(tasks):
+        assert found.error is not None and (found.reward(), found.error.reason) == (None, "grader_failed"), found
+        assert "prelude" in found.message or "no_such_module" in found.message
+    good = [Task(code=c, tests=t, prelude="import math") for c in (RIGHT, WRONG, "(", "import math2") for t in tests]
+    assert [one.reward() for one in outcomes(good)] == [1.0, 1.0, *[0.0] * 6]
 
 
 CODES = {
