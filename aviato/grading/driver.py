@@ -74,7 +74,8 @@ class Case(NamedTuple):
         """What the program inside is told of it."""
         if self.call:
             return {"name": self.name, "call": self.call, "args": self.args, "kwargs": self.kwargs}
-        texts = {"name": self.name, "source": encode(self.source)}
+        # No file has a NUL in its name, and as such a file it is compiled.
+        texts = {"name": self.name.replace("\0", "\\0"), "source": encode(self.source)}
         return {**texts, "counts": self.counts, "collect": self.collect, "left_out": self.left_out}
 
 

@@ -150,6 +150,11 @@ def text_or_bytes(name: str, value: Any) -> str | bytes:
     return value
 
 
+def plain(text: str) -> str:
+    """A text as a `str` and nothing more: one of numpy's shows itself as no literal."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False.
 

@@ -311,7 +311,7 @@ class _Look(NamedTuple):
 def _look(label: str, source: str) -> _Look:
     try:
         tree = parsed(source)
-        table = symtable.symtable(source, label, "exec")
+        table = symtable.symtable(source, "test", "exec")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise _refused(label, f"it is no Python: {error}") from None
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):

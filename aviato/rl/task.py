@@ -154,6 +154,7 @@ class CallCase:
             raise TypeError(f"args must be a list of arguments, not {type(self.args).__name__}: write [argument]")
         if not isinstance(self.kwargs, Mapping) or not all(isinstance(name, str) for name in self.kwargs):
             raise TypeError(f"kwargs must be a dict of names and arguments, got {type(self.kwargs).__name__}")
+        object.__setattr__(self, "function", given.plain(self.function))
         object.__setattr__(self, "args", tuple(self.args))
         check_judge(self.judge)
         if isinstance(self.judge, Checker):
@@ -171,10 +172,15 @@ class CallCase:
         """A case whose text has an argument a line, each as JSON, and whose expected value is JSON.
 
         Raises:
+            TypeError: no text.
             AviatoValidationError: a line is no JSON.
         """
+        for name, text in (("arguments", arguments), ("expected", expected)):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} must be a str, not {type(text).__name__}")
         try:
-            values = [json.loads(line) for line in arguments.splitlines() if line.strip()]
+            # Other line ends, such as U+2028, may stand in a text of JSON.
+            values = [json.loads(line) for line in arguments.split("\n") if line.strip()]
             wanted = json.loads(expected)
         except (ValueError, RecursionError) as error:
             raise wrong("arguments", f"arguments and expected must be JSON, an argument a line: {error}") from None
@@ -377,6 +383,8 @@ def command_words(command: Any) -> tuple[str, ...]:
 def _check_common(case: Case) -> None:
     if case.name is not None and not isinstance(case.name, str):
         raise TypeError(f"name must be a str, not {type(case.name).__name__}")
+    if case.name is not None:
+        object.__setattr__(case, "name", given.plain(case.name))
     if case.timeout_seconds is not None:
         checks.seconds("timeout_seconds", case.timeout_seconds)
     limit = getattr(case, "memory_limit_bytes", None)

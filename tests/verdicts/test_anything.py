@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aviato.rl import CallCase, Outcome, ProgramCase, Task, Verdict
+from aviato.rl import CallCase, Outcome, ProgramCase, Task, TestCase, Verdict
 from aviato.text import is_unicode
 
 TEXTS = {
@@ -110,3 +110,42 @@ def test_whatever_it_raises(mode: str, outcomes: Callable[..., list[Outcome]]) -
     for name, one in zip(WORDS, found, strict=True):
         assert one.reward() == 0.0, (name, one)
         assert len(one.message) < 5_000 and one.message.isprintable(), (name, one.message)
+
+
+class Text(str):
+    """As numpy's: it shows itself as a call, and compares in its own way."""
+
+    def __repr__(self) -> str:
+        return f"np.str_({str.__repr__(self)})"
+
+    def __str__(self) -> str:
+        raise ValueError
+
+    def __format__(self, form: str) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("text", ["plain", "\0", "\ud800", 'a \'quote\'\n"""'])
+def test_texts_of_classes_of_their_own(text: str, outcomes: Callable[..., list[Outcome]]) -> None:
+    name = Text(text)
+    right, f = Text("def f(n): return n"), Text("f")
+    tasks = [
+        Task(code=right, tests=[TestCase(source=Text("assert f(1) == 1"), name=name)]),
+        Task(code=right, tests=[TestCase(source=Text("for n in [1]: assert f(n) == n"), name=name)], grading="separate"),
+        Task(code=right, tests=[CallCase(f, [name], name, name=name)]),
+        Task(code=right, tests=[CallCase.from_json_lines(f, Text("1"), Text("1"), name=name)]),
+        Task(code=Text("print(1)"), tests=[ProgramCase(Text(""), Text("1"), name=name)]),
+        Task(command=[Text("true"), Text("x")], stdin=name),
+    ]
+    assert [one.reward() for one in outcomes(tasks)] == [1.0] * 6
+
+
+def test_arguments_a_line(outcomes: Callable[..., list[Outcome]]) -> None:
+    cases = [
+        CallCase.from_json_lines("f", '"a\u2028b"\r\n"c\x85"\n\n', '"a\u2028bc\x85"'),
+        CallCase.from_json_lines("f", '"\\ud800"\n"\\u0000"', '"\\ud800\\u0000"'),
+    ]
+    assert outcomes([Task(code="def f(a, b): return a + b", tests=cases)])[0].passed
+    for arguments, expected in ((None, "1"), (1, "1"), (b"1", "1"), (["1"], "1"), ("1", None), ("1", 1), ("1", b"1")):
+        with pytest.raises(TypeError, match="must be a str, not"):
+            CallCase.from_json_lines("f", arguments, expected)  # type: ignore[arg-type]
