@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aviato import inheritance
 from tests.conftest import embedded_pids, make_state_dir, remove, stop_embedded
 from tests.matrices import deep
 
@@ -139,3 +140,53 @@ def test_it_decides_nothing_for_others(fresh: Any, state: Path, kind: str) -> No
     assert len(embedded_pids(state)) == 1
     assert {name: both for name, both in _both(seen(state), fresh) if both[0] != both[1]} == {}
     assert len(embedded_pids(state)) == (2 if kind in AS_ROOT and os.getuid() else 1)
+
+
+MAY_RAISE = inheritance.can(inheritance.SYS_RESOURCE)
+"""Root usually; in some machines' containers not even root."""
+HARD = {
+    "FSIZE": (1 << 26, "file_size", 1 << 26),
+    "NPROC": (3000, "processes", None),
+    "AS": (1 << 30, "memory", 1 << 30),
+    "DATA": (1 << 29, "memory", 1 << 29),
+    "NOFILE": (1024, "open_files", 512),
+    "CPU": (600, None, None),
+    "STACK": (8 << 20, None, None),
+    "MEMLOCK": (0, None, None),
+    "SIGPENDING": (64, None, None),
+    "MSGQUEUE": (0, None, None),
+}
+"""Hard limit → what it is set to, and which limit of a sandbox says how much of it holds."""
+
+
+@pytest.mark.parametrize("kind", ["FSIZE", *deep(sorted(set(HARD) - {"FSIZE"}))])
+def test_a_hard_limit_is_of_a_server_of_its_own_which_says_what_holds(fresh: Any, state: Path, kind: str) -> None:
+    most, name, held = HARD[kind]
+    limit = f"number = resource.RLIMIT_{kind}; resource.setrlimit(number, ({most}, {most}))"
+    bounded = json.loads(begin(limit, SECOND, state).stdout)
+    if held is not None and not MAY_RAISE:
+        assert bounded["limits"][name] == held
+    assert seen(state) == fresh
+    assert len(embedded_pids(state)) == (1 if MAY_RAISE else 2)
+
+
+FILTER = """
+import struct
+program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, ctypes.c_char_p(struct.pack("HxxxxxxP", 1, ctypes.addressof(program))), 0, 0) == 0
+"""
+"""All calls are let through."""
+STAYS = {
+    "no new privileges": "libc.prctl(38, 1, 0, 0, 0)",
+    "a filter of system calls": FILTER,
+    "first to be killed": "open('/proc/self/oom_score_adj', 'w').write('700')",
+    "names of its own": "assert libc.unshare(0x04000000) == 0 or libc.unshare(0x14000000) == 0",
+}
+
+
+@pytest.mark.parametrize("kind", deep(STAYS))
+def test_what_nothing_gives_back_is_of_a_server_of_its_own(fresh: Any, state: Path, kind: str) -> None:
+    begin(STAYS[kind], FIRST, state)
+    assert seen(state) == fresh
+    assert len(embedded_pids(state)) == (1 if MAY_RAISE and kind == "first to be killed" else 2)

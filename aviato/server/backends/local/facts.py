@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from aviato.server import host
 from aviato.server.backends.local import configuration, groups, hardware, own_local, tools
-from aviato.server.backends.local.bounds import LIMIT_OPEN_FILES, LIMIT_WATCHES, OPEN_FILES_SHARE, SOCKETS_SHARE, WATCHES_SHARE
+from aviato.server.backends.local.bounds import (
+    LIMIT_FILE_BYTES,
+    LIMIT_OPEN_FILES,
+    LIMIT_WATCHES,
+    OPEN_FILES_SHARE,
+    SOCKETS_SHARE,
+    WATCHES_SHARE,
+)
 from aviato.server.backends.local.host_tree import own_prefix
 from aviato.server.backends.local.plan import PAGE_BYTES, PROC_READ_ONLY, HostFacts
 
@@ -24,6 +31,8 @@ MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 RECORDS = ("/var/lib/dpkg/status", "/var/lib/dpkg/arch")
 """By which Debian's tools know what is installed in /usr."""
 OVERLAYFS_MAGIC = "overlay"
+PROCESSES_OF_A_SANDBOX = 2
+"""Threads of process 1 that count as well."""
 HEAD_BYTES = 512
 """Of a program, in which it says what it is run by."""
 
@@ -54,6 +63,9 @@ def gather(*, grouped: bool = True) -> HostFacts:
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
+        file_bytes=min(LIMIT_FILE_BYTES, _hard(resource.RLIMIT_FSIZE) or LIMIT_FILE_BYTES),
+        processes=None if (most := _hard(resource.RLIMIT_NPROC)) is None else max(0, most - PROCESSES_OF_A_SANDBOX),
+        address_bytes=min(filter(None, map(_hard, (resource.RLIMIT_AS, resource.RLIMIT_DATA))), default=None),
         watches=None if os.geteuid() == 0 else _watches(),
         sockets=tuple(_sockets()),
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
@@ -75,6 +87,12 @@ def _is_writable(path: str) -> bool:
     except OSError:
         return False  # Gone meanwhile.
     return not stat.S_ISLNK(mode) and bool(mode & 0o222)
+
+
+def _hard(number: int) -> int | None:
+    """The server's own hard limit, which none of its sandboxes can go beyond."""
+    hard = resource.getrlimit(number)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _watches() -> int:

@@ -25,9 +25,12 @@ def limits_of(
         facts: of the machine.
         layer_in_memory: where its writable layer is.
     """
+    # Beyond the server's own hard limits nobody in its sandboxes comes, whatever was asked for.
+    most = {"memory": facts.address_bytes, "processes": facts.processes}
 
     def value(name: str, usual: float) -> float:
-        return limits[name] if name in limits else max(usual, requests.get(name, 0))
+        given = limits[name] if name in limits else max(usual, requests.get(name, 0))
+        return min(given, most.get(name) or given)
 
     disk = bounds.MEMORY_UPPER_BYTES if layer_in_memory else bounds.LIMIT_DISK_BYTES
     grouped = groups_of(requests, limits, facts)
@@ -44,7 +47,7 @@ def limits_of(
         "disk": Limit(value=value("disk", disk), strength="watched"),
         "inodes": Limit(value=value("inodes", bounds.LIMIT_INODES), strength="watched"),
         "open_files": Limit(value=facts.open_files, strength="hard"),
-        "file_size": Limit(value=bounds.LIMIT_FILE_BYTES, strength="hard"),
+        "file_size": Limit(value=facts.file_bytes, strength="hard"),
     }
     if "gpu" in limits or "gpu" in requests:
         held["gpu"] = Limit(value=value("gpu", 0), strength="none")

@@ -97,6 +97,9 @@ class HostFacts:
         strange_tools: by the executable of an interpreter, the names of tools that mean another one's, see `facts.strangers`.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
+        file_bytes: the largest file that somebody may write: the server's own hard limit, where that is less than ours.
+        processes: what the server's own hard limit leaves for the commands of all its user's sandboxes, or None.
+        address_bytes: the server's hard limit of the memory that one process may map, or None.
         watches: what the commands of a sandbox may wait for by epoll; None: the count is its own.
         sockets: what the commands of a sandbox may have of what the machine has for all sockets, see `watch.COUNTS`.
         limit_processes: whether RLIMIT_NPROC counts per user namespace (Linux 5.14), or the user's other processes too.
@@ -119,6 +122,9 @@ class HostFacts:
     strange_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
+    file_bytes: int = bounds.LIMIT_FILE_BYTES
+    processes: int | None = None
+    address_bytes: int | None = None
     watches: int | None = None
     sockets: tuple[tuple[str, int], ...] = ()
     limit_processes: bool = True
