@@ -1,0 +1,104 @@
+"""Commands of ordinary programs: what plain Linux does, and what happens in a sandbox.
+
+A file of this directory is a topic: a list of `Row`, and `test_a_command = table(ROWS)`. A row whose `bare` is set is made on
+the machine itself, too, in an empty directory and a clean environment, and has to say the same there: so the table says what
+plain Linux does, and a sandbox is compared with that. What cannot be the same names the part of the guide that says why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.matrices import every
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "inside.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command.
+
+    Attributes:
+        name: of the row.
+        command: for `bash -e`, in an empty directory that it may write to.
+        says: a regular expression that all it prints matches, white space at the ends aside. A dot is any character.
+        needs: programs without which the row is skipped.
+        bare: whether it is made on the machine, too: it needs no root and leaves nothing outside its directory.
+        returncode: of the command.
+        differs: by the backend's name, what it prints there instead, or None where it cannot be made there.
+        guide: a heading of `docs/guides/inside.md` that says why, for each that differs.
+        timeout_seconds: on a busy machine.
+    """
+
+    name: str
+    command: str
+    says: str
+    needs: tuple[str, ...] = ()
+    bare: bool = False
+    returncode: int = 0
+    differs: dict[str, str | None] = field(default_factory=dict)
+    guide: str = ""
+    timeout_seconds: float = 120.0
+
+
+def table(rows: Iterable[Row], *, always: int = 4):
+    """A test of these rows on each backend: one of so many always, the others with `--long`."""
+    by_name = {row.name: row for row in rows}
+
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("name", every(always, by_name))
+    async def test(name, carrier, boxes):
+        row = by_name[name]
+        for program in row.needs:
+            if shutil.which(program, path=PATH) is None:
+                pytest.skip(f"no {program} on this machine")
+        kind, backend = carrier
+        says = row.differs.get(kind, row.says)
+        if kind in row.differs:
+            headings = [line.lstrip("# ").strip() for line in GUIDE.read_text().splitlines() if line.startswith("#")]
+            assert row.guide in headings, f"what differs stands in {GUIDE.name}"
+        if says is None:
+            pytest.skip(f"not in the backend {kind}: {row.guide}")
+        if row.bare and kind == "local":
+            returncode, said = on_the_machine(row)
+            assert (returncode, matches(row.says, said)) == (row.returncode, True), f"on the machine itself: {said}"
+        async with boxes.make_box(backend) as box:
+            result = await box.run("bash", "-ec", row.command, timeout=row.timeout_seconds)
+        if kind in row.differs:
+            assert matches(says, result.stdout), result.stdout + result.stderr
+            return
+        assert result.returncode == row.returncode, result.stdout + result.stderr
+        assert matches(says, result.stdout), result.stdout + result.stderr
+
+    return test
+
+
+def matches(says: str, said: str) -> bool:
+    """Whether all that was printed is as expected."""
+    return re.fullmatch(says, said.strip(), re.DOTALL) is not None
+
+
+def on_the_machine(row: Row) -> tuple[int, str]:
+    """How a command ends without a sandbox, and what it prints."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        environment = {"PATH": PATH, "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8", "USER": "root"}
+        done = subprocess.run(
+            ["bash", "-ec", row.command],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=row.timeout_seconds,
+            check=False,
+        )
+        return done.returncode, os.fsdecode(done.stdout)
