@@ -206,8 +206,9 @@ def write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def failure(names: list[str], message: str) -> bytes:
-    return b'{"error":%b}' % written([names, message[:4000]]).encode("ascii")
+def failure(names: list[str], message: str, form: str = "[]") -> bytes:
+    """An answer: the classes of an exception, its text, and the form of its arguments."""
+    return b'{"error":[%b,%b]}' % (written([names, message[:4000]])[1:-1].encode("ascii"), form.encode("ascii"))
 
 
 # -- in the child
@@ -257,7 +258,7 @@ class Served:
             except NoAnswer as error:
                 answer = failure([], str(error))
             except BaseException as error:
-                answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error))
+                answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error), arguments_of(error))
             write(self.answers, b"%d\n" % len(answer) + answer)
 
     def perform(self, request: Any) -> bytes:
@@ -304,6 +305,15 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:
         return type(error).__name__
+
+
+def arguments_of(error: BaseException) -> str:
+    """The form of its arguments, where they are data and short."""
+    try:
+        form = as_json(list(error.args))
+        return form if len(form) <= 4000 else "[]"
+    except BaseException:
+        return "[]"
 
 
 def load(path: str, directory: str) -> Any:

@@ -146,19 +146,37 @@ def unknown(form: Any) -> Any:
 
 def error_of(error: Any) -> BaseException:
     """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
-    names, message = error
+    names, message, *forms = error
     names, message = list(names)[:20], shown(str(message))
     for name in names:
         found = vars(builtins).get(name) if type(name) is str else None
         if name in SILENT or not isinstance(found, type) or not issubclass(found, Exception):
             continue
-        try:
-            return found(message)
-        except Exception:
-            continue
+        made = made_of(found, message, forms)
+        if made is not None:
+            return made
     if "Exception" in names:
         return SolutionError(message)
     return SolutionFailed("%s: %s" % (names[0], message) if names else message)
+
+
+def made_of(kind: type[Exception], message: str, forms: list[Any]) -> Exception | None:
+    """An exception with the text that it had: of the arguments that it had, unless they alone do not say it."""
+    try:
+        made = kind(*unpack(forms[0], unknown))
+        if shown(str(made)) == message:
+            return made
+    except Exception:
+        pass
+    try:
+        made = kind(message)
+        if str(made) == message:
+            return made
+        # A KeyError shows its argument as it would be written in Python, which this text is already.
+        worded: type[Exception] = type(kind.__name__, (kind,), {"__str__": lambda _: message})
+        return worded(message)
+    except Exception:
+        return None
 
 
 def shown(text: str) -> str:
