@@ -307,6 +307,7 @@ SHORT = {
         "test_many_names_of_tests_are_no_arguments": 0,
         "test_what_a_solution_does_is_its_own_failure": 11,
     },
+    "verdicts/test_grade_odd_names.py": {"test_a_name_is_a_name": 8, "test_what_is_no_result_is_the_policys_failure": 4},
     "verdicts/test_grade_results.py": {"test_the_policys_git_has_no_say": 4},
     "verdicts/test_graders.py": {
         "test_nor_of_calls_and_programs": 3,
@@ -320,7 +321,7 @@ SHORT = {
     "verdicts/test_nothing_checked.py": {
         "test_a_run_that_reaches_no_check_has_not_run": 2,
         "test_what_checks_gives_the_verdict_of_plain_python": 9,
-        "test_what_checks_nothing_is_refused_with_the_reason": 3,
+        "test_what_checks_nothing_is_refused_with_the_reason": 5,
     },
     "verdicts/test_packages.py": {"test_code_and_tests_import_it": 3},
     "verdicts/test_programs.py": {"test_languages": 3, "test_the_verdict_is_a_shells": 10, "test_many_cases_of_one_program": 0},

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import SandboxExecutionError, SandboxFileError
-from aviato.grading.gathering import Results, is_left_out, no_result, take, walk
+from aviato.grading.gathering import RESULT_FILES, Results, is_left_out, no_result, take, walk
 from aviato.grading.judging import run_command
-from aviato.text import shown
+from aviato.text import encode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 GIT_SECONDS = 300.0
 GIT_OUTPUT_BYTES = 64 << 20
+_SUBMODULE = b"160000 "
+"""The mode of its entry in git's index."""
 
 
 class Changes(NamedTuple):
@@ -72,12 +74,19 @@ async def changed_results(
         SandboxFileError: something that changed is no regular file, or there is too much.
     """
     before, after = await walk(place, changes.directory), await walk(handle, changes.directory)
-    tracked = None if changes.commit is None else await _tracked(place, changes)
+    tracked, submodules = (None, frozenset[str]()) if changes.commit is None else await _tracked(place, changes)
     packages = frozenset(path.rsplit("/", 1)[0] for path in before if path.endswith("/__init__.py"))
     packages -= {changes.directory}
     given = {*request.files, *results.contents}
     new = [path for path, info in after.items() if info.type != "directory" and path not in before and path not in given]
+    for path in new:
+        _check_way(handle, path, before)
     ignored = await _ignored(place, changes, new) if new and tracked is not None else frozenset()
+
+    def stays(path: str) -> bool:
+        return is_left_out(path, request, packages) or any(above in submodules for above in _above(path))
+
+    _check_number(handle, changes, sum(path not in ignored and not stays(path) for path in new))
     for path, info in after.items():
         if info.type == "directory" or path in given or path in ignored:
             continue
@@ -85,7 +94,7 @@ async def changed_results(
             continue
         if tracked is not None and path in before and path not in tracked and path not in changes.files:
             continue  # Built, and not the repository's.
-        if is_left_out(path, request, packages):
+        if stays(path):
             results.left_out.append(path)
             continue
         _check_way(handle, path, before)
@@ -130,11 +139,22 @@ async def _is_same(handle: SandboxHandle, place: SandboxHandle, path: str, old: 
     return old.mtime == new.mtime or await files.read_file(handle, path) == await files.read_file(place, path)
 
 
+def _check_number(handle: SandboxHandle, changes: Changes, count: int) -> None:
+    """Refuse too many files before any of them is read."""
+    if count > RESULT_FILES:
+        message = f"{changes.directory!r} has {count} new files, and there may be {RESULT_FILES} results"
+        raise no_result(handle, changes.directory, message, "too_large")
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:at]) for at in range(1, len(parts))]
+
+
 def _check_way(handle: SandboxHandle, path: str, before: Mapping[str, FileInfo]) -> None:
     """Refuse what would be written through a link: there it would be another file."""
-    parts = path.split("/")
-    for at in range(1, len(parts) + 1):
-        old = before.get("/".join(parts[:at]))
+    for each in (*_above(path), path):
+        old = before.get(each)
         if old is not None and old.type not in ("file", "directory"):
             raise no_result(
                 handle, path, f"{path!r} is in the place of a link; a result is a regular file", "not_a_regular_file"
@@ -153,23 +173,29 @@ async def apply(place: SandboxHandle, results: Results) -> None:
                 raise
 
 
-async def _tracked(place: SandboxHandle, changes: Changes) -> frozenset[str]:
-    """The repository's own files and links at the commit."""
-    out = await _git(place, changes, ["ls-files", "-z"])
-    return frozenset(_within(changes, out)) | set(changes.files)
+async def _tracked(place: SandboxHandle, changes: Changes) -> tuple[frozenset[str], frozenset[str]]:
+    """The repository's own files and links at the commit, and the directories of its submodules, whose files are theirs."""
+    out = await _git(place, changes, ["ls-files", "--stage", "-z"])
+    entries = [entry.split(b"\t", 1) for entry in out.split(b"\0") if entry]
+    names = [
+        _within(changes, b"\0".join(name for about, name in entries if about.startswith(_SUBMODULE) is is_one))
+        for is_one in (False, True)
+    ]
+    return frozenset(names[0]) | set(changes.files), frozenset(names[1])
 
 
 async def _ignored(place: SandboxHandle, changes: Changes, paths: list[str]) -> frozenset[str]:
     """Those that the repository, as it was, says are none of its files."""
-    inner = [path[len(changes.directory) :].lstrip("/") for path in paths]
-    given = "\0".join(inner).encode()
+    # With a dot in front a name is a name: git takes `:!x` for more than that, and would fail.
+    inner = ["./" + path[len(changes.directory) :].lstrip("/") for path in paths]
+    given = encode("\0".join(inner))
     out = await _git(place, changes, ["check-ignore", "-z", "--stdin", "--no-index"], given, fine=(0, 1))
     return frozenset(_within(changes, out))
 
 
 def _within(changes: Changes, output: bytes) -> list[str]:
     names = output.decode(errors="replace").split("\0")
-    return [f"{changes.directory.rstrip('/')}/{name}" for name in names if name]
+    return [f"{changes.directory.rstrip('/')}/{name.removeprefix('./')}" for name in names if name]
 
 
 async def _git(
@@ -177,7 +203,13 @@ async def _git(
 ) -> bytes:
     """Run git in a new sandbox, which no policy has touched."""
     settings = ["safe.directory=*", "core.quotePath=false", "core.hooksPath=/dev/null", "core.fsmonitor=false"]
-    command = ["git", "-C", changes.directory, *[part for each in settings for part in ("-c", each)], *arguments]
+    command = [
+        "git",
+        "-C",
+        changes.directory,
+        *[part for each in settings for part in ("-c", each)],
+        *arguments,
+    ]
     result = await run_command(place, command, given, {}, GIT_SECONDS, GIT_OUTPUT_BYTES)
     if result.returncode not in fine or result.timed_out:
         said = shown((result.stderr.strip().splitlines() or [f"returncode {result.returncode}"])[-1])
