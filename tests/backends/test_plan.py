@@ -49,7 +49,7 @@ def test_the_order_that_safety_rests_on(name):
     operations = [step.operation.removeprefix("shared_") for step in make_plan(VARIANTS[name])]
     order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "kernel_counts"]
     order += ["cover_read_only"]
-    order += ["leave_old_root", "last_user_namespace", "limits", "capabilities", "settle", "filter"]
+    order += ["leave_old_root", "limits", "last_user_namespace", "capabilities", "settle", "filter"]
     assert [operation for operation in operations if operation in order] == order
     assert operations[-1] == "filter"
 

@@ -113,12 +113,33 @@ def test_the_range_of_ids(uid_map, expected):
     assert available(1_900_000_000, uid_map) == expected
 
 
+@pytest.mark.parametrize(
+    ("uid_map", "expected"),
+    [
+        ("0 0 4294967295", range(1_900_000_000, 2**31 - 1 - 65_536 + 1, 65_536)),
+        ("0 100000 65536", range(61440, 65536)),
+        ("0 0 1900000010", range(1_900_000_000, 1_900_000_010)),
+        ("0 0 1967000000", range(1_900_000_000, 1_967_000_000)),
+    ],
+)
+def test_ranges_for_each(uid_map, expected):
+    """Where there are not many, each has one id."""
+    assert available(1_900_000_000, uid_map, 65_536) == expected
+
+
+def test_ranges_are_not_shared():
+    pool = UidPool(range(100, 140, 10))
+    pool.keep(117)  # one of its second range
+    assert sorted(pool.take()[0] for _ in range(3)) == [100, 120, 130]
+    assert pool.each == 10
+
+
 def test_ids_are_not_shared():
     pool = UidPool(range(10, 14))
     pool.keep(12)
     taken = [pool.take()[0] for _ in range(3)]
     assert sorted(taken) == [10, 11, 13]
-    with pytest.raises(SandboxUnavailableError, match="in use"):
+    with pytest.raises(SandboxUnavailableError, match="have them"):
         pool.take()
     pool.give_back(10)
     assert pool.take() == (10, 10)

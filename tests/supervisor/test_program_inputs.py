@@ -46,6 +46,7 @@ for path in ("/dev/stdin", "/proc/self/fd/0"):
             change()
         except OSError:
             pass
+    os.close(fd)
 print(sorted(map(int, os.listdir("/proc/self/fd"))), open("/dev/stdin").read())
 """
 HELD = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_REGISTRY = "this server pulls from no registry"
+STRANGE = (
+    "its files can be read, and others put in their place in the usual directories, but not changed, renamed or given "
+    "to anybody; make the directory anew as this user (cp -r --preserve=mode,links), or start the server as root"
+)
+WRITABLE = (
+    *("/", "/etc", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/usr", "/usr/local", "/usr/local/bin"),
+    *("/usr/local/lib", "/usr/local/share", "/var", "/var/cache", "/var/lib", "/var/log", "/var/run", "/var/tmp"),
+)
+"""Directories that programs write to, those above first."""
 CANDIDATES = 3
 LIKE = 0.6
 _VERSION = re.compile(r"python\D{0,3}3\.(\d{1,3})", re.ASCII | re.IGNORECASE)
@@ -84,7 +94,13 @@ class LocalImages:
     def _directory(self, path: str, reference: str) -> ResolvedImage:
         if not os.path.isdir(path):
             raise SandboxImageError(f"image {reference!r}: {path!r} is not a directory that the server can see")
-        return ResolvedImage(reference=reference, kind="dir", root=os.path.realpath(path))
+        root = os.path.realpath(path)
+        strange = _strange_directories(root) if os.geteuid() != 0 else ()
+        note = None
+        if strange:
+            belongs = f"{strange[0][0]} of image {reference!r} belongs to uid {os.stat(root + strange[0][0]).st_uid}"
+            note = f"{belongs}, not to this server's {os.geteuid()}: {STRANGE}"
+        return ResolvedImage(reference=reference, kind="dir", root=root, strange=strange, note=note)
 
     def _nearest(self, reference: str | None) -> str:
         """The end of a message: the images that are here and most like one that is not."""
@@ -103,6 +119,18 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
+
+
+def _strange_directories(root: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for path in WRITABLE:
+        try:
+            seen = os.lstat(root + path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(seen.st_mode) and seen.st_uid != os.geteuid():
+            found.append((path, stat.S_IMODE(seen.st_mode)))
+    return tuple(found)
 
 
 def _references(registered: Mapping[str, Path]) -> list[str]:

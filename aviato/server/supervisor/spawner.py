@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STACK_BYTES = 512 << 10
-NUMBER = 2
-"""Of the thread: process 1 starts it before anything else. The filter keeps others from it by this number."""
+NUMBER = 3
+"""Of the thread: process 1 starts it right after who mapped its ids. The filter keeps others from it by this number."""
 
 
 class Spawner:

@@ -13,7 +13,7 @@ from tests.attacks.mutate import CAPABILITIES
 from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
-NO_CAPABILITIES = area.defence("commands have no capability", steps=CAPABILITIES)
+NO_CAPABILITIES = area.defence("commands have no capability but over their own files and processes", steps=CAPABILITIES)
 FAMILIES = {
     family: area.defence(f"filter: {family}", families=(family,))
     for family in {attack.family: None for attack in programs.ATTACKS.values()}

@@ -213,8 +213,8 @@ for _name, _calls, _walls in (
     @area.attack(f"{_name} process 1 by its second thread", *_walls, impossible=one_thread)
     async def by_its_thread(arena: Arena, calls: dict[str, str] = _calls, walls: tuple[str, ...] = _walls) -> bool:
         async with arena.box(limits=GROUPED) as box:
-            assert (await box.sh("ls /proc/1/task")).stdout.split() == ["1", "2"]
-            result = await box.python(PRELUDE + EACH, of(2, calls))
+            assert (await box.sh("ls /proc/1/task")).stdout.split() == ["1", "3"]
+            result = await box.python(PRELUDE + EACH, of(3, calls))
             said = set(ast.literal_eval(result.stdout).values())
             assert said == {"done"} or len(arena.off) < len(walls), result
             return "done" in said
@@ -224,7 +224,7 @@ for _name, _calls, _walls in (
 async def robbed_by_thread(arena: Arena) -> bool:
     """Then a wrong solution would count as a failure of the machine."""
     async with arena.box(limits=GROUPED) as box:
-        return await is_robbed(box, 2)
+        return await is_robbed(box, 3)
 
 
 LEASE = """

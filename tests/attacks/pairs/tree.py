@@ -261,20 +261,9 @@ NO_NEW_PRIVILEGES = area.defence(
     patches=(Patch(CONFINE, "        self._kernel.control(sys.PR_SET_NO_NEW_PRIVS, 1)\n", ""),),
     steps=("filter",),  # which the kernel takes from nobody else
 )
-ONE_ID = area.defence(
-    "one id in each namespace",
-    patches=(
-        Patch(
-            "server/backends/local/template.py",
-            '            ("uid_map", f"0 {request[\'uid\']} 1"),\n            ("gid_map", f"0 {request[\'gid\']} 1"),\n',
-            '            ("uid_map", f"0 {request[\'uid\']} 2"),\n            ("gid_map", f"0 {request[\'gid\']} 2"),\n',
-        ),
-    ),
-    steps=("last_user_namespace",),  # to which nobody inside could give more than one
-)
 
 
-@area.attack("run a set-uid program", NOSUID, NO_NEW_PRIVILEGES, ONE_ID, impossible=root_only)
+@area.attack("run a set-uid program", NOSUID, NO_NEW_PRIVILEGES, impossible=root_only)
 async def set_uid(arena: Arena) -> bool:
     """Its owner is the neighbouring id, which only the machine's root can give it to."""
     async with arena.box() as box:

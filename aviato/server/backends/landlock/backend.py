@@ -38,6 +38,7 @@ class LandlockBackend(LocalBackend):
     name = "landlock"
     exposes_ports = False
     carries_egress = False
+    ids = 1
     local_sockets = False
 
     def __init__(self, directory: Path, **options: Any) -> None:

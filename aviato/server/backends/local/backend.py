@@ -37,7 +37,7 @@ from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.skeletons import Skeletons
-from aviato.server.backends.local.uids import UidPool, available
+from aviato.server.backends.local.uids import IDS, UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
@@ -94,6 +94,8 @@ class LocalBackend(Backend):
     name = "local"
     exposes_ports = True
     carries_egress = True
+    ids = IDS
+    """So many a sandbox is to have, where there are as many for each."""
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ class LocalBackend(Backend):
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid, unified)
         if unified and not trial.get("groups", {}).get("ok"):
             self._facts = replace(self._facts, groups=())
-        around = probe.look_around(directory, len(choices) if choices else None, self._facts)
+        around = probe.look_around(directory, choices, self._facts)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
         mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
         self._layered = self._modern and mapped and bool(trial.get("overlay", {}).get("ok"))
@@ -209,7 +211,7 @@ class LocalBackend(Backend):
             return None
         with open("/proc/self/uid_map") as file:
             try:
-                return available(self._uid_base, file.read())
+                return available(self._uid_base, file.read(), self.ids)
             except SandboxUnavailableError:
                 return None
 
@@ -464,12 +466,14 @@ class LocalBackend(Backend):
             interpreter=interpreter,
             packages=spec.packages_at,
             lower=spec.image.root,
+            strange=spec.image.strange,
             skeleton=below if self._layered else None,
             copies=None if self._layered else below,
             upper_in_memory=self._upper_in_memory,
             merged=merged,
             lends=below is not None and self._lends(spec),
             root=self._root,
+            ids=self._uids.each,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
@@ -523,6 +527,7 @@ class LocalBackend(Backend):
             "owned": plan.owned_directories(options),
             "uid": uid,
             "gid": self._gid(uid),
+            "ids": options.ids,
             "plan": steps if calls is None else None,
             "calls": calls,
             "trees": [(record.register(name), name, *rest) for name, *rest in trees],

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../supervisor/early.h"
@@ -28,7 +30,7 @@
 #include "processors.h"
 
 /* What is no system call of these arguments. */
-enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6, IS = -7 };
+enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAISE_LOOPBACK = -5, LEND = -6, IS = -7, USER_NAMESPACE = -8 };
 
 /* The operations, by name and in the order that numbers them; `native.py` reads the names. */
 #define OPERATIONS(o) \
@@ -36,10 +38,10 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAIS
     o(mkdirat, SYS_mkdirat) o(fchmodat, SYS_fchmodat) o(symlinkat, SYS_symlinkat) o(unlinkat, SYS_unlinkat) \
     o(mount, SYS_mount) o(umount2, SYS_umount2) o(open_tree, SYS_open_tree) o(mount_setattr, SYS_mount_setattr) \
     o(move_mount, SYS_move_mount) o(pivot_root, SYS_pivot_root) o(setresgid, SYS_setresgid) o(setresuid, SYS_setresuid) \
-    o(prctl, SYS_prctl) o(unshare, SYS_unshare) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
+    o(prctl, SYS_prctl) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
     o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) \
     o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER) \
-    o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND) o(is, IS)
+    o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND) o(is, IS) o(enter_user_namespace, USER_NAMESPACE)
 
 #define NAME(name, number) #name " "
 #define NUMBER(name, number) number,
@@ -154,6 +156,58 @@ long aviato_is(int descriptor, uint64_t device, uint64_t inode) {
     return -1;
 }
 
+/* Who maps ids from outside: it has this process's memory and a stack of its own. */
+struct mapper {
+    const char *ids;
+    size_t size;
+    int told;
+    int error;
+};
+
+static int write_map(const char *path, const struct mapper *mapper) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int error = write(fd, mapper->ids, mapper->size) < 0 ? errno : 0;
+    close(fd);
+    return error;
+}
+
+static int map_from_outside(void *given) {
+    struct mapper *mapper = given;
+    char byte;
+    /* Process 1 of its namespace is who waits. */
+    if (read(mapper->told, &byte, 1) == 1 && !(mapper->error = write_map("/proc/1/uid_map", mapper)))
+        mapper->error = write_map("/proc/1/gid_map", mapper);
+    return 0;
+}
+
+/* Be in a new user namespace with these ids. More than one can be mapped only by somebody who is in the namespace around. */
+static __attribute__((noinline)) long enter_user_namespace(const char *ids, size_t size) {
+    _Alignas(16) char stack[2048];
+    int told[2];
+    struct mapper mapper = {ids, size, -1, EPIPE};
+    if (pipe2(told, O_CLOEXEC) < 0)
+        return -1;
+    mapper.told = told[0];
+    int pid = clone(map_from_outside, stack + sizeof stack, CLONE_VM | CLONE_FILES, &mapper);
+    int error = pid < 0 || unshare(CLONE_NEWUSER) < 0 ? errno : 0;
+    if (pid > 0) {
+        if (write(told[1], "g", error == 0) < 0)
+            error = errno;
+        close(told[1]);
+        told[1] = -1;
+        while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR) {
+        }
+        error = error ? error : mapper.error;
+    }
+    close(told[0]);
+    if (told[1] >= 0)
+        close(told[1]);
+    errno = error;
+    return error ? -1 : 0;
+}
+
 static long make(const struct call *call, int32_t *registers) {
     long given[ARGUMENTS];
     for (int i = 0; i < ARGUMENTS; i++) {
@@ -174,6 +228,8 @@ static long make(const struct call *call, int32_t *registers) {
         return aviato_raise_loopback();
     case LEND:
         return lend((int)given[0], (int)given[1]);
+    case USER_NAMESPACE:
+        return enter_user_namespace((const char *)given[0], (size_t)given[1]);
     case IS:
         return aviato_is((int)given[0], (uint64_t)given[1], (uint64_t)given[2]);
     }

@@ -31,8 +31,6 @@ KEPT_FLAGS = {
 }
 """Flags of a mount that came from outside are locked: a remount has to repeat them."""
 
-# SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, each with its lock: uid 0 means nothing here.
-SECURE_BITS = 1 | 2 | 4 | 8
 NOT_TO_BE_SET = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 """Of settings that only newer kernels have, or let a sandbox change."""
 
@@ -252,20 +250,18 @@ class Confinement:
     def _do_hostname(self, name: str) -> None:
         self._kernel.name_host(name)
 
-    def _do_last_user_namespace(self) -> None:
-        self._kernel.unshare(sys.CLONE_NEWUSER)
-        self._kernel.write("/proc/self/uid_map", "0 0 1")
-        self._kernel.write("/proc/self/gid_map", "0 0 1")
+    def _do_last_user_namespace(self, ids: int) -> None:
+        self._kernel.enter_user_namespace(f"0 0 {ids}")
 
     def _do_limits(self, limits: list[tuple[str, int]]) -> None:
         for name, value in limits:
             self._kernel.limit(getattr(resource, f"RLIMIT_{name.upper()}"), value)
 
-    def _do_capabilities(self, kept: list[int]) -> None:
-        self._kernel.bound_capabilities(kept)
-        self._kernel.control(sys.PR_SET_SECUREBITS, SECURE_BITS)
+    def _do_capabilities(self, kept: list[int], rights: list[int]) -> None:
+        # Whoever is root has, after it has started a program, what is left here.
+        self._kernel.bound_capabilities(rights)
         self._kernel.control(sys.PR_CAP_AMBIENT, sys.PR_CAP_AMBIENT_CLEAR_ALL)
-        self._kernel.set_capabilities(sum(1 << number for number in kept))
+        self._kernel.set_capabilities(sum(1 << number for number in {*kept, *rights}))
 
     def _do_settle(self, umask: int) -> None:
         self._kernel.control(sys.PR_SET_NO_NEW_PRIVS, 1)

@@ -12,7 +12,7 @@ import os
 import resource
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aviato.server.backends.local import syscalls
 from aviato.server.supervisor.buffers import open_diagnosis
@@ -190,9 +190,33 @@ class Kernel:
         """prctl(2)."""
         syscalls.prctl(option, value)
 
-    def unshare(self, flags: int) -> None:
-        """Leave namespaces for new ones."""
-        syscalls.unshare(flags)
+    def enter_user_namespace(self, ids: str) -> None:
+        """Be in a new one, in which these ids of the present one are mapped; both of its maps are the same."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._map_from_outside(read, ids)
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        os.write(write, b"g")
+        status = os.waitpid(pid, 0)[1]
+        os.close(read)
+        os.close(write)
+        if status:
+            number = os.waitstatus_to_exitcode(status)
+            raise OSError(number, os.strerror(number), "maps of ids")
+
+    def _map_from_outside(self, told: int, ids: str) -> NoReturn:
+        # More than one id can be mapped only by somebody who is in the namespace around.
+        status = errno.EPIPE
+        try:
+            os.read(told, 1)
+            for name in ("uid_map", "gid_map"):
+                self.write(f"/proc/{os.getppid()}/{name}", ids)
+            status = 0
+        except OSError as error:
+            status = error.errno or status
+        finally:
+            os._exit(status)
 
     def name_host(self, name: str) -> None:
         """Name the UTS namespace."""

@@ -26,8 +26,8 @@ SWITCH = "AVIATO_COMPILED"
 OPERATIONS = (
     *("chdir", "fchdir", "openat", "dup3", "close", "write", "mkdirat", "fchmodat", "symlinkat", "unlinkat"),
     *("mount", "umount2", "open_tree", "mount_setattr", "move_mount", "pivot_root", "setresgid", "setresuid"),
-    *("prctl", "unshare", "sethostname", "prlimit64", "capset", "umask", "socket"),
-    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend", "is"),
+    *("prctl", "sethostname", "prlimit64", "capset", "umask", "socket"),
+    *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend", "is", "enter_user_namespace"),
 )
 """What it can do, in the order that numbers it."""
 
@@ -70,9 +70,9 @@ ENDED, MESSAGE, CHILDREN_DIED, BORN = range(4)
 GIVEN = 4
 """Descriptors that can come with a message."""
 MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC, SHARING_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3", b"AVB\4"
-REQUEST = struct.Struct("=4s8I4x")
+REQUEST = struct.Struct("=4s9I")
 """`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin, the number of
-an earlier request or 0."""
+an earlier request or 0, and how many ids there are from these on."""
 TREE = struct.Struct("=IIQQ")
 """`struct tree`: the register, attributes, and by which file system and number there it is known; zeros where it is not."""
 HAS_PORTS, HAS_LOWER, LENDS_ROOT = 1, 2, 4
@@ -111,6 +111,7 @@ class Usual(NamedTuple):
         flags: `HAS_PORTS`, `HAS_LOWER`, `LENDS_ROOT`.
         counts: how many owned directories and trees, and where the calls begin.
         earlier: the request for the sandbox whose place and layers it has; 0 for one with its own.
+        ids: how many it has, from `uid` and `gid` on.
         behind: what follows that: trees, names and calls.
     """
 
@@ -119,6 +120,7 @@ class Usual(NamedTuple):
     flags: int
     counts: tuple[int, int, int]
     earlier: int
+    ids: int
     behind: bytes
 
     def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Usual:
@@ -126,11 +128,11 @@ class Usual(NamedTuple):
         behind = self.behind
         for sandbox_id, other in ids.items():
             behind = behind.replace(sandbox_id.encode(), other.encode())
-        return Usual(uid, gid, self.flags, self.counts, earlier, behind)
+        return Usual(uid, gid, self.flags, self.counts, earlier, self.ids, behind)
 
     def message(self, number: int) -> bytes:
         """What is sent."""
-        return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts, self.earlier) + self.behind
+        return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts, self.earlier, self.ids) + self.behind
 
 
 def usual(wanted: dict[str, Any]) -> Usual | None:
@@ -150,7 +152,7 @@ def usual(wanted: dict[str, Any]) -> Usual | None:
     text += b"".join(os.fsencode(name) + b"\0" for name in names)
     text += b"\0" * (-(REQUEST.size + len(text)) % 8)
     counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))
-    return Usual(wanted["uid"], wanted["gid"], flags, counts, 0, text + bytes(calls))
+    return Usual(wanted["uid"], wanted["gid"], flags, counts, 0, wanted["ids"], text + bytes(calls))
 
 
 def burial(number: int, dead: Sequence[tuple[int, str, str]]) -> bytes:

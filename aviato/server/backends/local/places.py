@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups, plan, syscalls
+from aviato.server.backends.local import groups, syscalls
 from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
@@ -64,10 +64,11 @@ class Places:
         return [uid for name in self.ids() if (uid := self.owner(name)) >= 0]
 
     def owner(self, sandbox_id: str) -> int:
-        """The host uid of one; negative where it has no directory."""
-        for name in plan.OWNED:
-            with contextlib.suppress(OSError):
-                return os.stat(f"{self.path(sandbox_id)}/{name}").st_uid
+        """The host uid of one, which as root is its gid, too; negative where it has no directory."""
+        with contextlib.suppress(OSError):
+            # What is in it can be given to others inside, it cannot.
+            found = os.stat(self.path(sandbox_id))
+            return found.st_gid if os.geteuid() == 0 else found.st_uid
         return -1
 
     def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:

@@ -36,8 +36,11 @@ NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
 RO = ("rdonly", "nosuid", "nodev")
 SAFE = ("nosuid", "nodev")
 
-CAPABILITIES = {"SYS_ADMIN": 21, "SYS_PTRACE": 19, "KILL": 5, "SETPCAP": 8}
-"""What process 1 keeps, in its own user namespace: to mark commands with UTS namespaces, to read the marks, to kill."""
+CAPABILITIES = {"SYS_ADMIN": 21, "SYS_PTRACE": 19}
+"""What process 1 keeps for itself, in its own user namespace: to mark commands with UTS namespaces, and to read the marks."""
+RIGHTS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7}
+"""What being root means inside, for process 1 and for commands: with files and processes of the sandbox's own ids, whoever they
+belong to. The kernel takes them from whoever becomes another user."""
 
 BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/root/.local/bin"
 BASE_ENVIRONMENT = {
@@ -68,8 +71,6 @@ PACKAGES = "packages"
 MOUNTED_DIRECTORY = "mounted"
 ROOT = "root"
 """The writable root of a sandbox that has no layers."""
-OWNED = ("upper", "layers", ROOT)
-"""One of these is in every sandbox's directory, and belongs to its id."""
 
 
 class Step(NamedTuple):
@@ -147,6 +148,7 @@ class PlanOptions:
         packages: of `host` images, a directory of packages for that Python: its path, and by which numbers of a file system
             and in it it is known.
         lower: root directory of a `dir` image; None is `host`.
+        strange: of a `dir` image, see `ResolvedImage`.
         skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
         copies: of `host` images without a skeleton, a directory with what is shared of the machine's /etc and /sys.
@@ -154,6 +156,7 @@ class PlanOptions:
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
         lends: the root is sent to the template, so that a later sandbox can have it.
         root: whether the server is the real root; then `lower` arrives idmapped.
+        ids: how many users and groups there are inside, from 0 on.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
         processes: how many may live at once, process 1 not counted.
         memory_bytes: of all commands together; shared memory can be half of it.
@@ -167,12 +170,14 @@ class PlanOptions:
     interpreter: tuple[str, str, int] | None = None
     packages: tuple[str, int, int] | None = None
     lower: str | None = None
+    strange: tuple[tuple[str, int], ...] = ()
     skeleton: str | None = None
     copies: str | None = None
     upper_in_memory: bool = False
     merged: bool = False
     lends: bool = False
     root: bool = False
+    ids: int = 1
     mounted: tuple[tuple[str, int], ...] = ()
     processes: int = bounds.LIMIT_PROCESSES
     memory_bytes: int = bounds.LIMIT_MEMORY_BYTES
@@ -184,7 +189,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     """The steps that the child takes, in order, from its clone into new namespaces to being the supervisor."""
     return (
         *_sources(options),
-        Step("identity", (), "wait until the template has mapped one unprivileged id, then be 0 inside"),
+        Step("identity", (), "wait until the template has mapped unprivileged ids, then be 0 inside"),
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
         *_mounted_sources(options),
         *_root(options),
@@ -318,6 +323,9 @@ def _root(options: PlanOptions) -> list[Step]:
                 "the place's file system cannot carry an upper layer",
             )
         )
+    if options.strange:
+        own = tuple((f"{layers}/upper{path}", mode) for path, mode in (("", 0o755), *options.strange) if path != "/")
+        steps.append(Step("directories", (own,), "what is below belongs to a user that is not there"))
     lower = target if options.root else below
     return [
         *steps,
@@ -500,11 +508,13 @@ def _closing(options: PlanOptions) -> list[Step]:
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),
         Step("hostname", (options.sandbox_id,), "its own name"),
-        Step("last_user_namespace", (), "the mounts belong to the outer namespace now: nobody inside can change them"),
+        Step("limits", (tuple(limits.items()),), "of process 1 and of all users of the next namespace together"),
+        Step("last_user_namespace", (options.ids,), "the mounts belong to the outer namespace: nobody inside can change them"),
         Step(
-            "limits", (tuple(limits.items()),), "after the namespaces, so that processes count per sandbox; one for process 1"
+            "capabilities",
+            (tuple(sorted(CAPABILITIES.values())), tuple(sorted(RIGHTS.values()))),
+            "process 1 keeps these for itself, root inside has those, nobody gains any",
         ),
-        Step("capabilities", (tuple(sorted(CAPABILITIES.values())),), "process 1 keeps these, commands none, nobody gains any"),
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
         Step("filter", (rules.families(rules.RULES),), "system calls that nobody makes from here on, process 1 included"),
     ]

@@ -68,7 +68,7 @@ class Surroundings:
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
         own_ids: the line after which an ordinary user's sandboxes have ids of their own.
-        uids: how many host uids sandboxes can have, as root.
+        uids: the first of the host ids that each sandbox can have, as root.
         facts: of the machine, for the limits that sandboxes have, with control groups only if they could be used.
     """
 
@@ -84,11 +84,11 @@ class Surroundings:
     file_system: str = "ext4"
     cgroups: str = "none"
     own_ids: str | None = None
-    uids: int | None = None
+    uids: range | None = None
     facts: HostFacts = field(default_factory=HostFacts)
 
 
-def look_around(directory: str, uids: int | None, machine: HostFacts) -> Surroundings:
+def look_around(directory: str, uids: range | None, machine: HostFacts) -> Surroundings:
     """Read the settings."""
     return Surroundings(
         kernel=facts.kernel(),
@@ -310,7 +310,10 @@ def _uid_check(around: Surroundings) -> Check:
         if around.container is not None and around.container.ids_remedy:
             remedy = around.container.ids_remedy
         return Check(name="host uids", ok=False, detail=detail, remedy=remedy)
-    return Check(name="host uids", ok=True, detail=f"{around.uids} ids, one of its own for each sandbox")
+    if around.uids.step == 1:
+        return Check(name="host uids", ok=True, detail=f"{len(around.uids)} ids, one for each sandbox: no other users inside")
+    detail = f"{around.uids.step} ids of its own for each of {len(around.uids)} sandboxes"
+    return Check(name="host uids", ok=True, detail=detail)
 
 
 def _counts_check(around: Surroundings) -> Check:

@@ -242,9 +242,9 @@ class Recorder:
         """See `Kernel`."""
         self._note("prctl", option, value)
 
-    def unshare(self, flags: int) -> None:
+    def enter_user_namespace(self, ids: str) -> None:
         """See `Kernel`."""
-        self._note("unshare", flags)
+        self._note("enter_user_namespace", ids, len(ids))
 
     def name_host(self, name: str) -> None:
         """See `Kernel`."""

@@ -53,7 +53,7 @@ struct request { /* the strings behind it: place, owned, the earlier place and l
     uint32_t trees;
     uint32_t program; /* where the calls begin */
     uint32_t earlier; /* the request for the sandbox whose place and layers it has, or 0 */
-    uint32_t unused;
+    uint32_t ids;     /* how many it has, from these on */
 };
 
 struct burial { /* the strings behind it: for each its place and the one that it is to have, or none where all are to be forgotten */
@@ -302,19 +302,21 @@ static __attribute__((noinline)) long prepare_spare(struct template *template) {
     return pid;
 }
 
-/* Let a child have one unprivileged id, and what lies below its writable layer, its owner mapped to that id. */
+/* Let a child have unprivileged ids, and what lies below its writable layer, its owners mapped to them. */
 static int map_ids(struct making *making, const struct request *request, long pid, const char *lower, int sync) {
     char path[64], map[64];
     int tree = -1;
-    snprintf(path, sizeof path, "/proc/%ld/setgroups", pid);
-    if (write_file(path, "deny") < 0)
-        return failed(making, "deny", "setgroups");
+    if (request->ids == 1) { /* so that an ordinary user may map it; nobody has another group to go to */
+        snprintf(path, sizeof path, "/proc/%ld/setgroups", pid);
+        if (write_file(path, "deny") < 0)
+            return failed(making, "deny", "setgroups");
+    }
     snprintf(path, sizeof path, "/proc/%ld/uid_map", pid);
-    snprintf(map, sizeof map, "0 %u 1", request->uid);
+    snprintf(map, sizeof map, "0 %u %u", request->uid, request->ids);
     if (write_file(path, map) < 0)
         return failed(making, "write", "uid_map");
     snprintf(path, sizeof path, "/proc/%ld/gid_map", pid);
-    snprintf(map, sizeof map, "0 %u 1", request->gid);
+    snprintf(map, sizeof map, "0 %u %u", request->gid, request->ids);
     if (write_file(path, map) < 0)
         return failed(making, "write", "gid_map");
     if (lower) {

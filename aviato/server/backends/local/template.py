@@ -349,10 +349,11 @@ class Template:
         return pid, birth.pidfd
 
     def _map(self, pid: int, request: dict[str, Any], sync: socket.socket) -> None:
+        ids = request["ids"]
         for name, content in (
-            ("setgroups", "deny"),
-            ("uid_map", f"0 {request['uid']} 1"),
-            ("gid_map", f"0 {request['gid']} 1"),
+            *([("setgroups", "deny")] if ids == 1 else []),
+            ("uid_map", f"0 {request['uid']} {ids}"),
+            ("gid_map", f"0 {request['gid']} {ids}"),
         ):
             fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             try:

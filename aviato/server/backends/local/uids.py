@@ -1,4 +1,4 @@
-"""Host uids for sandboxes, where the server is the real root: one of its own for each."""
+"""Host ids for sandboxes, where the server is the real root: some of its own for each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from aviato.exceptions import SandboxUnavailableError
 RANGE = 100_000_000
 """Chosen from at random, so that two servers of one machine, which know nothing of each other, do not meet."""
 FALLBACK_RANGE = 4096
+IDS = 65_536
+"""So many are in a range that a sandbox has for its users and groups: what images and packages take for granted."""
+FEWEST_RANGES = 1024
+"""With less room for such ranges each sandbox has one id."""
 REMEDY = "run the container with a range of user ids (a /etc/subuid entry), or the server as an ordinary user"
 
 
-def available(base: int, uid_map: str) -> range:
-    """The ids to choose from.
+def available(base: int, uid_map: str, each: int = 1) -> range:
+    """The ids to choose from: the first ones of ranges, as far apart as those are long.
 
     Args:
         base: first id of the usual range.
         uid_map: contents of /proc/self/uid_map.
+        each: how many a sandbox is to have, if there is room.
 
     Raises:
         SandboxUnavailableError: this user namespace has one id only.
@@ -26,7 +31,10 @@ def available(base: int, uid_map: str) -> range:
     lines = [tuple(int(field) for field in line.split()) for line in uid_map.splitlines() if line.strip()]
     for first, _, count in lines:
         if first <= base < first + count:
-            return range(base, min(base + RANGE, first + count, 2**31 - 1))
+            end = min(first + count, 2**31 - 1)
+            if each > 1 and end - base >= each * FEWEST_RANGES:
+                return range(base, end - each + 1, each)
+            return range(base, min(base + RANGE, end))
     first, _, count = max(lines, key=lambda line: line[2], default=(0, 0, 0))
     if count < 2:
         message = f"the server is root in a user namespace with one id, so sandboxes cannot have ids of their own: {REMEDY}"
@@ -35,11 +43,16 @@ def available(base: int, uid_map: str) -> range:
 
 
 class UidPool:
-    """Gives each sandbox an id; for an ordinary user it is always the user's own."""
+    """Gives each sandbox ids, by the first of them; for an ordinary user it is always the user's own."""
 
     def __init__(self, choices: range | None) -> None:
         self._choices = choices
         self._used: set[int] = set()
+
+    @property
+    def each(self) -> int:
+        """How many a sandbox has, from its first on."""
+        return 1 if self._choices is None else self._choices.step
 
     def take(self) -> tuple[int, int]:
         """A uid and a gid that no other sandbox here has.
@@ -50,7 +63,9 @@ class UidPool:
         if self._choices is None:
             return os.geteuid(), os.getegid()
         if len(self._used) >= len(self._choices):
-            raise SandboxUnavailableError(f"all {len(self._choices)} host uids for sandboxes are in use", reason="uid_range")
+            raise SandboxUnavailableError(
+                f"all {len(self._choices)} sandboxes that can have host uids have them", reason="uid_range"
+            )
         while True:
             uid = random.choice(self._choices)
             if uid not in self._used:
@@ -59,7 +74,8 @@ class UidPool:
 
     def keep(self, uid: int) -> None:
         """A sandbox that was there already has it."""
-        self._used.add(uid)
+        first = 0 if self._choices is None else self._choices.start
+        self._used.add(uid - (uid - first) % self.each)
 
     def give_back(self, uid: int) -> None:
         """Its sandbox is gone."""

@@ -1,0 +1,155 @@
+"""Being many users inside: root of a sandbox with ids of its own can become any of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from aviato.server.backends.local import plan
+from aviato.server.backends.local.places import Places
+from tests.attacks.pairs.limits import DISK, MIB, WATCHED
+from tests.attacks.registry import Area, Arena, Steps
+
+area = Area(__name__)
+
+
+def has_one_id(backend: Any) -> str | None:
+    """For `impossible`."""
+    return None if backend._uids.each > 1 else "sandboxes have one id here, so nobody inside can be another user"
+
+
+BECOME = """
+import os, sys, time
+def become(uid):
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+"""
+
+# -- processes -------------------------------------------------------------------------------------------------------------
+
+
+def with_limits_later(steps: Steps) -> Steps:
+    """Limits are set once the users are there, so that the kernel counts for each of them alone."""
+    limits = next(step for step in steps if step.operation == "limits")
+    rest = [step for step in steps if step.operation != "limits"]
+    at = [step.operation for step in rest].index("last_user_namespace") + 1
+    return (*rest[:at], limits, *rest[at:])
+
+
+TOGETHER = area.defence("limits of all users of a sandbox together", change=with_limits_later)
+FORKS = (
+    BECOME
+    + """
+read, write = os.pipe()
+for uid in (1, 2, 1000, 65534):
+    if os.fork() == 0:
+        os.close(read); os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        become(uid)
+        try:
+            while True:
+                if os.fork() == 0: os.write(write, b"."); time.sleep(60); os._exit(0)
+        except OSError: pass
+        os.write(write, b"!"); time.sleep(60); os._exit(0)
+os.close(write)
+seen = b""
+while seen.count(b"!") < 4: seen += os.read(read, 1 << 16)
+print(seen.count(b".") > 40)
+"""
+)
+
+
+@area.attack("more processes than allowed, as four users", TOGETHER, impossible=has_one_id)
+async def processes(arena: Arena) -> bool:
+    """What a command has left is killed with the sandbox."""
+    async with arena.box(limits={"processes": 30}) as box:
+        result = await box.python(FORKS)
+        assert result.stderr == "", result.stderr
+        return bool(result.stdout == "True\n")
+
+
+# -- what process 1 sees ---------------------------------------------------------------------------------------------------
+
+
+def without_rights(steps: Steps) -> Steps:
+    """Process 1 has no more rights than the user that it is; commands have none."""
+    return tuple(
+        step._replace(arguments=(step.arguments[0], (plan.RIGHTS["SETUID"], plan.RIGHTS["SETGID"], plan.RIGHTS["CHOWN"])))
+        if step.operation == "capabilities"
+        else step
+        for step in steps
+    )
+
+
+LOOKS = area.defence("process 1 may look at what belongs to others", change=without_rights)
+HIDDEN = (
+    BECOME
+    + """
+os.mkdir("/workspace/own"); os.chown("/workspace/own", 1000, 1000)
+become(1000)
+os.chdir("/workspace/own"); os.mkdir("closed"); os.chdir("closed")
+with open("file", "wb") as file:
+    for _ in range(64): file.write(b"x" * (1 << 20)); file.flush()
+os.chmod("/workspace/own/closed", 0); os.chmod("/workspace/own", 0)
+time.sleep(1.5)
+print("whole")
+"""
+)
+
+
+@area.attack("disk bomb in a directory that another user closed", DISK, impossible=has_one_id)
+async def hidden(arena: Arena) -> bool:
+    """Whether it is counted."""
+    async with arena.box(limits={"disk": 24 * MIB}) as box:
+        return bool((await box.python(HIDDEN)).stdout == "whole\n")
+
+
+@area.attack("disk bomb of many commands, in directories that another user closed", LOOKS, impossible=has_one_id)
+async def many_hidden(arena: Arena) -> bool:
+    """Each writes less than is allowed; what all have is known to who can look into all of it."""
+    source = HIDDEN.replace("range(64)", "range(8)").replace("1.5", "0.5")
+    async with arena.box(limits={"disk": 24 * MIB}) as box:
+        said = [(await box.python(source.replace("/workspace/own", f"/workspace/{number}"))).stdout for number in range(8)]
+        return said == ["whole\n"] * 8
+
+
+BOMB = (
+    BECOME
+    + """
+become(1000)
+kept = [bytearray(os.urandom(1) * (1 << 20)) for _ in range(200)]
+time.sleep(0.7)
+os.write(1, b"True")
+"""
+)
+
+
+@area.attack("memory bomb as another user", WATCHED, impossible=has_one_id)
+async def memory(arena: Arena) -> bool:
+    """Whoever changes users is hidden from others of the same one, too."""
+    with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+        async with arena.box(limits={"memory": 80 * MIB}) as box:
+            return bool((await box.python(BOMB)).stdout == "True")
+
+
+# -- whose it is -----------------------------------------------------------------------------------------------------------
+
+
+def owner_of_the_root(places: Places, sandbox_id: str) -> int:
+    """As if what is inside a place said whose it is."""
+    return os.stat(f"{places.path(sandbox_id)}/upper").st_uid
+
+
+OUTSIDE = area.defence(
+    "a sandbox's ids are known by what it cannot change",
+    swaps={"aviato.server.backends.local.places.Places.owner": owner_of_the_root},
+)
+
+
+@area.attack("have a server that is started anew take one's ids for free", OUTSIDE, impossible=has_one_id)
+async def another_owner(arena: Arena) -> bool:
+    """Then the next sandbox would have them as well."""
+    async with arena.box() as box:
+        assert (await box.run("chown", "60000:60000", "/")).returncode == 0
+        held = arena.backend._held[box.id].uid
+        return bool(arena.backend._places.owner(box.id) != held)
