@@ -313,6 +313,8 @@ SHORT = {
         "test_nor_of_calls_and_programs": 3,
         "test_tests_that_cannot_be_loaded": 3,
         "test_no_interpreter_in_the_image": 0,
+        "test_what_tests_never_import_is_no_excuse_for_the_code": 5,
+        "test_a_prelude_that_fails_is_no_matter_of_the_code": 3,
     },
     "verdicts/test_judges.py": {
         "test_a_checker_that_does_not_work_is_no_verdict": 4,
@@ -325,5 +327,6 @@ SHORT = {
     },
     "verdicts/test_packages.py": {"test_code_and_tests_import_it": 3},
     "verdicts/test_programs.py": {"test_languages": 3, "test_the_verdict_is_a_shells": 10, "test_many_cases_of_one_program": 0},
+    "verdicts/test_raised.py": {"test_the_verdict_is_a_bare_runs": 8, "test_no_exception_passes_for_a_value": 4},
     "wire/test_frames.py": {"test_pieces_of_a_frame_that_announces_too_much": 4},
 }
