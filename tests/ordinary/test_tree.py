@@ -113,7 +113,7 @@ ROWS = [
         "user .*",
         ("ssh",),
         True,
-        differs={"landlock": ""},
+        differs={"landlock": "(user .*)?"},
         guide=NO_ROOT,
     ),
     Row("a login shell", "bash -lc 'echo $((6 * 7))'", "42", bare=True),
