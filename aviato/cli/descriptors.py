@@ -75,7 +75,9 @@ def leave(error: OSError) -> NoReturn:
     quiet = error.errno == errno.EPIPE
     if not quiet:
         try:
-            write(STDERR, f"aviato: {error}\n".encode(errors="backslashreplace"))
+            told = isinstance(error, StreamError) or error.filename is not None
+            text = error if told else _named(STDOUT, "written", error)
+            write(STDERR, f"aviato: {text}\n".encode(errors="backslashreplace"))
         except OSError:
             pass
     # The interpreter would try once more to write what is left over, and say that it cannot.

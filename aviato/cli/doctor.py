@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aviato import process_limits
 from aviato.cli import common
 from aviato.exceptions import AviatoError
 
@@ -47,6 +48,8 @@ async def _look(plan: bool) -> tuple[list[Check], list[str]]:
     from aviato.server.folders import Folder, make_directory, state_directory
     from aviato.server.settings import load
 
+    if limits := _limits():
+        return limits, []  # Nothing else can be looked at.
     settings = load({}, os.environ)
     folder = Folder(os.path.join(state_directory(settings.state_dir), f"doctor-{os.getpid()}"))
     make_directory(folder.path)
@@ -57,6 +60,14 @@ async def _look(plan: bool) -> tuple[list[Check], list[str]]:
         return checks, _steps(backend) if plan else []
     finally:
         shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _limits() -> list[Check]:
+    """What this process has too little of for a server, if there is anything."""
+    from aviato.server.backends.base import Check
+
+    detail, _, remedy = (process_limits.too_low() or "").partition(": run ")
+    return [Check(name="process limits", ok=False, detail=detail, remedy=remedy)] if detail else []
 
 
 def _without_proc() -> list[Check]:

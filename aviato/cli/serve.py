@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aviato import process_limits
 from aviato.exceptions import AviatoError
 from aviato.server.settings import ServerSettings, load
 
@@ -69,6 +70,8 @@ def _serve(settings: ServerSettings) -> None:
     if "host" in settings.model_fields_set and settings.port is None:
         given = f"{settings.source('host')} {settings.host}"
         raise click.ClickException(f"{given} says where to listen, but no port is given: give --port N, or AVIATO_PORT")
+    if (low := process_limits.too_low()) is not None:
+        raise click.ClickException(low)
     os.umask(0o022)  # What is private says so by itself; the sandboxes' ids pass through the rest.
     tls = tls_of(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -20,6 +20,7 @@ import sys
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from aviato import inheritance, process_limits
 from aviato.exceptions import SandboxUnavailableError
 from aviato.log import logger
 from aviato.options import SECRET_PREFIX
@@ -181,7 +182,13 @@ class _Launcher:
 
 
 def _elect(folder: str) -> _Launcher | None:
-    """Take the lock and start the server; None if someone else holds it."""
+    """Take the lock and start the server; None if someone else holds it.
+
+    Raises:
+        SandboxUnavailableError: no server can live here, or its folder cannot be used.
+    """
+    if (low := process_limits.too_low(inheritance.limits())) is not None:
+        raise SandboxUnavailableError(f"the embedded server cannot start: {low}", reason="embedded_start", retryable=False)
     embedded_key.make_folder(folder)
     try:
         with _Lock(os.path.join(folder, "lock")) as lock_fd:
@@ -254,9 +261,10 @@ def _spawn(folder: str, lock_fd: int, socket_fd: int) -> _Launcher:
         )
         return _Launcher(process, os.fstat(log).st_size)
     except OSError as error:
-        raise SandboxUnavailableError(
-            f"the embedded server cannot be started: {sys.executable!r}: {error.strerror}", reason="embedded_start"
-        ) from error
+        why = f"{sys.executable!r}: {error.strerror}"
+        if error.errno == errno.EAGAIN:
+            why = "this user has as many processes as it may; end some, or raise `ulimit -u`"
+        raise SandboxUnavailableError(f"the embedded server cannot be started: {why}", reason="embedded_start") from error
     finally:
         os.close(log)
 

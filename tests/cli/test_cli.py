@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import aviato
+from tests.matrices import deep
 
 AVIATO = [sys.executable, "-m", "aviato"]
 ID = re.compile(r"sb-[0-9a-z]{26}")
@@ -167,3 +168,18 @@ def test_interrupting_an_attach_leaves_the_command_running(server: Any, cli: Any
     cli("exec", made, "--", "touch", "go")
     assert cli("attach", made, exec_id).stdout == b"up\nlived\n"
     cli("stop", made)
+
+
+@pytest.mark.parametrize("words", ["--help", *deep(["ls", "doctor", "bench --list", "run echo here"])])
+def test_what_cannot_be_printed_is_said(server: Any, words: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "aviato", *words.split()],
+            env={**os.environ, "AVIATO_BASE_URL": server.url},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (125, "aviato: standard output cannot be written: No space left on device\n")
