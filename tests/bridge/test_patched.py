@@ -1,4 +1,4 @@
-"""Programs that gevent or eventlet has patched: an error of ours at the first call, and none where what is needed was left alone."""
+"""Programs that gevent or eventlet has patched: an error of ours at the first call; none where what it needs was left alone."""
 
 from __future__ import annotations
 
