@@ -106,7 +106,8 @@ def begin(how: str, program: str, state: Path, **environment: str) -> subprocess
     source = f"{SETTING}{how}\nos.execv(sys.executable, [sys.executable, '-c', {program!r}])"
     given = {**os.environ, **environment, "AVIATO_STATE_DIR": str(state)}
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=200, env=given, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if "slow to start" not in line]  # As it may be on a busy machine.
+    assert (done.returncode, said) == (0, [])
     return done
 
 
