@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 _SEEING = frozenset(
     {
-        *("__main__", "atexit", "builtins", "code", "codeop", "ctypes", "decimal", "dis", "doctest", "fileinput"),
-        *("gc", "glob", "importlib", "inspect", "io", "linecache", "logging", "mmap", "multiprocessing", "os", "pathlib"),
-        *("pkgutil", "posix", "resource", "runpy", "shelve", "shutil", "signal", "site", "socket", "sqlite3", "subprocess"),
-        *("sys", "sysconfig", "tempfile", "threading", "tracemalloc", "urllib", "warnings", "zipfile"),
+        *("__main__", "atexit", "bdb", "builtins", "cProfile", "code", "codeop", "ctypes", "decimal", "dis"),
+        *("doctest", "fileinput", "gc", "glob", "importlib", "inspect", "io", "linecache", "logging", "mmap"),
+        *("multiprocessing", "os", "pathlib", "pdb", "pickle", "pkgutil", "posix", "profile", "resource", "runpy"),
+        *("shelve", "shutil", "signal", "site", "socket", "sqlite3", "subprocess", "sys", "sysconfig", "tempfile"),
+        *("threading", "timeit", "trace", "tracemalloc", "urllib", "warnings", "zipfile"),
     }
 )
 """Modules of Python's own by which a test may find what the code is or did."""
 _PLAIN = (frozenset(sys.stdlib_module_names) - _SEEING) | {"numpy", "pytest", "hypothesis"}
+_MODULES = ("solution", "__main__")
+"""What a text begins with that names something of the code, as in `patch("solution.f")`."""
 _LOOKING = frozenset(
     {
         *("open", "input", "eval", "exec", "globals", "locals", "vars", "dir", "getattr", "breakpoint", "help", "memoryview"),
@@ -83,6 +86,8 @@ class Subject:
                     self._plain.add(name)
                 else:
                     self._foreign = True
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self._foreign = self._foreign or node.value.startswith(_MODULES)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             self._bind(node.id, node)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

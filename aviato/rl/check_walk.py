@@ -88,6 +88,7 @@ class Found:
         notes: sentences on what checks nothing.
         never: calls that are left to whoever collects the tests.
         end: where the module ends itself, as a success or with a status that tells, where it does.
+        fails: every run fails, whatever the code is.
         returned: a `return` may have come before.
         defined: functions and classes, at the top of the body.
     """
@@ -98,6 +99,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
     never: list[Mark] = field(default_factory=list)
     end: End | None = None
+    fails: bool = False
     returned: bool = False
     defined: list[ast.stmt] = field(default_factory=list)
 
@@ -336,6 +338,7 @@ class Walk:
             # A `return` on the way here was the other outcome: to run the function is the check.
             self.found.checks.append(Check(True, self.certain, start_of(self.function.body)))
         elif place.decision is None:
+            self.found.fails = self.found.fails or (place.certain and self.function is None)
             self.found.checks.append(Check(True, place.certain, Mark(node, "before")))
         else:
             self.found.checks.append(Check(not place.in_handler, place.decided_certainly, place.decision))

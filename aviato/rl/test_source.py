@@ -186,7 +186,7 @@ class _Look:
         checks = strong or self.checks
         if not checks or self.stuck:
             return _nothing(self.source, self.stuck or self._why())
-        if not self.names.subject.is_there:
+        if not (self.names.subject.is_there or self.module.fails):
             return _nothing(self.source, "it uses nothing of the code: call the code and assert what comes back")
         if self.module.end is not None and self.module.end.in_try:
             line = self.module.end.node.lineno

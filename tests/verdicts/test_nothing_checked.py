@@ -315,6 +315,12 @@ def test_forms_of_data_sets(source: str, tmp_path: Path) -> None:
     assert (right, wrong.partition(":")[0]) == ("passed", "failed")
 
 
+def test_what_fails_with_any_code_is_no_matter_of_this(tmp_path: Path) -> None:
+    """It lets nothing pass."""
+    for source in ("raise KeyError('k')", "assert False, 'because'", "def fail():\n    raise ValueError\nfail()"):
+        assert [here(code, source, tmp_path).partition(":")[0] for code in (RIGHT, WRONG)] == ["failed", "failed"]
+
+
 def test_names_of_the_code_count_whatever_they_are_called() -> None:
     assert look("print(2)").kind == "nothing"
     assert look("print(2)", code_names=["print"]).kind == "statements"
