@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import math
 import re
 import sys
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from aviato.cli import descriptors
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError
+from aviato.log import logger
+from aviato.policy import retry
 from aviato.text import printable as printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from aviato.async_client import AsyncSandbox
 
@@ -24,6 +30,8 @@ FAILED = descriptors.FAILED
 TIMED_OUT = 124
 """Exit status when the command ran longer than `--timeout`, as timeout(1) has it."""
 INTERRUPTED = 130
+SILENT_SECONDS = 1.0
+"""So long a verb that tries again says nothing of it."""
 
 _RESOURCE = re.compile(r"resources: (?:(?:limits|requests)\[)?'(\w+)'\]?")
 _RESOURCE_FLAGS = {"memory": "--memory", "cpu": "--cpus", "processes": "--pids-limit"}
@@ -38,11 +46,30 @@ _SAME = {
 base_url = click.option("--base-url", metavar="URL", help="Server to talk to. [AVIATO_BASE_URL; else the embedded one]")
 
 
+class _Told(logging.Handler):
+    """Says on standard error what a user must know while a verb works: warnings, and once that something is tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._silent_until = time.monotonic() + SILENT_SECONDS
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As logging has it."""
+        trying = record.module == retry.__name__.rpartition(".")[2] and time.monotonic() > self._silent_until
+        if trying:
+            self._silent_until = math.inf
+        if trying or record.levelno >= logging.WARNING:
+            click.echo(f"aviato: {printable(record.getMessage())}", err=True)
+
+
 def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., NoReturn]:
     """A verb as a coroutine; what it returns is the exit status, and errors are one line."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> NoReturn:
+        told, level = _Told(), logger.level
+        logger.addHandler(told)
+        logger.setLevel(logging.INFO)
         try:
             status = asyncio.run(function(*args, **kwargs))
         except SandboxCommandTimeoutError as error:
@@ -55,6 +82,9 @@ def coroutine(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[...
             descriptors.leave(error)
         except KeyboardInterrupt:
             status = INTERRUPTED
+        finally:
+            logger.removeHandler(told)
+            logger.setLevel(level)
         sys.exit(status)
 
     return run
@@ -90,6 +120,25 @@ def check_tty(interactive: bool, tty: bool, timeout_seconds: float | None) -> No
     if timeout_seconds is not None:
         raise click.UsageError("--timeout is for a command without a terminal; leave -t out")
     check_terminal("--tty", "in a pipe leave -t out")
+
+
+@contextmanager
+def waiting(sandbox: AsyncSandbox) -> Iterator[None]:
+    """While a command is run in a new sandbox: where it waits for a place is said, once."""
+
+    async def look() -> None:
+        await asyncio.sleep(SILENT_SECONDS)
+        with suppress(AviatoError):  # The command meets it, too.
+            await sandbox.get_status()
+        if sandbox.info is not None and sandbox.info.queue is not None:
+            where = f"place {sandbox.info.queue.position} in the server's queue"
+            click.echo(f"aviato: waiting for a sandbox: {where}", err=True)
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
 
 
 def tell(sandbox: AsyncSandbox) -> None:

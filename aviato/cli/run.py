@@ -64,7 +64,8 @@ async def command(
 
         async with await client.sandbox(**options) as sandbox:
             common.tell(sandbox)
-            status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
+            with common.waiting(sandbox):
+                status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
         if status == NOT_FOUND and _IMAGE.fullmatch(command[0]):
             click.echo(f"aviato: the first word is the COMMAND; an image is given by --image {command[0]}", err=True)
         return status

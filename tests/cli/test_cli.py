@@ -81,7 +81,7 @@ def test_a_timeout_has_a_status_of_its_own(cli: Any) -> None:
         (("stop", "sb-00000000000000000000000000"), "not known"),
         (("run", "--image", "dir:nowhere", "true"), "nowhere"),
         (("run", "-w", "relative", "pwd"), "absolute"),
-        (("run", "--timeout", "-1", "true"), "timeout"),
+        (("run", "-w", "here", "true"), "--workdir"),
         (("ls", "--status", "sleeping"), "running"),
     ],
 )
@@ -97,7 +97,21 @@ def test_an_unreachable_server_says_what_was_tried() -> None:
     command = [*AVIATO, "ls", "--base-url", "unix:///nowhere/aviato.sock"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 125
-    assert "/nowhere/aviato.sock" in done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == 2 and all("/nowhere/aviato.sock: No such file" in line for line in said), said
+    assert said[0].startswith("aviato: list sandboxes failed, trying again in "), "nobody waits for five seconds without a word"
+
+
+def test_who_waits_for_a_place_is_told(make_server: Any) -> None:
+    server = make_server(max_sandboxes=1)
+    with aviato.Sandbox(base_url=server.url) as first:
+        first.wait()
+        command = [*AVIATO, "run", "--base-url", server.url, "echo", "here"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None and process.stdout is not None
+            assert process.stderr.readline() == "aviato: waiting for a sandbox: place 1 in the server's queue\n"
+            first.stop().result()
+            assert (process.stdout.read(), process.wait(30)) == ("here\n", 0)
 
 
 def test_it_says_its_version(cli: Any) -> None:
