@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import hardware, own_local, tools
+from aviato.server.backends.local import accounts, hardware, own_local, tools
 
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
@@ -79,7 +79,7 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
     """
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
-    directories += [(path, 0o755) for path in USUAL]
+    directories += [(path, 0o755) for path in (accounts.CONVERSATIONS, *USUAL)]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
     directories += [(path, 0o755) for path in hardware.directories(facts.hardware)]
     links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", RUN)]
@@ -203,8 +203,7 @@ def hosts(hostname: str) -> str:
 def etc_files() -> list[tuple[str, str]]:
     """What programs look up in /etc, beside `hosts`."""
     return [
-        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
-        ("/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
+        *accounts.files(),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
         ("/etc/resolv.conf", ""),
     ]

@@ -15,6 +15,7 @@ import struct
 from typing import TYPE_CHECKING, NoReturn
 
 from aviato.server.backends.local import syscalls
+from aviato.server.backends.local.accounts import PRIVATE
 from aviato.server.supervisor.buffers import open_diagnosis
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Kernel:
                 raise
 
     def _write(self, path: str, flags: int, content: str) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, mode_of(content))
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, mode_of(path, content))
         try:
             os.write(fd, content.encode())
         finally:
@@ -256,8 +257,12 @@ class Kernel:
         syscalls.load_filter(self._compiled)
 
 
-def mode_of(content: str) -> int:
-    """The mode of a new file."""
+def mode_of(path: str, content: str) -> int:
+    """The mode of a new file of a sandbox's tree."""
+    if path in PRIVATE:
+        return 0o600
+    if path.startswith("/sys/"):
+        return 0o444
     return 0o755 if content.startswith("#!") else 0o644
 
 

@@ -351,10 +351,14 @@ def _host_tree(options: PlanOptions) -> list[Step]:
     made = skeleton(replace(options.facts, hardware=()), options.interpreter, options.packages is not None)
     shared = links_to_copies(options.facts) if _has_copies(options) else []
     links = tuple(link for link in made.links if not link[0].startswith("/etc/"))
+    top, below_etc = (
+        tuple(one for one in made.directories if one[0].startswith("/etc/") == is_below) for is_below in (False, True)
+    )
     return [
-        Step("directories", (made.directories,), "the top of the tree"),
+        Step("directories", (top,), "the top of the tree"),
         Step("links", (links,), "the machine's own, the interpreter's"),
         Step("tmpfs", ("/etc", bounds.ETC_BYTES, 0o755), "twenty small files and mount points cost next to nothing in memory"),
+        Step("directories", (below_etc,), "what is in directories of it"),
         Step("links", ((*local_time(options.facts), *shared),), "the time zone, what is shared of the machine's"),
         Step(
             "files",

@@ -183,7 +183,7 @@ class Recorder:
 
     def _write(self, path: str, flags: int, content: str, forgiven: tuple[int, ...]) -> None:
         flags |= os.O_WRONLY | os.O_CLOEXEC
-        fd = self._open("openat", syscalls.AT_FDCWD, path, flags, mode_of(content), forgiven=forgiven, skip_forgiven=2)
+        fd = self._open("openat", syscalls.AT_FDCWD, path, flags, mode_of(path, content), forgiven=forgiven, skip_forgiven=2)
         self._note("write", fd, content, len(content.encode()), forgiven=forgiven)
         self.close(fd)
 

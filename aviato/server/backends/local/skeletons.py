@@ -136,7 +136,7 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
             os.mknod(directory + path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         os.chmod(directory + path, 0o666)
     for path, content in skeleton.files:
-        _put(directory + path, content.encode(), 0o444 if path.startswith("/sys/") else mode_of(content))
+        _put(directory + path, content.encode(), mode_of(path, content))
     for path in skeleton.copies:
         os.makedirs(os.path.dirname(directory + path), exist_ok=True)
         _copy(path, directory + path)
