@@ -21,6 +21,7 @@ import pytest
 from tests.matrices import every
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+USERS = "Users and owners"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "inside.md"
 
 
@@ -33,6 +34,7 @@ class Row:
         command: for `bash -e`, in an empty directory that it may write to.
         says: a regular expression that all it prints matches, white space at the ends aside. A dot is any character.
         needs: programs without which the row is skipped.
+        users: whether it takes other users than root, which not every server can give.
         bare: whether it is made on the machine, too: it needs no root and leaves nothing outside its directory.
         returncode: of the command.
         differs: by the backend's name, what it prints there instead, or None where it cannot be made there.
@@ -44,6 +46,7 @@ class Row:
     command: str
     says: str
     needs: tuple[str, ...] = ()
+    users: bool = False
     bare: bool = False
     returncode: int = 0
     differs: dict[str, str | None] = field(default_factory=dict)
@@ -65,8 +68,10 @@ def table(rows: Iterable[Row], *, always: int = 4):
         kind, backend = carrier
         says = row.differs.get(kind, row.says)
         if kind in row.differs:
-            headings = [line.lstrip("# ").strip() for line in GUIDE.read_text().splitlines() if line.startswith("#")]
-            assert row.guide in headings, f"what differs stands in {GUIDE.name}"
+            assert row.guide in headings(), f"what differs stands in {GUIDE.name}"
+        if row.users and backend.ids_each == 1:
+            assert USERS in headings(), f"{USERS!r} stands in {GUIDE.name}"
+            pytest.skip(f"sandboxes have one id here: {USERS}")
         if says is None:
             pytest.skip(f"not in the backend {kind}: {row.guide}")
         if row.bare and kind == "local":
@@ -81,6 +86,11 @@ def table(rows: Iterable[Row], *, always: int = 4):
         assert matches(says, result.stdout), result.stdout + result.stderr
 
     return test
+
+
+def headings() -> list[str]:
+    """Of the guide."""
+    return [line.lstrip("# ").strip() for line in GUIDE.read_text().splitlines() if line.startswith("#")]
 
 
 def matches(says: str, said: str) -> bool:

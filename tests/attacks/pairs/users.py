@@ -17,7 +17,7 @@ area = Area(__name__)
 
 def has_one_id(backend: Any) -> str | None:
     """For `impossible`."""
-    return None if backend._uids.each > 1 else "sandboxes have one id here, so nobody inside can be another user"
+    return None if backend.ids_each > 1 else "sandboxes have one id here, so nobody inside can be another user"
 
 
 BECOME = """

@@ -17,7 +17,7 @@ from aviato.server.backends.local.host_tree import (
     packages_directory,
     search_path,
 )
-from aviato.server.backends.local.plan import BASE_ENVIRONMENT, HostFacts, Step
+from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID, HostFacts, Step
 from aviato.server.backends.local.rules import families
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def environment(place: str, prefix: str | None) -> dict[str, str]:
     root = f"{place}/{ROOT}"
     return {
         **BASE_ENVIRONMENT,
+        **ONE_ID,
         "PATH": search_path(f"{place}/{LINKS}", prefix, f"{PATH}:{root}/{HOME}/.local/bin"),
         "HOME": f"{root}/{HOME}",
         "TMPDIR": f"{root}/{TEMPORARY}",

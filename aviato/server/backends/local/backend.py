@@ -206,6 +206,11 @@ class LocalBackend(Backend):
             self._uids.keep(uid)
         return choices
 
+    @property
+    def ids_each(self) -> int:
+        """How many users and groups a sandbox has."""
+        return self._uids.each
+
     def _uid_choices(self) -> range | None:
         if not self._root:
             return None
@@ -473,7 +478,7 @@ class LocalBackend(Backend):
             merged=merged,
             lends=below is not None and self._lends(spec),
             root=self._root,
-            ids=self._uids.each,
+            ids=self.ids_each,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
@@ -564,7 +569,7 @@ class LocalBackend(Backend):
         interpreter = self._images.interpreter_at(spec.image.interpreter)
         layered = self._layered and self._facts.local is not None
         local = None if spec.image.root is not None else own_local.LOCAL if layered else own_local.HOME
-        return plan.environment(interpreter.prefix if interpreter else None, local)
+        return plan.environment(interpreter.prefix if interpreter else None, local, self.ids_each)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         """What its supervisor is told, kept where nothing of it is the caller's own."""

@@ -51,10 +51,12 @@ BASE_ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
-    "TAR_OPTIONS": "--no-same-owner",
     # Looking for leaks is attaching to one's own parent by ptrace; where that is refused every such program fails.
     "LSAN_OPTIONS": "detect_leaks=0",
 }
+
+ONE_ID = {"TAR_OPTIONS": "--no-same-owner"}
+"""Where all files have to belong to one user, an archive's owners are left out."""
 
 NO_PROXY = "localhost,127.0.0.1,::1"
 """What a sandbox reaches by itself."""
@@ -238,15 +240,17 @@ def owned_directories(options: PlanOptions) -> list[str]:
     return [*layers, *mounted]
 
 
-def environment(prefix: str | None, local: str | None = None) -> dict[str, str]:
+def environment(prefix: str | None, local: str | None = None, ids: int = 1) -> dict[str, str]:
     """What every command finds set, before what the sandbox and the command add.
 
     Args:
         prefix: of the interpreter.
         local: where programs for everybody are installed, if that is not as `npm` has it: it takes the prefix of Node's own
             program, which is /usr.
+        ids: as of `PlanOptions`.
     """
     own = {} if local is None else {"NPM_CONFIG_PREFIX": local}
+    own |= ONE_ID if ids == 1 else {}
     return {**BASE_ENVIRONMENT, **own, "PATH": search_path(LINKS_DIRECTORY, prefix, BASE_PATH)}
 
 
