@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -88,7 +89,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "expected, an object": (lambda: CallCase("f", [1], object()), "expected holds a object"),
     "expected, a generator": (lambda: CallCase("f", [1], (n for n in range(3))), "expected holds a generator"),
     "expected, a range": (lambda: CallCase("f", [1], {"a": [range(3)]}), "expected holds a range"),
-    "expected, a Decimal where types count": (lambda: CallCase("f", [1], Decimal(1), judge=exact), "expected holds a Decimal"),
+    "expected, a date where types count": (lambda: CallCase("f", [1], date.min, judge=exact), "expected holds a date"),
+    "expected, a Decimal beyond all reckoning": (
+        lambda: CallCase("f", [1], Decimal("1e9999"), judge=exact),
+        "expected holds a Decimal",
+    ),
     "expected, deep": (lambda: CallCase("f", [1], nested(150, in_list)), "nested more than"),
     "expected, endless": (lambda: CallCase("f", [1], _endless()), "nested more than"),
     "args, deep lists": (lambda: CallCase("f", [nested(150, in_list)], 1), "args holds a value that is nested more than"),

@@ -113,6 +113,8 @@ def test_what_an_interpreter_an_image_and_packages_have_is_seen_by_sandboxes(dir
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     image = tmp_path / "image"
     packages = tmp_path / "packages"
+    image.mkdir()
+    packages.mkdir()
     settings = ServerSettings(backend=kind, image={"own": str(image)}, packages={"own": str(packages)})
     shared = carrier(settings, Folder(str(tmp_path / "state"))).shared_paths()
     seen = [prefix / "lib", packages / "lib", *([image / "etc"] if kind == "local" else [])]

@@ -179,14 +179,14 @@ def test_what_no_program_can_be_given_is_refused_before_anything_runs() -> None:
     for command, env, why in refused:
         with pytest.raises(aviato.AviatoValidationError, match=why):
             sandbox.grade({"test_it.py": b""}, command, result_paths=[], env=env)
-    with pytest.raises(aviato.AviatoValidationError, match="not Unicode"):
+    with pytest.raises(aviato.AviatoValidationError, match="no Unicode"):
         sandbox.grade({"\ud800": b""}, ["make"], result_paths=[])
 
 
 def test_variables_of_the_sandbox_count_too(session: aviato.Session) -> None:
-    sandbox = session.sandbox(environment_variables={f"V{n}": "v" * 100_000 for n in range(15)})
+    sandbox = session.sandbox(environment_variables={f"V{n}": "v" * 100_000 for n in range(10)})
     with pytest.raises(aviato.AviatoValidationError, match="in all"):
-        sandbox.grade({}, ["true", *["y" * 100_000] * 10], result_paths=[]).result(30)
+        sandbox.grade({}, ["true", *["y" * 100_000] * 15], result_paths=[]).result(30)
 
 
 def test_many_names_of_tests_are_no_arguments(sandbox: aviato.Sandbox) -> None:
