@@ -351,8 +351,8 @@ def _has_own_hosts(options: PlanOptions) -> bool:
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.skeleton is not None:
         return []
-    # What it has of /sys and /etc of the machine is mounted.
-    made = skeleton(replace(options.facts, hardware=()), options.interpreter, options.packages is not None)
+    # What it has of /sys and /etc of the machine is mounted, and its /usr/local is the machine's.
+    made = skeleton(replace(options.facts, hardware=(), local=None), options.interpreter, options.packages is not None)
     shared = links_to_copies(options.facts) if _has_copies(options) else []
     links = tuple(link for link in made.links if not link[0].startswith("/etc/"))
     top, below_etc = (
