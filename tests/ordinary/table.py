@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.environments import interpreter
 from tests.matrices import every
+from tests.ordinary.environments import installed
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USERS = "Users and owners"
@@ -39,6 +41,7 @@ class Row:
         returncode: of the command.
         differs: by the backend's name, what it prints there instead, or None where it cannot be made there.
         guide: a heading of `docs/guides/inside.md` that says why, for each that differs.
+        packages: of Python's, from the registry; a sandbox sees them (`packages=`).
         timeout_seconds: on a busy machine.
     """
 
@@ -46,11 +49,13 @@ class Row:
     command: str
     says: str
     needs: tuple[str, ...] = ()
+    _: KW_ONLY
     users: bool = False
     bare: bool = False
     returncode: int = 0
     differs: dict[str, str | None] = field(default_factory=dict)
     guide: str = ""
+    packages: tuple[str, ...] = ()
     timeout_seconds: float = 120.0
 
 
@@ -59,6 +64,7 @@ def table(rows: Iterable[Row], *, always: int = 4):
     by_name = {row.name: row for row in rows}
 
     @pytest.mark.anyio
+    @pytest.mark.timeout(900)  # Each command has a limit of its own, in the sandbox and on the machine.
     @pytest.mark.parametrize("name", every(always, by_name))
     async def test(name, carrier, boxes):
         row = by_name[name]
@@ -74,11 +80,15 @@ def table(rows: Iterable[Row], *, always: int = 4):
             pytest.skip(f"sandboxes have one id here: {USERS}")
         if says is None:
             pytest.skip(f"not in the backend {kind}: {row.guide}")
+        packages = installed(row.packages) if row.packages else None
         if row.bare and kind == "local":
-            returncode, said = on_the_machine(row)
-            assert (returncode, matches(row.says, said)) == (row.returncode, True), f"on the machine itself: {said}"
-        async with boxes.make_box(backend) as box:
-            result = await box.run("bash", "-ec", row.command, timeout=row.timeout_seconds)
+            done = on_the_machine(row, packages)
+            said = os.fsdecode(done.stdout)
+            why = f"on the machine itself: {said}{os.fsdecode(done.stderr)}"
+            assert (done.returncode, matches(row.says, said)) == (row.returncode, True), why
+        async with boxes.make_box(backend, packages=packages and str(packages)) as box:
+            started = box.start("bash", "-ec", row.command, timeout=row.timeout_seconds)
+            result = await box.finish(*started)
         if kind in row.differs:
             assert matches(says, result.stdout), result.stdout + result.stderr
             return
@@ -98,11 +108,16 @@ def matches(says: str, said: str) -> bool:
     return re.fullmatch(says, said.strip(), re.DOTALL) is not None
 
 
-def on_the_machine(row: Row) -> tuple[int, str]:
+def on_the_machine(row: Row, packages: Path | None) -> subprocess.CompletedProcess[bytes]:
     """How a command ends without a sandbox, and what it prints."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         environment = {"PATH": PATH, "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8", "USER": "root"}
-        done = subprocess.run(
+        if packages is not None:
+            environment["PYTHONPATH"] = str(packages)
+            (Path(directory) / ".bin").mkdir()
+            (Path(directory) / ".bin" / "python3").symlink_to(interpreter().executable)
+            environment["PATH"] = f"{directory}/.bin:{PATH}"
+        return subprocess.run(
             ["bash", "-ec", row.command],
             cwd=directory,
             env=environment,
@@ -111,4 +126,3 @@ def on_the_machine(row: Row) -> tuple[int, str]:
             timeout=row.timeout_seconds,
             check=False,
         )
-        return done.returncode, os.fsdecode(done.stdout)

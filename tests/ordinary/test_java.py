@@ -50,7 +50,7 @@ ROWS = [
         "keytool -list -cacerts -storepass changeit | grep -c trustedCert",
         r"\d{2,}",
         ("keytool",),
-        True,
+        bare=True,
     ),
     Row(
         "a key of one's own",
@@ -119,7 +119,11 @@ ROWS = [
         bare=True,
     ),
     Row(
-        "flags of the virtual machine", "java -XX:+PrintFlagsFinal -version 2>/dev/null | grep -c UseG1GC", "1", ("java",), True
+        "flags of the virtual machine",
+        "java -XX:+PrintFlagsFinal -version 2>/dev/null | grep -c UseG1GC",
+        "1",
+        ("java",),
+        bare=True,
     ),
     Row("Maven", "mvn -version | sed 's/\x1b[^m]*m//g' | head -1", "Apache Maven [0-9.]+.*", ("mvn",), bare=True),
     Row(

@@ -41,9 +41,9 @@ ROWS = [
         "touch a; chown 9:9 a; echo a | cpio -o 2>/dev/null > x; rm a; cpio -i < x 2>/dev/null; stat -c %u a",
         "9",
         ("cpio",),
-        True,
+        users=True,
     ),
-    Row("rsync -a", "mkdir a; touch a/b; chown 9:9 a/b; rsync -a a/ c; stat -c %u:%g c/b", "9:9", ("rsync",), True),
+    Row("rsync -a", "mkdir a; touch a/b; chown 9:9 a/b; rsync -a a/ c; stat -c %u:%g c/b", "9:9", ("rsync",), users=True),
     Row("ids beyond the range", "touch a; chown 65536 a 2>&1 | grep -o 'Invalid argument'", "Invalid argument", users=True),
     Row("mknod", "mknod a p; test -p a && echo pipe", "pipe", bare=True),
     Row("root reads what it may not", "echo x > a; chmod 0 a; cat a", "x", differs={"landlock": ""}, guide=NO_ROOT),
@@ -102,7 +102,7 @@ ROWS = [
     Row("useradd", BOB + "su bob -c 'cd; pwd; touch x; stat -c %U:%G x'", "/home/bob\nbob:bob", users=True),
     Row("useradd --system, groupadd, usermod", "groupadd g; useradd -r s; usermod -aG g s; id -nG s", "s g", users=True),
     Row("userdel", BOB + "userdel -r bob 2>/dev/null; ls /home | wc -l", "0", users=True),
-    Row("adduser", "adduser --disabled-password --gecos '' eve > /dev/null 2>&1; id -un eve", "eve", ("adduser",), True),
+    Row("adduser", "adduser --disabled-password --gecos '' eve > /dev/null 2>&1; id -un eve", "eve", ("adduser",), users=True),
     Row("chpasswd, passwd", BOB + "echo bob:secret | chpasswd; passwd -S bob | cut -d' ' -f2", "P", users=True),
     Row("su - and its environment", BOB + "su - bob -c 'echo $HOME $USER $PWD'", "/home/bob bob /home/bob", users=True),
     Row(
@@ -113,10 +113,14 @@ ROWS = [
         guide=NO_ROOT,
     ),
     Row("find by owner", "touch a b; chown 1234 b; find . -user 1234; find . -nouser", "./b\n./b", users=True),
-    Row("PostgreSQL", POSTGRES, "42", ("psql",), True),
+    Row("PostgreSQL", POSTGRES, "42", ("psql",), users=True),
     Row("apt's sandbox user", "su -s /bin/sh _apt -c 'id -u'", "42", users=True),
     Row(
-        "git of another owner", "git init -q r; chown -R 9 r; git -C r status 2>&1 | grep -o dubious", "dubious", ("git",), True
+        "git of another owner",
+        "git init -q r; chown -R 9 r; git -C r status 2>&1 | grep -o dubious",
+        "dubious",
+        ("git",),
+        users=True,
     ),
     Row(
         "fakeroot remembers owners",

@@ -112,7 +112,7 @@ ROWS = [
         "ssh -G example.org | grep '^user '",
         "user .*",
         ("ssh",),
-        True,
+        bare=True,
         differs={"landlock": "(user .*)?"},
         guide=NO_ROOT,
     ),
