@@ -151,7 +151,7 @@ def cases_program(calls: bool = False) -> tuple[bytes, bytes]:
     Args:
         calls: whether some cases are calls.
     """
-    return compiled(program("late", "module", *(("packing", "calls") if calls else ()), "cases"))
+    return compiled(program("late", "module", "unseen", *(("packing", "calls") if calls else ()), "cases"))
 
 
 def compiled(text: str) -> tuple[bytes, bytes]:

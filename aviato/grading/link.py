@@ -399,7 +399,7 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
 
 @functools.cache
 def _host() -> tuple[bytes, bytes]:
-    return driver.compiled(program("late", "module", "packing", "calls", "host"))
+    return driver.compiled(program("late", "module", "unseen", "packing", "calls", "host"))
 
 
 @functools.cache
@@ -409,7 +409,9 @@ def _broker() -> tuple[bytes, bytes]:
     # Each has what the one before it defines.
     lines = [line for text in texts for line in text.splitlines() if not line.startswith(("from __future__", "from aviato"))]
     return driver.compiled(
-        "\n".join([program("late", "module", "cases"), *lines, program("connections", "place", "broker").partition("\n")[2]])
+        "\n".join(
+            [program("late", "module", "unseen", "cases"), *lines, program("connections", "place", "broker").partition("\n")[2]]
+        )
     )
 
 

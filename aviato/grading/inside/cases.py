@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from aviato.grading.inside.calls import as_json, found, given
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
+    from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
 
 RECORD, GO, REPORT = 3, 4, 5
+"""Descriptors, as this process begins."""
 NO_HANG = 1
 OWN_FRAMES = 4
 """Between the first frame of this process and that of the code."""
@@ -55,12 +57,13 @@ def main(given: Any) -> None:
 
 def prepared(payload: dict[str, Any]) -> int:
     """Take the place that the code expects, and hear with which case to begin."""
+    global RECORD, GO, REPORT
     first = int(os.read(GO, 16))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
-    for fd in (RECORD, GO, REPORT) if payload["reports"] else (RECORD, GO):
-        os.set_inheritable(fd, False)
+    own = out_of_the_way([RECORD, GO, REPORT] if payload["reports"] else [RECORD, GO], payload["code"])
+    RECORD, GO, REPORT = [*own, REPORT][:3]
     if payload["file"]:
         be_in_a_directory(payload["code"])
     return first
@@ -76,9 +79,10 @@ def run(payload: dict[str, Any], first: int) -> None:
         find, take, tell = found, given, as_json
     token, code, prelude, crossing = payload["token"].encode(), payload["code"], payload["prelude"], payload.get("crossing")
     cases = payload["cases"][first:]
-    sys.argv = [FILE]
+    be_started_as(FILE)
 
     waiting, state, depth = b"", surroundings(), sys.getrecursionlimit()
+    set_limit = count_from_the_code(OWN_FRAMES)
 
     def record(body: bytes) -> None:
         nonlocal waiting
@@ -105,7 +109,7 @@ def run(payload: dict[str, Any], first: int) -> None:
         tests: dict[str, Any] = {"__name__": "aviato_collect"}
         try:
             if namespace is None:
-                sys.setrecursionlimit(depth + OWN_FRAMES)
+                set_limit(depth + OWN_FRAMES)
                 namespace, objects = new_module(payload["file"]), {}
                 if payload["reports"]:
                     namespace["__aviato_report__"] = lambda made: report(ascii(made))
@@ -160,7 +164,7 @@ def run(payload: dict[str, Any], first: int) -> None:
                 pass
         if body != b"passed":
             namespace = None
-            sys.setrecursionlimit(depth)
+            set_limit(depth)
             left = size(frames()) > 1 or differs(state)
             try:
                 wait(-1, NO_HANG)

@@ -32,6 +32,7 @@ def new_module(imported: bool) -> dict[str, Any]:
     module.__loader__ = importer.SourceFileLoader(name, path)
     module.__spec__ = importer.spec_from_file_location(name, path, loader=module.__loader__)
     module.__package__ = ""
+    vars(module)["__cached__"] = None
     if imported:
         sys.modules[name] = sys.modules["__main__"] = module
     return vars(module)
