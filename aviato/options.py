@@ -104,8 +104,9 @@ class NetworkOptions:
 class ResourceOptions:
     """How much of the machine a sandbox may use, and how much it wants to be sure of.
 
-    Both are tables of Kubernetes quantities or numbers: `cpu` in cores, `memory` and `disk` in bytes, `processes`, `inodes`
-    (files and directories) and `gpu` by count. A plain dict as `resources=` means `limits`.
+    Both are tables of Kubernetes quantities or numbers: `cpu` in cores, `memory`, `shm` (what of it `/dev/shm` can hold) and
+    `disk` in bytes, `processes`, `inodes` (files and directories) and `gpu` by count. A plain dict as `resources=` means
+    `limits`.
 
     Attributes:
         requests: what it wants to be sure of; a limit that was not given is at least this.

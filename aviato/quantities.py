@@ -27,6 +27,7 @@ class Resource(NamedTuple):
 RESOURCES = {
     "cpu": Resource("cores", 0.001, whole=False),
     "memory": Resource("bytes", 4 << 20, whole=True),
+    "shm": Resource("bytes", 1 << 20, whole=True),
     "processes": Resource("processes", 1, whole=True),
     "disk": Resource("bytes", 1 << 20, whole=True),
     "inodes": Resource("files and directories", 64, whole=True),
@@ -97,6 +98,7 @@ _SYNONYMS = {
     **dict.fromkeys(("mem", "ram", "mem_limit", "memory_mb", "memory_limit"), "memory"),
     **dict.fromkeys(("cpus", "cpu_count", "cores", "vcpu", "vcpus", "nano_cpus", "num_cpus"), "cpu"),
     **dict.fromkeys(("pids", "pids_limit", "procs", "nproc"), "processes"),
+    **dict.fromkeys(("shm_size", "shared_memory", "shmem"), "shm"),
     **dict.fromkeys(("storage", "disk_size", "ephemeral-storage", "storage_size"), "disk"),
     **dict.fromkeys(("gpus", "nvidia.com/gpu"), "gpu"),
 }

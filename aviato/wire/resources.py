@@ -18,6 +18,7 @@ class Amounts(RequestModel):
 
     cpu: Annotated[float, Field(ge=0.001, le=1 << 20, allow_inf_nan=False)] | None = None
     memory: Annotated[int, Field(ge=4 << 20, le=LARGEST)] | None = None
+    shm: Annotated[int, Field(ge=1 << 20, le=LARGEST)] | None = None
     processes: Count | None = None
     disk: Annotated[int, Field(ge=1 << 20, le=LARGEST)] | None = None
     inodes: Annotated[int, Field(ge=64, le=LARGEST)] | None = None

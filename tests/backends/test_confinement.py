@@ -226,6 +226,7 @@ async def test_limits(box):
         "open_files": "hard",
         "file_size": "hard",
         "memory": "watched",
+        "shm": "hard",
         "disk": "watched",
         "inodes": "watched",
         "cpu": "none",

@@ -31,7 +31,7 @@ async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_
                 secrets={"SECRET": "word"},
                 exposes_ports=ports,
             )
-            skeleton = await backend._made_skeleton(spec)
+            skeleton = await backend._made_below(spec)
             asked = backend._usual_request(spec, skeleton, 1000 + number)
             assert asked is not None and asked == made_anew(backend, spec, skeleton, 1000 + number)
             assert b"word" not in asked.behind and spec.sandbox_id.encode() in asked.behind
@@ -41,7 +41,7 @@ async def test_other_facts_and_another_filter_make_other_requests(backend, monke
     if not backend._native:
         pytest.skip("no compiled code")
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None))
-    skeleton = await backend._made_skeleton(spec)
+    skeleton = await backend._made_below(spec)
     before = backend._usual_request(spec, skeleton, 1)
     limits = backend.limits(spec)
     monkeypatch.setattr(backend, "_facts", replace(backend._facts, open_files=77))
@@ -54,7 +54,7 @@ async def test_other_facts_and_another_filter_make_other_requests(backend, monke
 async def test_files_of_ones_own_are_asked_for_each_time(backend):
     files = (MountedFile(path="/data/file", content=b"x"),)
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), mounted_files=files)
-    assert backend._usual_request(spec, await backend._made_skeleton(spec), 1) is None
+    assert backend._usual_request(spec, await backend._made_below(spec), 1) is None
 
 
 def test_the_oldest_is_forgotten():

@@ -76,7 +76,8 @@ class LandlockBackend(LocalBackend):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
         held = limits_of(spec.requests, spec.limits, self._facts)
-        return {**held, "processes": replace(held["processes"], strength="watched")}
+        shared = Limit(value=None, strength="none")  # /dev/shm is the machine's, and nobody comes there.
+        return {**held, "shm": shared, "processes": replace(held["processes"], strength="watched")}
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
@@ -151,10 +152,11 @@ class LandlockBackend(LocalBackend):
         )
 
     def _request(self, spec: SandboxSpec, options: local_plan.PlanOptions, uid: int) -> dict[str, Any]:
+        processors = () if options.seen is None else options.seen.processors
         return {
             **super()._request(spec, options, uid),
             "owned": [plan.ROOT],
-            "plan": plan.make_plan(self._own_options(spec, uid)),
+            "plan": plan.make_plan(replace(self._own_options(spec, uid), processors=processors)),
             "trees": [],
             "lower": None,
             "ports": False,

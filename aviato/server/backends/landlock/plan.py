@@ -60,6 +60,7 @@ class PlanOptions:
         packages: a directory of packages for that Python, as of the local backend's plan.
         ids: the uid and gid of its own; None leaves it the server's.
         processes: how many may live at once; None where the kernel cannot tell a sandbox's from others.
+        processors: those that its commands run on; empty: all.
         asks: see `supervisor_rules`.
     """
 
@@ -70,6 +71,7 @@ class PlanOptions:
     packages: tuple[str, int, int] | None = None
     ids: tuple[int, int] | None = None
     processes: int | None = None
+    processors: tuple[int, ...] = ()
     asks: bool = True
 
 
@@ -89,6 +91,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("directories", (tuple((f"{ROOT}/{name}", 0o755) for name in (WORKSPACE, HOME, TEMPORARY)),), "its own folders"),
         Step("keep_layer", (ROOT,), "a descriptor by which the supervisor counts what is in them"),
         Step("limits", (tuple(limits.items()),), "each command has a keeper, which is a process too"),
+        *([Step("processors", (options.processors,), "as many as its limit")] if options.processors else []),
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
         Step("restrict", (), "from here on Landlock refuses all other files, TCP, signals to the outside and looking into it"),
         Step(

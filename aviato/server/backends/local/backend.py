@@ -30,9 +30,10 @@ from aviato.server.backends.local import (
     rules,
     syscalls,
 )
+from aviato.server.backends.local.affinity import Affinity
 from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
-from aviato.server.backends.local.limits import groups_of, limits_of
+from aviato.server.backends.local.limits import groups_of, limits_of, seen_of
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
@@ -77,6 +78,9 @@ class _Held:
     place: LeftPlace | None = None
     """That it was to have."""
     lent: Lent | None = None
+    processors: tuple[int, ...] = ()
+    """That its commands run on, where not all."""
+    cpu: float | None = None
 
 
 class LocalBackend(Backend):
@@ -122,6 +126,7 @@ class LocalBackend(Backend):
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
         self._left = LeftPlaces(self._places, lambda uid: self._uids.give_back(uid))
+        self._affinity = Affinity()
         self._refusals = 0
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -304,8 +309,10 @@ class LocalBackend(Backend):
     ) -> SupervisorLink:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
-        usual = self._usual_request(spec, below, held.uid, place)
-        request = usual or self._request(spec, self._options(spec, below), held.uid)
+        held.cpu = spec.limits.get("cpu")
+        held.processors = self._affinity.take(held.cpu)
+        usual = self._usual_request(spec, below, held.uid, place, held.processors)
+        request = usual or self._request(spec, self._options(spec, below, processors=held.processors), held.uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
@@ -461,9 +468,23 @@ class LocalBackend(Backend):
             self._remembered = Remembered(self._facts, self._filter)
         return self._remembered
 
-    def _options(self, spec: SandboxSpec, below: str | None = None, *, merged: bool = False) -> plan.PlanOptions:
+    def _group_settings(self, spec: SandboxSpec) -> list[dict[str, Any]]:
+        limits = self.limits(spec)
+        return groups.settings(
+            spec.sandbox_id,
+            groups_of(spec.requests, spec.limits, self._facts),
+            int(limits["memory"].value or 0),
+            spec.limits.get("cpu"),
+            spec.requests.get("cpu"),
+            int(limits["processes"].value or 0) or None,
+        )
+
+    def _options(
+        self, spec: SandboxSpec, below: str | None = None, *, merged: bool = False, processors: tuple[int, ...] = ()
+    ) -> plan.PlanOptions:
         interpreter = self._interpreter(spec.image)
         limits = self.limits(spec)
+        seen = seen_of(spec.limits, limits, self._facts, processors)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
             place=self._places.path(spec.sandbox_id),
@@ -482,6 +503,9 @@ class LocalBackend(Backend):
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
             memory_bytes=int(limits["memory"].value or 0),
+            shared_bytes=int(limits["shm"].value or 0),
+            seen=seen,
+            groups=groups.directories(self._group_settings(spec)) if seen is not None else (),
             disk_bytes=int(limits["disk"].value or 0),
             threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )
@@ -493,17 +517,18 @@ class LocalBackend(Backend):
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
     def _usual_request(
-        self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None
+        self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
     ) -> native.Usual | None:
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
         if not self._native or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, spec.packages_at, below, asked, _has_ports(spec), place is None, self._lends(spec))
+        key = (spec.image, spec.packages_at, below, asked, processors, _has_ports(spec), place is None, self._lends(spec))
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
-            return native.usual(self._request(example, self._options(example, below, merged=place is not None), uid))
+            options = self._options(example, below, merged=place is not None, processors=processors)
+            return native.usual(self._request(example, options, uid))
 
         usual = self._known().requests.get(key, recorded)
         if usual is None:
@@ -544,14 +569,7 @@ class LocalBackend(Backend):
             "ports": _has_ports(spec),
             "filter": compiled.hex() if calls is None else "",
             "born_filter": self._born_filter.hex() if self._unified(spec) else "",
-            "groups": groups.settings(
-                spec.sandbox_id,
-                groups_of(spec.requests, spec.limits, self._facts),
-                options.memory_bytes,
-                spec.limits.get("cpu"),
-                spec.requests.get("cpu"),
-                options.processes or None,
-            ),
+            "groups": self._group_settings(spec),
         }
 
     def _filter_of(self, spec: SandboxSpec, threads: int) -> bytes:
@@ -626,7 +644,14 @@ class LocalBackend(Backend):
         if not await self._left.bury(self._template, [(sandbox_id, held.uid, held.lent)]):
             await asyncio.to_thread(self._places.remove, sandbox_id)
             self._uids.give_back(held.uid)
-        self._held.pop(sandbox_id, None)
+        self._forget(sandbox_id)
+
+    def _forget(self, sandbox_id: str) -> _Held | None:
+        """It is gone, and others may run where it did."""
+        held = self._held.pop(sandbox_id, None)
+        if held is not None:
+            self._affinity.give_back(held.processors, held.cpu)
+        return held
 
     async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
@@ -637,7 +662,7 @@ class LocalBackend(Backend):
             removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
             for sandbox_id in (*left, *removed):
                 held = dead[sandbox_id]
-                if self._held.pop(sandbox_id, None) is None:
+                if self._forget(sandbox_id) is None:
                     continue  # Closed meanwhile, with what it held.
                 assert held.pidfd is not None
                 os.close(held.pidfd)

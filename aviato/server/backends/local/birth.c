@@ -39,7 +39,7 @@ enum { LABEL = -1, RECEIVE = -2, BOUND_CAPABILITIES = -3, LOAD_FILTER = -4, RAIS
     o(mount, SYS_mount) o(umount2, SYS_umount2) o(open_tree, SYS_open_tree) o(mount_setattr, SYS_mount_setattr) \
     o(move_mount, SYS_move_mount) o(pivot_root, SYS_pivot_root) o(setresgid, SYS_setresgid) o(setresuid, SYS_setresuid) \
     o(prctl, SYS_prctl) o(sethostname, SYS_sethostname) o(prlimit64, SYS_prlimit64) \
-    o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) \
+    o(capset, SYS_capset) o(umask, SYS_umask) o(socket, SYS_socket) o(sched_setaffinity, SYS_sched_setaffinity) \
     o(label, LABEL) o(receive, RECEIVE) o(bound_capabilities, BOUND_CAPABILITIES) o(load_filter, LOAD_FILTER) \
     o(raise_loopback, RAISE_LOOPBACK) o(lend, LEND) o(is, IS) o(enter_user_namespace, USER_NAMESPACE)
 

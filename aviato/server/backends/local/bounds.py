@@ -31,7 +31,6 @@ which often has 512 MiB."""
 SOCKETS_SHARE = 4
 """TCP and UDP may hold at most this part of what the machine lets each hold for all."""
 LIMIT_FILE_BYTES = 4 << 30
-SHM_BYTES = 64 << 20
 ETC_BYTES = 16 << 20
 RUN_BYTES = 16 << 20
 MEMORY_UPPER_BYTES = 1 << 30

@@ -223,6 +223,10 @@ class Confinement:
         for path in paths:
             self._kernel.mount("/dev/null", path, None, sys.MS_BIND)
 
+    def _do_cover_with(self, covers: list[tuple[str, str]]) -> None:
+        for path, by in covers:
+            self._kernel.bind(by, path)
+
     def _do_cover_directory(self, paths: list[str], taken: bool) -> None:
         for path in paths:
             if taken:
@@ -256,6 +260,9 @@ class Confinement:
     def _do_limits(self, limits: list[tuple[str, int]]) -> None:
         for name, value in limits:
             self._kernel.limit(getattr(resource, f"RLIMIT_{name.upper()}"), value)
+
+    def _do_processors(self, processors: list[int]) -> None:
+        self._kernel.run_on(processors)
 
     def _do_capabilities(self, kept: list[int], rights: list[int]) -> None:
         # Whoever is root has, after it has started a program, what is left here.

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import accounts, hardware, own_local, tools
+from aviato.server.backends.local import accounts, hardware, own_local, seen, tools
 
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
@@ -82,6 +82,7 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
     directories += [(path, 0o755) for path in (accounts.CONVERSATIONS, *USUAL)]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
     directories += [(path, 0o755) for path in hardware.directories(facts.hardware)]
+    directories += [(os.path.dirname(seen.GROUPS), 0o755), (seen.GROUPS, 0o755)]
     links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", RUN)]
     files = [*etc_files(), *facts.hardware]
     if interpreter is not None:

@@ -145,6 +145,10 @@ class Kernel:
                 continue
         return syscalls.mount(source, target, type, flags, options[-1] if options else None)
 
+    def bind(self, path: str, target: str) -> None:
+        """Cover a name with another."""
+        syscalls.mount(path, target, None, syscalls.MS_BIND)
+
     def bind_self(self, path: str) -> None:
         """Bind a name over itself, with the attributes of the mount that it is seen by; nothing where it is gone."""
         try:
@@ -227,6 +231,14 @@ class Kernel:
         """Have at most this of a resource, for good, and no more than one has already."""
         bounded = bounded_by(resource.getrlimit(number)[1], value)
         resource.setrlimit(number, (bounded, bounded))
+
+    def run_on(self, processors: Iterable[int]) -> None:
+        """Run on these processors alone, if there are any of them left."""
+        try:
+            os.sched_setaffinity(0, processors)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
 
     def bound_capabilities(self, kept: Iterable[int]) -> None:
         """Take all others out of what this process may ever have."""

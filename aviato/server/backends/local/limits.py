@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aviato.server.backends.base import Limit
 from aviato.server.backends.local import bounds
+from aviato.server.backends.local.seen import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ def limits_of(
         given = limits[name] if name in limits else max(usual, requests.get(name, 0))
         return min(given, most.get(name) or given)
 
+    memory_bytes = value("memory", min(bounds.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2))
     disk = bounds.MEMORY_UPPER_BYTES if layer_in_memory else bounds.LIMIT_DISK_BYTES
     grouped = groups_of(requests, limits, facts)
     memory: Strength = "hard" if "memory" in grouped else "watched"
@@ -39,11 +41,12 @@ def limits_of(
     processes: Strength = "hard" if facts.limit_processes or "pids" in grouped else "none"
     asked = "processes" in limits or "processes" in requests
     held = {
-        "memory": Limit(value=value("memory", min(bounds.LIMIT_MEMORY_BYTES, facts.memory_bytes // 2)), strength=memory),
+        "memory": Limit(value=memory_bytes, strength=memory),
         "cpu": Limit(value=limits.get("cpu"), strength=cpu),
         "processes": Limit(
             value=value("processes", bounds.LIMIT_PROCESSES) if facts.limit_processes or asked else None, strength=processes
         ),
+        "shm": Limit(value=value("shm", memory_bytes // 2), strength="hard"),
         "disk": Limit(value=value("disk", disk), strength="watched"),
         "inodes": Limit(value=value("inodes", bounds.LIMIT_INODES), strength="watched"),
         "open_files": Limit(value=facts.open_files, strength="hard"),
@@ -52,6 +55,29 @@ def limits_of(
     if "gpu" in limits or "gpu" in requests:
         held["gpu"] = Limit(value=value("gpu", 0), strength="none")
     return held
+
+
+def seen_of(
+    asked: Mapping[str, float], held: Mapping[str, Limit], facts: HostFacts, processors: tuple[int, ...]
+) -> Seen | None:
+    """What programs inside are to see, where the sandbox was given a limit that they look for.
+
+    Args:
+        asked: the limits that it asked for.
+        held: all that hold.
+        facts: of the machine.
+        processors: those that its commands run on; empty: all.
+    """
+    if not {"cpu", "memory"} & asked.keys():
+        return None
+    memory_bytes = int(held["memory"].value or 0)
+    return Seen(
+        cpu=asked.get("cpu"),
+        memory_bytes=memory_bytes,
+        processes=int(held["processes"].value or 0) or None,
+        processors=processors,
+        covers_memory="memory" in asked and memory_bytes < facts.memory_bytes,
+    )
 
 
 def groups_of(requests: Mapping[str, float], limits: Mapping[str, float], facts: HostFacts) -> dict[str, str]:

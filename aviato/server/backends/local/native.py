@@ -26,7 +26,7 @@ SWITCH = "AVIATO_COMPILED"
 OPERATIONS = (
     *("chdir", "fchdir", "openat", "dup3", "close", "write", "mkdirat", "fchmodat", "symlinkat", "unlinkat"),
     *("mount", "umount2", "open_tree", "mount_setattr", "move_mount", "pivot_root", "setresgid", "setresuid"),
-    *("prctl", "sethostname", "prlimit64", "capset", "umask", "socket"),
+    *("prctl", "sethostname", "prlimit64", "capset", "umask", "socket", "sched_setaffinity"),
     *("label", "receive", "bound_capabilities", "load_filter", "raise_loopback", "lend", "is", "enter_user_namespace"),
 )
 """What it can do, in the order that numbers it."""

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.server.backends.local import bounds, own_local, rules
+from aviato.server.backends.local import bounds, own_local, rules, seen
 from aviato.server.backends.local.host_tree import (
     COPIES,
     DEVICE_DIRECTORIES,
@@ -161,7 +161,10 @@ class PlanOptions:
         ids: how many users and groups there are inside, from 0 on.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
         processes: how many may live at once, process 1 not counted.
-        memory_bytes: of all commands together; shared memory can be half of it.
+        memory_bytes: of all commands together.
+        shared_bytes: of that, what shared memory can be.
+        seen: what programs are to see of its limits; None: it was given none.
+        groups: control groups of version 1 that it will have, by controller, each with its directory.
         disk_bytes: of the writable layer.
         threads: how many process 1 has: one more where control groups of version 1 limit it, to start commands in them.
     """
@@ -183,6 +186,9 @@ class PlanOptions:
     mounted: tuple[tuple[str, int], ...] = ()
     processes: int = bounds.LIMIT_PROCESSES
     memory_bytes: int = bounds.LIMIT_MEMORY_BYTES
+    shared_bytes: int = bounds.LIMIT_MEMORY_BYTES // 2
+    seen: seen.Seen | None = None
+    groups: tuple[tuple[str, str], ...] = ()
     disk_bytes: int = bounds.LIMIT_DISK_BYTES
     threads: int = 1
 
@@ -285,6 +291,7 @@ def _sources(options: PlanOptions) -> list[Step]:
     if shared is not None:
         take = [(shared, "devices", ("rdonly", "nosuid"))]
         take += [(f"{shared}/{DEVICE_DIRECTORIES[0]}", f"empty {path}", RO) for path in _hidden_directories(options.facts)]
+    take += [(path, f"group {name}", RO) for name, path in options.groups]
     if options.lower is None:
         take += [("/usr", "usr", RO)]
         if _has_local(options):
@@ -392,7 +399,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         if facts.devices is not None
         else Step("devices", (DEVICES, DEVICE_LINKS, DEVICE_DIRECTORIES), "a minimal /dev: harmless devices, read only"),
         Step("terminals", (bounds.LIMIT_TERMINALS,), "its own, so many at a time"),
-        Step("tmpfs", ("/dev/shm", min(bounds.SHM_BYTES, options.memory_bytes // 2), 0o1777), "shared memory"),
+        Step("tmpfs", ("/dev/shm", options.shared_bytes, 0o1777), "shared memory"),
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         *(
             [Step("files", (((HOSTS, hosts(options.sandbox_id)),),), "of /etc, the one that is its own")]
@@ -412,7 +419,40 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         ),
         Step("cover_file", (_in_proc(facts, PROC_HIDDEN_FILES),), "kernel memory, keys and addresses"),
         Step("cover_directory", (_hidden_directories(facts), facts.devices is not None), "hardware"),
+        *_seen_limits(options),
     ]
+
+
+def _seen_limits(options: PlanOptions) -> list[Step]:
+    """Where programs look for limits, those of the sandbox."""
+    if options.seen is None:
+        return []
+    mounted = dict(options.groups)
+    steps = []
+    if options.lower is None:
+        steps.append(Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"))
+        steps.append(Step("tmpfs", (seen.GROUPS, seen.ROOM_BYTES, 0o755), "what is there is of this sandbox"))
+    else:
+        steps.append(Step("directories", ((("/sys", 0o755),),), "where the image lacks it"))
+        steps.append(Step("tmpfs", ("/sys", seen.ROOM_BYTES, 0o755), "an image has nothing there"))
+        steps.append(Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"))
+    steps += [
+        Step("directories", (tuple(seen.directories(mounted)),), "for controllers of version 1"),
+        Step("files", (tuple(seen.files(options.seen, mounted)),), "its limits, as programs read them of either version"),
+    ]
+    if mounted:
+        put = tuple((f"group {name}", f"{seen.GROUPS}/{name}", True) for name in mounted)
+        steps.append(Step("put", (put,), "its control groups, read only, by which a JVM knows that there are any"))
+    has_online = options.lower is None and seen.ONLINE in dict(options.facts.hardware)
+    covers = seen.covers(options.seen, has_online)
+    if covers:
+        made = tuple((by, content) for _, by, content in covers)
+        steps += [
+            Step("directories", (((seen.COVERS, 0o755),),), "for what covers the kernel's own"),
+            Step("files", (made,), "memory and processors of a machine that has no more than this sandbox"),
+            Step("cover_with", (tuple((path, by) for path, by, _ in covers),), "what would tell of the whole machine"),
+        ]
+    return steps
 
 
 def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
@@ -423,7 +463,7 @@ def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
     return (
         ("user/max_inotify_instances", str(bounds.LIMIT_INOTIFY_INSTANCES)),
         ("user/max_inotify_watches", str(bounds.LIMIT_INOTIFY_WATCHES)),
-        ("kernel/shmall", str(min(bounds.SHM_BYTES, options.memory_bytes // 2) // PAGE_BYTES)),
+        ("kernel/shmall", str(options.shared_bytes // PAGE_BYTES)),
         ("kernel/shmmni", "256"),
         ("kernel/sem", "250 4096 32 128"),
         ("kernel/msgmni", "64"),
@@ -517,6 +557,11 @@ def _closing(options: PlanOptions) -> list[Step]:
         Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),
         Step("hostname", (options.sandbox_id,), "its own name"),
         Step("limits", (tuple(limits.items()),), "of process 1 and of all users of the next namespace together"),
+        *(
+            [Step("processors", (options.seen.processors,), "as many as its limit")]
+            if options.seen and options.seen.processors
+            else []
+        ),
         Step("last_user_namespace", (options.ids,), "the mounts belong to the outer namespace: nobody inside can change them"),
         Step(
             "capabilities",

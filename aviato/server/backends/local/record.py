@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import struct
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,10 @@ class Recorder:
         for left, one in zip(reversed(range(len(chosen))), chosen, strict=True):
             self._note("mount", source, target, type, flags, one, forgiven=None if left else (), skip_done=left)
 
+    def bind(self, path: str, target: str) -> None:
+        """See `Kernel`."""
+        self._note("mount", path, target, None, syscalls.MS_BIND, None)
+
     def bind_self(self, path: str) -> None:
         """See `Kernel`."""
         self._note("mount", path, path, None, syscalls.MS_BIND, None, forgiven=(errno.ENOENT,))
@@ -254,6 +259,12 @@ class Recorder:
         """See `Kernel`; the child has the hard limits of this process."""
         bounded = bounded_by(resource.getrlimit(number)[1], value)
         self._note("prlimit64", 0, number, struct.pack("=QQ", bounded, bounded), None)
+
+    def run_on(self, processors: Iterable[int]) -> None:
+        """See `Kernel`."""
+        mask = sum(1 << number for number in processors)
+        size = -(-mask.bit_length() // 64) * 8
+        self._note("sched_setaffinity", 0, size, mask.to_bytes(size, sys.byteorder), forgiven=(errno.EINVAL,))
 
     def bound_capabilities(self, kept: Iterable[int]) -> None:
         """See `Kernel`."""

@@ -25,6 +25,7 @@ def room(facts: HostFacts, directory: str) -> dict[str, float]:
     disk = os.statvfs(directory)
     found = {
         "memory": facts.memory_bytes,
+        "shm": facts.memory_bytes,
         "cpu": facts.processors,
         "processes": min((number for number in map(_number, _COUNTS) if number), default=0),
         "disk": disk.f_blocks * disk.f_frsize,
@@ -47,7 +48,7 @@ _NOUNS = {"cpu": " processors", "processes": " processes", "inodes": " inodes"}
 
 
 def _shown(name: str, amount: float) -> str:
-    if name not in ("memory", "disk"):
+    if name not in ("memory", "shm", "disk"):
         return f"{amount:g}" if name == "cpu" else f"{amount:.0f}"
     exact = format_bytes(amount)
     if not exact.isdecimal() and len(exact) <= len("1023Mi"):

@@ -54,6 +54,11 @@ def settings(
     return make(f"aviato-{sandbox_id}", groups, memory_bytes, cpu, cpu_request, processes)
 
 
+def directories(made: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Those of version 1 that `settings` has made, by controller."""
+    return tuple((group["controller"], group["path"]) for group in made if "controller" in group)
+
+
 def remove(sandbox_id: str, directories: Iterable[str]) -> None:
     """Take a sandbox's groups away once its processes have been killed. Blocking.
 

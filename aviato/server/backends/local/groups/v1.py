@@ -64,7 +64,7 @@ def settings(
         ("memory.limit_in_bytes", str(memory_bytes), True),
         ("memory.memsw.limit_in_bytes", str(memory_bytes), False),
     ]
-    made = [_group(f"{groups['memory']}/{name}", files)]
+    made = [_group("memory", groups, name, files)]
     if "cpu" in groups and (cpu is not None or cpu_request is not None):
         weight = cpu_request if cpu_request is not None else cpu
         assert weight is not None
@@ -76,15 +76,15 @@ def settings(
                 # Refused where more is allowed than the server itself may use, which is then the limit.
                 ("cpu.cfs_quota_us", str(most), False),
             ]
-        made.append(_group(f"{groups['cpu']}/{name}", files))
+        made.append(_group("cpu", groups, name, files))
     if "pids" in groups and processes is not None:
         # One for the thread of process 1.
-        made.append(_group(f"{groups['pids']}/{name}", [("pids.max", str(processes + 1), True)]))
+        made.append(_group("pids", groups, name, [("pids.max", str(processes + 1), True)]))
     return made
 
 
-def _group(path: str, files: list[tuple[str, str, bool]]) -> dict[str, Any]:
-    return {"path": path, "files": files}
+def _group(controller: str, groups: Mapping[str, str], name: str, files: list[tuple[str, str, bool]]) -> dict[str, Any]:
+    return {"controller": controller, "path": f"{groups[controller]}/{name}", "files": files}
 
 
 def _usable(directory: str, name: str) -> bool:
