@@ -1,4 +1,4 @@
-"""After 200 sandboxes, a third of them stopped or abandoned at random points of their start, nothing is left."""
+"""After many sandboxes, a third of them stopped or abandoned at random points of their start, nothing is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 CHURN = Path(__file__).with_name("churn.py")
-STABLE_SECONDS = 11
+IDLE_THREADS_SECONDS = 11
 """Idle workers of the server's thread pool live for ten seconds."""
 
 ABANDON = """
@@ -55,22 +55,27 @@ def groups_of(pids: set[int]) -> int:
     return len({path.name for path in found if int(path.name.split("-")[2]) in pids})
 
 
-def snapshot(server: Any) -> dict[str, Any]:
-    """Everything that must be as before."""
+def snapshot(server: Any, threads: bool) -> dict[str, Any]:
+    """Everything that must be as before.
+
+    Args:
+        server: whose.
+        threads: how many of them it has, too.
+    """
     process = Path(f"/proc/{server.pid}")
     state = Path(server.state_dir)
     below = descendants(server.pid)
     files = {
         str(path.relative_to(state)) for path in state.rglob("*") if "store.db" not in path.name and "log" not in path.parts
     }
-    return {
+    found: dict[str, Any] = {
         "processes": Counter(below.values()),
         "mounts": len((process / "mounts").read_text().splitlines()),
         "cgroups": groups_of({server.pid, *below}),
         "files": files,
         "descriptors": len(list((process / "fd").iterdir())),
-        "threads": len(list((process / "task").iterdir())),
     }
+    return {**found, "threads": len(list((process / "task").iterdir()))} if threads else found
 
 
 def memory_bytes(pid: int) -> int:
@@ -102,30 +107,37 @@ def abandon(processes: int, pick: random.Random) -> None:
         client.stdin.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_nothing_is_left(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("warming", "count", "abandoned", "stable_seconds"),
+    [(16, 24, 3, 2), pytest.param(50, 167, 11, IDLE_THREADS_SECONDS, marks=[pytest.mark.slow, pytest.mark.deep])],
+)
+def test_nothing_is_left(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, warming: int, count: int, abandoned: int, stable_seconds: float
+) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"seed {seed}")
     pick = random.Random(seed)
-    churn(50, seed)
-    before, memory_before = settled(server, None), memory_bytes(server.pid)
-    churn(167, seed + 1)
-    abandon(11, pick)
-    after = settled(server, before)
+    churn(warming, seed)
+    before, memory_before = settled(server, None, stable_seconds), memory_bytes(server.pid)
+    churn(count, seed + 1)
+    abandon(abandoned, pick)
+    after = settled(server, before, stable_seconds)
     assert after == before
-    assert memory_bytes(server.pid) <= memory_before * 1.05 + (1 << 20)
+    # Few sandboxes are no measure: a server has its pools still to fill.
+    assert count < 100 or memory_bytes(server.pid) <= memory_before * 1.05 + (1 << 20)
 
 
-def settled(server: Any, wanted: dict[str, Any] | None) -> dict[str, Any]:
-    """The snapshot, once it is as wanted or (at the start) has not changed for a while; 40 s at most."""
+def settled(server: Any, wanted: dict[str, Any] | None, stable_seconds: float) -> dict[str, Any]:
+    """The snapshot, once it is as wanted or (at the start) has not changed for so long; 40 s at most."""
+    threads = stable_seconds >= IDLE_THREADS_SECONDS
     begin = since = time.monotonic()
-    last = snapshot(server)
-    while time.monotonic() < begin + 40 and (wanted is not None or time.monotonic() < since + STABLE_SECONDS):
+    last = snapshot(server, threads)
+    while time.monotonic() < begin + 40 and (wanted is not None or time.monotonic() < since + stable_seconds):
         time.sleep(0.5)  # the pace of looking
-        now = snapshot(server)
+        now = snapshot(server, threads)
         if now == wanted:
             return now
         if now != last:
