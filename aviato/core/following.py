@@ -28,8 +28,9 @@ AT_A_TIME = 8
 class Following:
     """Asks a server about sandboxes of one process, so that their `status` follows without anybody's call.
 
-    A start is followed until it runs; an end where the sandbox was made with a main command, a lifetime or an idle timeout.
-    Whatever else ends a sandbox is known once a call has failed by it. No sandbox is kept by it.
+    A start is followed until it runs; an end where the sandbox was made with a main command, a lifetime or an idle timeout,
+    and where it is seen to be under way. Whatever else ends a sandbox is known once a call has failed by it. No sandbox is
+    kept by it.
 
     Args:
         client: requests, in nobody's metrics.
@@ -41,6 +42,7 @@ class Following:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._made: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
+        self._ending: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
 
     @property
     def alive(self) -> int:
@@ -69,6 +71,12 @@ class Following:
         """A call has failed by the end of a sandbox."""
         if not handle.is_known_to_be("ended"):
             self._begin(self._look(weakref.ref(handle)))
+
+    def is_ending(self, handle: SandboxHandle) -> None:
+        """The server said that a sandbox is about to end, which it will whatever is called."""
+        if handle not in self._ending and not handle.is_known_to_be("ended"):
+            self._ending.add(handle)
+            self._begin(self._wait(weakref.ref(handle), "ended"))
 
     def stop(self) -> None:
         """Ask no more, until another sandbox is made."""

@@ -241,6 +241,8 @@ class SandboxHandle:
             self._is_running(info.startup_seconds)
         elif info.status.is_terminal:
             self._has_ended(info)
+        elif info.status is SandboxStatus.TERMINATING:
+            self.presence.following.is_ending(self)
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
             logger.warning("%s", line(info.image_note))

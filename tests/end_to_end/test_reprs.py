@@ -287,6 +287,21 @@ def test_an_end_that_a_call_ran_into_is_seen(session: aviato.Session) -> None:
         until("terminated", each)
 
 
+def test_an_end_under_way_that_a_call_ran_into_is_seen_to_its_end(session: aviato.Session) -> None:
+    """Its command has ended, of it there is something left: it is `terminating`, and does not stay so."""
+    sandbox = session.sandbox()
+    process = sandbox.exec(["sh", "-c", "sleep 60"])
+    trap = sandbox.exec(["sh", "-c", "trap 'sleep 1' TERM; echo ready; sleep 60 & wait; sleep 1"])
+    assert next(iter(trap.stdout)) == "ready\n"
+    ended = aviato.Sandbox.from_id(sandbox.sandbox_id, base_url=session._connection.base_url).result()
+    ending = ended.stop(graceful_shutdown_seconds=10)
+    with pytest.raises(AviatoError):
+        process.result(20)
+    ending.result()
+    until("terminated", sandbox)
+    assert sandbox.status_reason == "stopped"
+
+
 def test_one_of_an_async_client_is_seen_too(server: Any) -> None:
     async def main() -> None:
         async with aviato.AsyncClient(base_url=server.url) as client:
