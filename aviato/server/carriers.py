@@ -24,7 +24,7 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
         embedded: the only callers are processes of the server's own user, so they may name any directory as an image.
 
     Raises:
-        AviatoValidationError: there is no such backend, or no directory of that name.
+        AviatoValidationError: there is no such backend, no directory of that name, or sandboxes would have ids of accounts.
     """
     for setting, table in (("image", settings.image), ("packages", settings.packages)):
         for name, directory in table.items():
@@ -38,5 +38,23 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
         options["private"] = [os.path.dirname(folder.path), *([settings.secrets_dir] if settings.secrets_dir else [])]
         options["allow_any_directory"] = embedded
         if settings.sandbox_uid_base is not None:
-            options["uid_base"] = settings.sandbox_uid_base
+            options["uid_base"] = _free(settings, settings.sandbox_uid_base)
     return make_backend(settings.backend, **options)
+
+
+def _free(settings: ServerSettings, base: int) -> int:
+    """The first id for sandboxes, unless accounts of this machine have some: processes of one id can signal and read each other."""
+    from aviato.server.backends.local import uids
+
+    if os.geteuid():
+        return base  # An ordinary user has no choice of ids.
+    with open("/proc/self/uid_map") as file:
+        held = uids.holders(base, file.read())
+    if not held:
+        return base
+    names = sorted(held, key=lambda name: held[name])
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    have = "have" if len(names) > 1 else "has"
+    message = f"{settings.source('sandbox_uid_base')} {base}: {shown} of this machine {have} ids from there on"
+    message += f"; name a number above {max(held.values())}, or leave it out"
+    raise AviatoValidationError(message, field_violations={"sandbox_uid_base": "ids of accounts"})

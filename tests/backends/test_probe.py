@@ -11,10 +11,10 @@ import textwrap
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.local import container, facts, probe
+from aviato.server.backends.local import container, facts, own_ids, probe
 from aviato.server.backends.local.plan import HostFacts
 from aviato.server.backends.local.probe import Surroundings, explain, first_failure
-from aviato.server.backends.local.uids import UidPool, available
+from aviato.server.backends.local.uids import UidPool, available, holders
 from aviato.server.backends.registry import make_backend
 from aviato.server.images.interpreters import Interpreter
 
@@ -104,8 +104,8 @@ def test_root_with_one_id():
     ("uid_map", "expected"),
     [
         ("0 0 4294967295", range(1_900_000_000, 2_000_000_000)),
-        ("0 100000 65536", range(61440, 65536)),
-        ("0 1000 1\n1 100000 65536", range(61441, 65537)),
+        ("0 100000 65536", range(61438, 65534)),
+        ("0 1000 1\n1 100000 65536", range(61438, 65534)),
         ("0 0 1900000010", range(1_900_000_000, 1_900_000_010)),
     ],
 )
@@ -113,11 +113,22 @@ def test_the_range_of_ids(uid_map, expected):
     assert available(1_900_000_000, uid_map) == expected
 
 
+def test_ids_that_accounts_have_are_told(tmp_path, monkeypatch):
+    file = tmp_path / "subuid"
+    file.write_text("someone:3000000000:1\nsomebody:1999999990:65536\nnothing:1950000000:0\n")
+    monkeypatch.setattr(own_ids, "RANGES", (str(file),))
+    assert {"daemon", "nobody", "somebody"} <= set(holders(1, "0 0 4294967295"))
+    assert {"nobody", "somebody"} == set(holders(65_534, "0 0 4294967295")) & {"daemon", "nobody", "somebody", "someone"}
+    assert holders(1_900_000_000, "0 0 4294967295")["somebody"] == 1_999_999_990 + 65_535
+    assert "somebody" not in holders(2_000_100_000, "0 0 4294967295")
+    assert "nothing" not in holders(1_900_000_000, "0 0 4294967295")
+
+
 @pytest.mark.parametrize(
     ("uid_map", "expected"),
     [
         ("0 0 4294967295", range(1_900_000_000, 2**31 - 1 - 65_536 + 1, 65_536)),
-        ("0 100000 65536", range(61440, 65536)),
+        ("0 100000 65536", range(61438, 65534)),
         ("0 0 1900000010", range(1_900_000_000, 1_900_000_010)),
         ("0 0 1967000000", range(1_900_000_000, 1_967_000_000)),
     ],

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from tests.matrices import deep
 
 SERVE = [sys.executable, "-W", "error", "-c", "from aviato.cli.main import main; main()", "serve"]
 
@@ -227,6 +228,22 @@ def test_wrong_flags_are_named(state, flags, said):
         [*SERVE, "--state-dir", str(state), *flags], capture_output=True, text=True, env=environment(), timeout=20
     )
     assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandboxes have its own id")
+@pytest.mark.parametrize(("base", "who"), [(1, "daemon, "), *deep([(100, ""), (65_000, "nobody")])])
+def test_ids_of_accounts_are_no_sandbox_s(state, base, who):
+    """Whoever has the id of a sandbox's process can signal and read it, and the other way round."""
+    done = subprocess.run(
+        [*SERVE, "--state-dir", str(state), "--sandbox-uid-base", str(base)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert f"--sandbox-uid-base {base}: {who}" in done.stderr and "name a number above" in done.stderr
+    assert done.returncode != 0 and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

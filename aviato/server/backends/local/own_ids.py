@@ -22,7 +22,7 @@ def repair() -> str:
     except KeyError:
         user = str(os.getuid())
     missing = [] if all(map(shutil.which, PROGRAMS)) else [PACKAGE]
-    taken = [_ranges(path) for path in RANGES]
+    taken = [ranges_of(path) for path in RANGES]
     if not all(any(name in (user, str(os.getuid())) and count > 1 for name, _, count in ranges) for ranges in taken):
         first = max([FIRST_ID, *(first + count for ranges in taken for _, first, count in ranges)])
         block = f"{first}-{first + IDS - 1}"
@@ -30,7 +30,7 @@ def repair() -> str:
     return " && ".join([*missing, START])
 
 
-def _ranges(path: str) -> list[tuple[str, int, int]]:
+def ranges_of(path: str) -> list[tuple[str, int, int]]:
     """Who has which ids: a name, the first and how many."""
     try:
         with open(path) as file:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import random
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.local import own_ids
 
 RANGE = 100_000_000
 """Chosen from at random, so that two servers of one machine, which know nothing of each other, do not meet."""
@@ -14,6 +17,7 @@ IDS = 65_536
 """So many are in a range that a sandbox has for its users and groups: what images and packages take for granted."""
 FEWEST_RANGES = 1024
 """With less room for such ranges each sandbox has one id."""
+NOBODY = 65_534
 REMEDY = "run the container with a range of user ids (a /etc/subuid entry), or the server as an ordinary user"
 
 
@@ -39,7 +43,29 @@ def available(base: int, uid_map: str, each: int = 1) -> range:
     if count < 2:
         message = f"the server is root in a user namespace with one id, so sandboxes cannot have ids of their own: {REMEDY}"
         raise SandboxUnavailableError(message, reason="uid_range", retryable=False)
-    return range(max(first + 1, first + count - FALLBACK_RANGE), first + count)
+    end = first + count
+    if end - FALLBACK_RANGE <= NOBODY < end:
+        end = max(NOBODY, first + 2)  # Daemons of the machine have it.
+    return range(max(first + 1, end - FALLBACK_RANGE), end)
+
+
+def holders(base: int, uid_map: str) -> dict[str, int]:
+    """Accounts of the machine with ids that sandboxes would have, or with ranges of such: the last of theirs, by their names.
+
+    Args:
+        base: as of `available`.
+        uid_map: the same.
+    """
+    choices = available(base, uid_map, IDS)
+    last = choices[-1] + choices.step - 1
+    found = [(user.pw_name, user.pw_uid, 1) for user in pwd.getpwall()]
+    found += [(group.gr_name, group.gr_gid, 1) for group in grp.getgrall()]
+    found += [one for path in own_ids.RANGES for one in own_ids.ranges_of(path)]
+    held: dict[str, int] = {}
+    for name, first, count in found:
+        if count and first <= last and first + count > choices.start:
+            held[name] = max(held.get(name, 0), first + count - 1)
+    return held
 
 
 class UidPool:
