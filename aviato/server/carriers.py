@@ -43,7 +43,7 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
 
 
 def _free(settings: ServerSettings, base: int) -> int:
-    """The first id for sandboxes, unless accounts of this machine have some: who has the id of a process can signal and read it."""
+    """The first id for sandboxes, unless accounts of the machine have some: who has the id of a process can signal it."""
     from aviato.server.backends.local import uids
 
     if os.geteuid():
