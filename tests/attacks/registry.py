@@ -104,7 +104,7 @@ class Arena:
     @asynccontextmanager
     async def restarted(self) -> AsyncIterator[None]:
         """Sandboxes that are made meanwhile come from a template that is started now."""
-        template = await control.TemplateControl.start()
+        template = await self.backend._start_template()
         with mock.patch.object(self.backend, "_template", template):
             try:
                 yield
@@ -274,7 +274,7 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
             swap(backend, "_native", False)
         copy = stack.enter_context(patched(patches))
         swap(control, "__file__", str(copy / "aviato/server/backends/local/control.py"))
-        template = await control.TemplateControl.start()
+        template = await backend._start_template()
         swap(backend, "_template", template)
         try:
             yield

@@ -23,7 +23,7 @@ SEND = (
 
 
 def has_ids() -> bool:
-    if os.geteuid() == 0 or not all(map(shutil.which, own_ids.PROGRAMS)):
+    if os.geteuid() == 0 or not all(map(shutil.which, own_ids.subordinate.PROGRAMS)):
         return False
     return subprocess.run([*BEFORE, "true"], capture_output=True, check=False).returncode == 0
 
@@ -32,13 +32,13 @@ def has_ids() -> bool:
 def files(tmp_path, monkeypatch):
     """The two files with ranges, and which programs there are."""
 
-    def arrange(uids, gids, programs=own_ids.PROGRAMS):
+    def arrange(uids, gids, programs=own_ids.subordinate.PROGRAMS):
         paths = [tmp_path / name for name in ("subuid", "subgid")]
         for path, content in zip(paths, (uids, gids), strict=True):
             path.unlink(missing_ok=True)
             if content is not None:
                 path.write_text(content)
-        monkeypatch.setattr(own_ids, "RANGES", tuple(map(str, paths)))
+        monkeypatch.setattr(own_ids.subordinate, "FILES", tuple(map(str, paths)))
         monkeypatch.setattr(own_ids.shutil, "which", lambda name: name if name in programs else None)
         return own_ids.repair()
 
@@ -46,7 +46,7 @@ def files(tmp_path, monkeypatch):
 
 
 def test_what_is_lacking_is_said(files):
-    me = own_ids.pwd.getpwuid(os.getuid()).pw_name
+    me = own_ids.subordinate.pwd.getpwuid(os.getuid()).pw_name
     usermod = f"sudo usermod --add-subuids {{0}} --add-subgids {{0}} {me} && {own_ids.START}"
     assert files(f"{me}:100000:65536\n", f"{me}:100000:65536\n") == own_ids.START
     assert files(f"{os.getuid()}:100000:65536\n", f"{me}:100000:65536\n") == own_ids.START
@@ -58,7 +58,7 @@ def test_what_is_lacking_is_said(files):
 
 
 def test_who_is_unknown_has_a_number(files, monkeypatch):
-    monkeypatch.setattr(own_ids.os, "getuid", lambda: 54321)
+    monkeypatch.setattr(own_ids.subordinate.os, "getuid", lambda: 54321)
     assert "--add-subgids 100000-165535 54321 &&" in files(None, None)
 
 

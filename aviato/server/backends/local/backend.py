@@ -28,6 +28,7 @@ from aviato.server.backends.local import (
     probe,
     record,
     rules,
+    subordinate,
     syscalls,
 )
 from aviato.server.backends.local.affinity import Affinity
@@ -38,7 +39,7 @@ from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.skeletons import Skeletons
-from aviato.server.backends.local.uids import IDS, UidPool, available
+from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
@@ -98,7 +99,7 @@ class LocalBackend(Backend):
     name = "local"
     exposes_ports = True
     carries_egress = True
-    ids = IDS
+    ids = subordinate.IDS
     """So many a sandbox is to have, where there are as many for each."""
 
     def __init__(
@@ -116,6 +117,7 @@ class LocalBackend(Backend):
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
         self._root = os.geteuid() == 0
+        self._places.ranges = subordinate.find() if self.ids > 1 else None
         self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
         self._native = native.wanted()
@@ -142,7 +144,7 @@ class LocalBackend(Backend):
 
     async def open(self) -> None:
         """See `Backend`."""
-        starting = asyncio.create_task(TemplateControl.start())
+        starting = asyncio.create_task(self._start_template())
         try:
             await self._look(early=True)
         finally:
@@ -214,7 +216,7 @@ class LocalBackend(Backend):
     @property
     def ids_each(self) -> int:
         """How many users and groups a sandbox has."""
-        return self._uids.each
+        return self._uids.each if self._places.ranges is None else 1 + self._places.ranges.size
 
     def _uid_choices(self) -> range | None:
         if not self._root:
@@ -438,8 +440,14 @@ class LocalBackend(Backend):
             if self._template is None or not self._template.alive:
                 if self._template is not None:
                     await self._template.close()
-                self._template = await TemplateControl.start()
+                self._template = await self._start_template()
             return self._template
+
+    async def _start_template(self) -> TemplateControl:
+        template = await TemplateControl.start(self._places.ranges)
+        if template.ids == 1:
+            self._places.ranges = None
+        return template
 
     def _interpreter(self, image: ResolvedImage) -> tuple[str, str, int] | None:
         found = self._images.interpreter_at(image.interpreter)
@@ -523,7 +531,8 @@ class LocalBackend(Backend):
         if not self._native or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, spec.packages_at, below, asked, processors, _has_ports(spec), place is None, self._lends(spec))
+        ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
+        key = (spec.image, spec.packages_at, below, asked, processors, *ways)
 
         def recorded() -> native.Usual | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
@@ -536,10 +545,11 @@ class LocalBackend(Backend):
         ids = {_EXAMPLE: spec.sandbox_id}
         if place is not None:
             ids[_EARLIER_EXAMPLE] = place.sandbox_id
-        return usual.renamed(ids, uid, self._gid(uid), 0 if place is None else place.lent.number)
+        return usual.renamed(ids, *self._ids(uid), 0 if place is None else place.lent.number)
 
-    def _gid(self, uid: int) -> int:
-        return uid if self._root else os.getegid()
+    def _ids(self, uid: int) -> tuple[int, int]:
+        """A sandbox's uid and gid as the template has them: the server's own are 0 where it gives others, too."""
+        return (uid, uid if self._root else os.getegid()) if self._places.ranges is None else (0, 0)
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
         trees: list[tuple[str, str, int, tuple[int, int]]] = []
@@ -549,14 +559,15 @@ class LocalBackend(Backend):
         if self._root and self._modern and options.packages is not None:
             path, *known = options.packages
             trees.append((plan.PACKAGES, path, syscalls.MOUNT_ATTR_RDONLY | 6, (known[0], known[1])))
+        own = self._ids(uid)
         steps = plan.make_plan(options)
         compiled = self._filter_of(spec, options.threads)
         calls = record.record(steps, frozenset(name for name, *_ in trees), compiled) if self._native and self._modern else None
         return {
             "place": options.place,
             "owned": plan.owned_directories(options),
-            "uid": uid,
-            "gid": self._gid(uid),
+            "uid": own[0],
+            "gid": own[1],
             "ids": options.ids,
             "plan": steps if calls is None else None,
             "calls": calls,

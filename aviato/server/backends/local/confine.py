@@ -255,7 +255,7 @@ class Confinement:
         self._kernel.name_host(name)
 
     def _do_last_user_namespace(self, ids: int) -> None:
-        self._kernel.enter_user_namespace(f"0 0 {ids}")
+        self._kernel.enter_user_namespace(sys.id_map(0, ids))
 
     def _do_limits(self, limits: list[tuple[str, int]]) -> None:
         for name, value in limits:

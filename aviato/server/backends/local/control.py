@@ -6,6 +6,7 @@ import array
 import asyncio
 import errno
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import bare, native, sealed
+from aviato.server.backends.local import bare, native, sealed, subordinate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
 
 END_SECONDS = 5.0
 BURIAL_SECONDS = 1.0
@@ -33,9 +36,14 @@ class TemplateDied(SandboxUnavailableError):
 
 
 class TemplateControl:
-    """One template process."""
+    """One template process.
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    Attributes:
+        ids: how many users and groups a sandbox of an ordinary user has.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket, ids: int = 1) -> None:
+        self.ids = ids
         self._process = process
         self._sock = sock
         self._loop = asyncio.get_running_loop()
@@ -49,9 +57,13 @@ class TemplateControl:
         self._loop.add_reader(sock, self._readable)
 
     @classmethod
-    async def start(cls) -> TemplateControl:
-        """Run a template from the interpreter below any virtual environment, with a clean environment."""
-        return cls(*await asyncio.to_thread(_spawn))
+    async def start(cls, ranges: subordinate.Ranges | None = None) -> TemplateControl:
+        """Run a template from the interpreter below any virtual environment, with a clean environment.
+
+        Args:
+            ranges: ids that it is to give to sandboxes. Where they cannot be mapped it gives none.
+        """
+        return cls(*await asyncio.to_thread(_spawn, ranges))
 
     def ask(
         self, request: native.Usual | dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
@@ -218,7 +230,25 @@ def _close_all(fds: list[int]) -> None:
         os.close(fd)
 
 
-def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _spawn(ranges: subordinate.Ranges | None) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    if ranges is None:
+        return *_connected(()), 1
+    process, sock = _connected((native.GIVES_IDS,))
+    try:
+        sock.settimeout(subordinate.SECONDS)
+        subordinate.serve(sock, process.pid, ranges)
+        sock.setblocking(False)
+    except OSError as error:
+        log.warning("sandboxes have root as their only user: %s", error)
+        sock.close()
+        process.kill()
+        process.wait()
+        return _spawn(None)
+    return process, sock, 1 + ranges.size
+
+
+def _connected(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A new template, whose command line has these words, and a socket to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     for end in (ours, theirs):
@@ -227,15 +257,15 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
     with theirs:
         if (copy := sealed.copy_of(executable)) is not None:
             try:
-                return _run(executable, theirs, copy), ours
+                return _run(executable, theirs, copy, words), ours
             except OSError:
                 pass  # A security module that lets nobody run memory.
             finally:
                 os.close(copy)
-        return _run(executable, theirs, None), ours
+        return _run(executable, theirs, None, words), ours
 
 
-def _run(executable: str, control: socket.socket, copy: int | None) -> subprocess.Popen[bytes]:
+def _run(executable: str, control: socket.socket, copy: int | None, words: Sequence[str]) -> subprocess.Popen[bytes]:
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _OWN_VARIABLES
     kept = [control.fileno()]
     if copy is not None:
@@ -243,7 +273,7 @@ def _run(executable: str, control: socket.socket, copy: int | None) -> subproces
         if (beside := sealed.libraries(executable, copy)) is not None:
             environment["LD_LIBRARY_PATH"] = ":".join([beside, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
     return subprocess.Popen(
-        [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept)],
+        [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept), *words],
         executable=None if copy is None else f"/proc/self/fd/{copy}",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -75,6 +75,8 @@ REQUEST = struct.Struct("=4s9I")
 an earlier request or 0, and how many ids there are from these on."""
 TREE = struct.Struct("=IIQQ")
 """`struct tree`: the register, attributes, and by which file system and number there it is known; zeros where it is not."""
+GIVES_IDS = "gives-ids"
+"""A word of a template's command line, see `Template`."""
 HAS_PORTS, HAS_LOWER, LENDS_ROOT = 1, 2, 4
 MOST_BURIED = 64
 """At once."""

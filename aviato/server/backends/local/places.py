@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups, syscalls
+from aviato.server.backends.local import groups, subordinate, syscalls
 from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
@@ -32,6 +32,8 @@ class Places:
         self.sandboxes = directory / "sandboxes"
         self.left = directory / "left"
         self.trash = directory / "trash"
+        self.ranges: subordinate.Ranges | None = None
+        """Ids that sandboxes have beside the server's own."""
         self.groups = directory / "groups"
         self.group_directories: list[str] = []
         """Where control groups of the sandboxes may lie."""
@@ -193,7 +195,8 @@ class Places:
         except FileNotFoundError:
             return
         except OSError:
-            os.rename(f"{self.sandboxes}/{name}", f"{self.trash}/{name}.{time.time_ns()}")
+            if self._remove_as_theirs(self.sandboxes, [name]):
+                os.rename(f"{self.sandboxes}/{name}", f"{self.trash}/{name}.{time.time_ns()}")
         finally:
             os.close(parent)
 
@@ -203,12 +206,20 @@ class Places:
         Raises:
             OSError: something of it resists.
         """
-        if not _remove_unused(self.left_path(sandbox_id)) and _empty(self.left, [sandbox_id]):
+        if not _remove_unused(self.left_path(sandbox_id)) and self._empty(self.left, [sandbox_id]):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), self.left_path(sandbox_id))
 
     def empty_trash(self) -> list[str]:
         """Try again what resisted, and remove what a server before kept; returns what still resists."""
-        return [name for directory in (self.left, self.trash) for name in _empty(directory, os.listdir(directory))]
+        return [name for directory in (self.left, self.trash) for name in self._empty(directory, os.listdir(directory))]
+
+    def _empty(self, directory: Path, names: Iterable[str]) -> list[str]:
+        """Remove these; returns what resists."""
+        return self._remove_as_theirs(directory, _empty(directory, names))
+
+    def _remove_as_theirs(self, directory: Path, names: list[str]) -> list[str]:
+        """Remove what other users of sandboxes have left, which an ordinary user's server cannot; returns what resists."""
+        return subordinate.remove(str(directory), names, self.ranges) if names and self.ranges is not None else names
 
     def _is_held(self, sandbox_id: str) -> bool:
         """Whether any process holds the sandbox's note, which its supervisor locks for life."""

@@ -115,6 +115,14 @@ def clone(flags: int, group: int | None = None) -> tuple[int, int]:
     return _check(pid, "clone"), pidfd.value
 
 
+def id_map(first: int, ids: int) -> str:
+    """What maps 0 and those behind it to as many from the first on.
+
+    Of 0 by itself: a range has to lie in one range of the namespace around, where root may be one and all others another.
+    """
+    return f"0 {first} 1\n" + (f"1 {first + 1} {ids - 1}\n" if ids > 1 else "")
+
+
 def unshare(flags: int) -> None:
     """Leave namespaces for new ones."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")

@@ -302,9 +302,16 @@ static __attribute__((noinline)) long prepare_spare(struct template *template) {
     return pid;
 }
 
+/* As in `syscalls.py`. */
+static void describe_map(char *map, size_t size, uint32_t first, uint32_t ids) {
+    int length = snprintf(map, size, "0 %u 1\n", first);
+    if (ids > 1)
+        snprintf(map + length, size - (size_t)length, "1 %u %u\n", first + 1, ids - 1);
+}
+
 /* Let a child have unprivileged ids, and what lies below its writable layer, its owners mapped to them. */
 static int map_ids(struct making *making, const struct request *request, long pid, const char *lower, int sync) {
-    char path[64], map[64];
+    char path[64], map[96];
     int tree = -1;
     if (request->ids == 1) { /* so that an ordinary user may map it; nobody has another group to go to */
         snprintf(path, sizeof path, "/proc/%ld/setgroups", pid);
@@ -312,11 +319,11 @@ static int map_ids(struct making *making, const struct request *request, long pi
             return failed(making, "deny", "setgroups");
     }
     snprintf(path, sizeof path, "/proc/%ld/uid_map", pid);
-    snprintf(map, sizeof map, "0 %u %u", request->uid, request->ids);
+    describe_map(map, sizeof map, request->uid, request->ids);
     if (write_file(path, map) < 0)
         return failed(making, "write", "uid_map");
     snprintf(path, sizeof path, "/proc/%ld/gid_map", pid);
-    snprintf(map, sizeof map, "0 %u %u", request->gid, request->ids);
+    describe_map(map, sizeof map, request->gid, request->ids);
     if (write_file(path, map) < 0)
         return failed(making, "write", "gid_map");
     if (lower) {

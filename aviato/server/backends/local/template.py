@@ -29,7 +29,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import native, newborn, syscalls
+from aviato.server.backends.local import native, newborn, subordinate, syscalls
 from aviato.server.supervisor import lineage, program, rehearsal
 
 if TYPE_CHECKING:
@@ -121,14 +121,21 @@ def _set(path: str, value: str, needed: bool) -> None:
 
 
 class Template:
-    """One server's forker of sandboxes."""
+    """One server's forker of sandboxes.
 
-    def __init__(self, control: int) -> None:
+    Args:
+        control: the socket to the server.
+        gives_ids: it is to be root of a user namespace that has subordinate ids, which the server maps.
+    """
+
+    def __init__(self, control: int, gives_ids: bool = False) -> None:
         self._control = socket.socket(fileno=control)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(null, native.PATH_DESCRIPTOR, inheritable=False)
         os.close(null)
-        if os.geteuid() == 0:
+        if gives_ids:
+            subordinate.take(self._control)
+        elif os.geteuid() == 0:
             _leave_groups()
         # Possession opens keys, whatever the uid: what the server's login session holds (Kerberos tickets, say) stays outside.
         syscalls.leave_session_keyring()
@@ -352,8 +359,8 @@ class Template:
         ids = request["ids"]
         for name, content in (
             *([("setgroups", "deny")] if ids == 1 else []),
-            ("uid_map", f"0 {request['uid']} {ids}"),
-            ("gid_map", f"0 {request['gid']} {ids}"),
+            ("uid_map", syscalls.id_map(request["uid"], ids)),
+            ("gid_map", syscalls.id_map(request["gid"], ids)),
         ):
             fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -396,4 +403,4 @@ if __name__ == "__main__":
     for number in sys.argv[2:]:
         if number.isdecimal():
             os.close(int(number))  # What this was run from.
-    Template(int(sys.argv[1])).run()
+    Template(int(sys.argv[1]), native.GIVES_IDS in sys.argv).run()

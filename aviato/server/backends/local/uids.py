@@ -8,13 +8,11 @@ import pwd
 import random
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import own_ids
+from aviato.server.backends.local import subordinate
 
 RANGE = 100_000_000
 """Chosen from at random, so that two servers of one machine, which know nothing of each other, do not meet."""
 FALLBACK_RANGE = 4096
-IDS = 65_536
-"""So many are in a range that a sandbox has for its users and groups: what images and packages take for granted."""
 FEWEST_RANGES = 1024
 """With less room for such ranges each sandbox has one id."""
 NOBODY = 65_534
@@ -56,11 +54,11 @@ def holders(base: int, uid_map: str) -> dict[str, int]:
         base: as of `available`.
         uid_map: the same.
     """
-    choices = available(base, uid_map, IDS)
+    choices = available(base, uid_map, subordinate.IDS)
     last = choices[-1] + choices.step - 1
     found = [(user.pw_name, user.pw_uid, 1) for user in pwd.getpwall()]
     found += [(group.gr_name, group.gr_gid, 1) for group in grp.getgrall()]
-    found += [one for path in own_ids.RANGES for one in own_ids.ranges_of(path)]
+    found += [one for path in subordinate.FILES for one in subordinate.ranges_in(path)]
     held: dict[str, int] = {}
     for name, first, count in found:
         if count and first <= last and first + count > choices.start:
