@@ -103,7 +103,7 @@ NOTHING = {
     "everything was read": "ls -laR /etc /opt /home >/dev/null; ls /; cat /etc/passwd; find / -xdev >/dev/null",
     "files in memory": "echo x > /dev/shm/x; echo x > /run/x; echo x > /run/y",
     "a file without a name": f"python3 -I -c '{UNNAMED}'",
-    "what cannot be": "touch /usr/x /proc/x /dev/x 2>/dev/null; rm -rf /usr /proc/sys 2>/dev/null; true",
+    "what cannot be": "touch /usr/x /proc/x /dev/x 2>/dev/null; rm -rf /usr/bin /proc/sys 2>/dev/null; true",
 }
 SOMETHING = {
     "a file": "echo x > /tmp/x",

@@ -18,7 +18,7 @@ from aviato import installation
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import bare, container, facts, groups, native, own_ids
+from aviato.server.backends.local import bare, container, facts, groups, native, own_ids, subordinate
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -68,6 +68,8 @@ class Surroundings:
         file_system: of the sandboxes' directory.
         cgroups: `v2, delegated`, `v2, not delegated`, `v1, writable`, `v1, not writable` or `none`.
         own_ids: the line after which an ordinary user's sandboxes have ids of their own.
+        users: how many users an ordinary user's sandboxes have.
+        no_users: the line after which they have more than root.
         uids: the first of the host ids that each sandbox can have, as root.
         facts: of the machine, for the limits that sandboxes have, with control groups only if they could be used.
     """
@@ -84,6 +86,8 @@ class Surroundings:
     file_system: str = "ext4"
     cgroups: str = "none"
     own_ids: str | None = None
+    users: int = 1
+    no_users: str | None = None
     uids: range | None = None
     facts: HostFacts = field(default_factory=HostFacts)
 
@@ -103,6 +107,8 @@ def look_around(directory: str, uids: range | None, machine: HostFacts) -> Surro
         file_system=facts.file_system(directory),
         cgroups=_cgroups(),
         own_ids=None if os.geteuid() == 0 else own_ids.repair(),
+        users=1 if (ranges := subordinate.find()) is None else 1 + ranges.size,
+        no_users=None if os.geteuid() == 0 else " && ".join(own_ids.lacking()) or None,
         uids=uids,
         facts=machine,
     )
@@ -173,7 +179,7 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
     return [
         _kernel_check(around),
         *([_trial_check(trial["trial"])] if "trial" in trial else _isolation(trial, around)),
-        *([_uid_check(around)] if around.root else [_counts_check(around)]),
+        *([_uid_check(around)] if around.root else [_users_check(around), _counts_check(around)]),
         *_layers(trial, around),
         *_limit_checks(around, trial.get("groups")),
         _interpreter_check(interpreters),
@@ -314,6 +320,14 @@ def _uid_check(around: Surroundings) -> Check:
         return Check(name="host uids", ok=True, detail=f"{len(around.uids)} ids, one for each sandbox: no other users inside")
     detail = f"{around.uids.step} ids of its own for each of {len(around.uids)} sandboxes"
     return Check(name="host uids", ok=True, detail=detail)
+
+
+def _users_check(around: Surroundings) -> Check:
+    if around.users > 1:
+        detail = f"{around.users}, those of all sandboxes but root out of this user's subordinate ids"
+        return Check(name="users inside", ok=True, detail=detail, required=False)
+    detail = "sandboxes have root alone: chown to others, su and useradd do not work in them"
+    return Check(name="users inside", ok=False, detail=detail, remedy=around.no_users, required=False)
 
 
 def _counts_check(around: Surroundings) -> Check:
