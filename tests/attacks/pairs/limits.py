@@ -393,7 +393,7 @@ while wanted > 0:
     sets.append(select.epoll())
     for file in files[:wanted]: sets[-1].register(file)
     wanted -= len(files)
-time.sleep(1.5)
+time.sleep(6)
 print(True)
 """
 HELD_BY_THE_KERNEL = {
