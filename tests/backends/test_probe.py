@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.local import container, facts, own_ids, probe
+from aviato.server.backends.local import container, facts, probe, subordinate
 from aviato.server.backends.local.plan import HostFacts
 from aviato.server.backends.local.probe import Surroundings, explain, first_failure
 from aviato.server.backends.local.uids import UidPool, available, holders
@@ -72,7 +72,7 @@ def test_a_good_machine():
     checks = explain(GOOD, around(), [PYTHON])
     assert first_failure(checks) is None
     hold = {check.name: check.detail for check in checks}
-    assert "processes 512, open_files" in hold["limits: hard"]
+    assert "processes 512, shm 1Gi, open_files" in hold["limits: hard"]
     assert "memory 2Gi, disk 4Gi, inodes 262144 (" in hold["limits: watched"]
     assert hold["limits: none"].startswith("cpu (")
     grouped = HostFacts(groups=(("memory", "/sys/fs/cgroup/memory"), ("cpu", "/sys/fs/cgroup/cpu")))
@@ -116,7 +116,7 @@ def test_the_range_of_ids(uid_map, expected):
 def test_ids_that_accounts_have_are_told(tmp_path, monkeypatch):
     file = tmp_path / "subuid"
     file.write_text("someone:3000000000:1\nsomebody:1999999990:65536\nnothing:1950000000:0\n")
-    monkeypatch.setattr(own_ids, "RANGES", (str(file),))
+    monkeypatch.setattr(subordinate, "FILES", (str(file),))
     assert {"daemon", "nobody", "somebody"} <= set(holders(1, "0 0 4294967295"))
     assert {"nobody", "somebody"} == set(holders(65_534, "0 0 4294967295")) & {"daemon", "nobody", "somebody", "someone"}
     assert holders(1_900_000_000, "0 0 4294967295")["somebody"] == 1_999_999_990 + 65_535

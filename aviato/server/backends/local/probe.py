@@ -388,7 +388,7 @@ def _shown(name: str, limit: Limit) -> str:
         return "processes: needs Linux 5.14"
     if limit.value is None:
         return name
-    value = format_bytes(limit.value) if name in ("memory", "disk", "file_size") else f"{limit.value:.0f}"
+    value = format_bytes(limit.value) if name in ("memory", "disk", "shm", "file_size") else f"{limit.value:.0f}"
     return f"{name} {value}"
 
 
