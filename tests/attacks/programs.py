@@ -168,8 +168,6 @@ far, near = (buffer(struct.pack("QQ", ctypes.addressof(one), 6)) for one in (the
 print(call("process_vm_readv", child(), near, 1, far, 1, 0) == 6 and here.raw == b"secret")
 """
     sources = {
-        "ptrace attach": "print(call('ptrace', 16, child(), 0, 0) == 0)",
-        "ptrace seize": "print(call('ptrace', 0x4206, child(), 0, 0) == 0)",
         "process_vm_readv": read,
         "pidfd_getfd": "print(call('pidfd_getfd', call('pidfd_open', child(), 0), 1, 0) > 0)",
         "kcmp": "print(call('kcmp', os.getpid(), child(), 0, 1, 1) >= 0)",

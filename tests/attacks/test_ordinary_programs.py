@@ -86,6 +86,11 @@ SHELL = {
     "java": "java -version",
     "gdb": "gdb --batch -ex run -ex bt --args /bin/true 2>&1 | grep 'exited normally'",
     "strace": "strace -f sh -c 'true | true' 2>&1 | grep exit_group",
+    "gdb attached": "sleep 60 & gdb --batch -p $! -ex bt 2>&1 | grep detached; kill $!",
+    "strace attached": "sleep 60 & p=$!; strace -p $p -o said & until grep -q 'TracerPid:.[1-9]' /proc/$p/status;"
+    " do sleep 0.01; done; kill $p; wait; grep SIGTERM said",
+    "gcc leaks": "echo 'void *malloc(long); int main(){malloc(7);return 0;}' > a.c && gcc -w -fsanitize=address a.c -o a"
+    " && ! ./a 2> said && grep 'SUMMARY: AddressSanitizer: 7 byte' said",
     "tar": "touch f && tar cf t.tar f && rm f && tar xf t.tar && test -e f",
     "pip": "python3 -m pip --version || python3 -m pip --version 2>&1 | grep 'No module named pip'",
     "bash": "set -m; sleep 0.01 & wait; ulimit -n 100; nice -n 5 true; taskset -p $$; renice -n 12 $$",
@@ -93,7 +98,7 @@ SHELL = {
 
 
 async def run_where_there_is(name, box, script):
-    if shutil.which(name, path="/usr/bin:/bin:/usr/local/bin") is None and name != "pip":
+    if shutil.which(name.split()[0], path="/usr/bin:/bin:/usr/local/bin") is None and name != "pip":
         pytest.skip(f"no {name} on this machine")
     result = await box.run("bash", "-ec", script)
     assert result.returncode == 0, result.stdout + result.stderr

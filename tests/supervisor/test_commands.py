@@ -91,7 +91,7 @@ async def test_the_environment_is_clean(make_box, monkeypatch):
         writable = (await box.run("sh", "-c", "test -w /usr/local && echo /usr/local || echo /root/.local")).stdout.strip()
     assert re.match("/.aviato/bin:(/[^:]*/bin:)?/usr/local/sbin:", env.pop("PATH"))
     expected = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "LANG": "C.UTF-8", "ONE": "sandbox", "TWO": "exec"}
-    tools = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "LSAN_OPTIONS": "detect_leaks=0"}
+    tools = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     tools["NPM_CONFIG_PREFIX"] = writable
     if ids == "1":
         tools["TAR_OPTIONS"] = "--no-same-owner"

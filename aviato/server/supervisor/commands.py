@@ -222,6 +222,9 @@ class Commands:
         yield from tree.kill_others(self._proc, marks[0] if marks else None)
         while self.reap():
             yield True
+        for command in self:
+            if not command.main:
+                yield from self._reclaim(command)
 
     def used_until(self, now: float, result_seconds: float) -> float:
         """When a command ran last: `now` if one runs, and up to `result_seconds` later where a result was not taken yet."""
@@ -254,6 +257,21 @@ class Commands:
             yield from tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id)
         while self.reap():
             yield True  # The dead still count as processes.
+        if command is not None:
+            yield from self._reclaim(command)
+
+    def _reclaim(self, command: Command) -> Iterator[float]:
+        """A job that has the end of a command's process told to us, once it was killed.
+
+        Its tracer is told first, and one of another command could keep that to itself for as long as it lives: it is killed.
+        """
+        pid, pause = command.pid, tree.TAKE_SECONDS
+        while pid is not None and self._by_pid.get(pid) is command and tree.tracer_of(self._proc, pid) is not None:
+            yield pause
+            pause = tree.PAUSE_SECONDS
+            tree.kill_tracer(self._proc, pid)
+            while self.reap():
+                yield True
 
     def input_files(self) -> set[tuple[int, int]]:
         """Device and number of each file in memory that is a program's input: nobody inside made it or can write to it."""
@@ -268,7 +286,7 @@ class Commands:
         command = self._by_id.get(exec_id)
         if command is not None and command.running and command.mark == mark:
             command.oom_killed = True
-        self._loop.start(tree.kill_marked(self._proc, mark, lambda: self._by_mark.get(mark) == exec_id))
+        self._loop.start(self.kill(exec_id))
         return True
 
     def kill_all(self, why: str) -> None:

@@ -22,6 +22,8 @@ FEW = 16
 """More processes than these make the first scan one of a sandbox that stands still."""
 WALL = 0x40000000
 """Of `waitid`: children, too, that a clone without SIGCHLD made."""
+TAKE_SECONDS = 0.1
+"""So long a tracer is given to take the death of what it traces, as debuggers do at once."""
 NOBODY = -1
 """A mark that no process carries."""
 MANY = 64
@@ -171,7 +173,7 @@ def kill_others(proc: int, mark: int | None) -> Iterator[float]:
             killed = set(pids(proc))  # Whoever is there now is dying, also one that was born just before.
         else:
             killed = _kill_frozen(proc, mark, pids(proc), others=True)
-        while killed & set(pids(proc)):
+        while any(not _is_held(proc, pid) for pid in killed & set(pids(proc))):
             yield PAUSE_SECONDS
     except OSError:
         signal_all(signal.SIGKILL)  # as in kill_marked
@@ -229,6 +231,36 @@ def is_stopped(proc: int, pid: str) -> bool:
         return False
     finally:
         os.close(stat)
+
+
+def tracer_of(proc: int, pid: str | int) -> int | None:
+    """The thread that traces a process, dead or alive, if it is none of this process."""
+    return _state_and_tracer(proc, pid)[1]
+
+
+def kill_tracer(proc: int, pid: str | int) -> None:
+    """Kill who traces a process, if somebody does."""
+    tracer = tracer_of(proc, pid)
+    if tracer is not None:
+        _signal_each([str(tracer)], signal.SIGKILL)
+
+
+def _is_held(proc: int, pid: str) -> bool:
+    """Whether a process is dead, and its tracer, who is told first, has not let its parent know."""
+    state, tracer = _state_and_tracer(proc, pid)
+    return state == "Z" and tracer is not None
+
+
+def _state_and_tracer(proc: int, pid: str | int) -> tuple[str, int | None]:
+    try:
+        with open(
+            os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), encoding="utf-8", errors="replace"
+        ) as file:
+            found = dict(line.split(":", 1) for line in file if line.startswith(("State:", "TracerPid:")))
+    except OSError:
+        return "", None
+    tracer = int(found.get("TracerPid", "0"))
+    return found.get("State", "").strip()[:1], tracer if tracer not in (0, os.getpid()) else None
 
 
 def mark_of(proc: int, pid: str | int) -> int | None:

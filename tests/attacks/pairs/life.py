@@ -7,10 +7,14 @@ import os
 import platform
 import shutil
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from aviato.wire.frames import FrameType
 from tests.attacks.registry import Area, Arena, Patch, root_only
 from tests.attacks.test_headless import HEADLESS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 area = Area(__name__)
 TREE = "server/supervisor/tree.py"
@@ -41,6 +45,14 @@ REPEATED = area.defence(
 GRADED = area.defence(
     "everything is killed before a grade",
     patches=(Patch("server/supervisor/commands.py", "yield from tree.kill_others(", "if False: yield from tree.kill_others("),),
+)
+HOLDERS = area.defence(
+    "a tracer that keeps the end of a killed command to itself is killed",
+    patches=(Patch("server/supervisor/commands.py", "            tree.kill_tracer(self._proc, pid)\n", "            pass\n"),),
+)
+HELD = area.defence(
+    "nobody waits for the dead whom a tracer keeps",
+    patches=(Patch(TREE, "any(not _is_held(proc, pid) for pid in ", "any(pid for pid in "),),
 )
 
 LIVES = """
@@ -117,6 +129,58 @@ async def graded(arena: Arena) -> bool:
         await box.link.cancel_all()
         main.close()
         return await lives(box)
+
+
+HOLD = """
+import ctypes, os, time
+mine, libc = {os.getpid(), os.getppid(), 1}, ctypes.CDLL(None)
+print("begins", flush=True)
+while True:
+    for name in os.listdir("/proc"):
+        # 0x4206: PTRACE_SEIZE. Whoever ends then is not taken from there.
+        if name.isdecimal() and int(name) not in mine and libc.ptrace(0x4206, int(name), 0, 0) == 0: mine.add(int(name))
+"""
+TRACED = """
+import time
+while "TracerPid:\\t0\\n" in open("/proc/self/status").read(): time.sleep(0.01)
+print("traced", flush=True)
+time.sleep(60)
+"""
+
+
+async def heard(subscription: Any) -> None:
+    """Wait until a command has said something."""
+    async for frame in subscription:
+        if frame.type == FrameType.DATA:
+            return
+
+
+async def held(arena: Arena, *, main: bool, end: Callable[[Any, str], Awaitable[None]]) -> bool:
+    """Whether a command that was killed has no end while another one traces it."""
+    async with arena.box() as box:
+        _, holder = box.start("python3", "-I", "-c", HOLD, main=main)
+        await heard(holder)
+        exec_id, subscription = box.start("python3", "-I", "-c", TRACED)
+        try:
+            async with asyncio.timeout(8):
+                await heard(subscription)
+                await end(box, exec_id)
+                return False
+        except TimeoutError:
+            return True
+        finally:
+            holder.close()
+            subscription.close()
+
+
+@area.attack("keep a command that was cancelled from its end", HOLDERS)
+async def keeps_a_command(arena: Arena) -> bool:
+    return await held(arena, main=False, end=lambda box, exec_id: box.link.cancel(exec_id))
+
+
+@area.attack("keep a grade from its beginning", HELD)
+async def keeps_a_grade(arena: Arena) -> bool:
+    return await held(arena, main=True, end=lambda box, _: box.link.cancel_all())
 
 
 FORKS = """

@@ -40,6 +40,9 @@ INTO = {
     "take a descriptor of process 1": "print(call('pidfd_getfd', call('pidfd_open', 1, 0), 3, 0) > 0)",
     "compare descriptors with process 1": "print(call('kcmp', 1, os.getpid(), 0, 1, 1) >= 0)",
     "trace process 1": "print(call('ptrace', 0x4206, 1, 0, 0) == 0)",
+    "attach to process 1": (
+        "print(call('ptrace', 16, 1, 0, 0) == 0 and os.waitpid(1, 1 << 30)[0] == 1)\ncall('ptrace', 17, 1, 0, 0)"
+    ),
 }
 for _name, _source in INTO.items():
     area.program(_name, PRELUDE + _source, CLOSED, FAMILIES["other processes"])

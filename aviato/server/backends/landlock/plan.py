@@ -139,6 +139,8 @@ def environment(place: str, prefix: str | None) -> dict[str, str]:
     root = f"{place}/{ROOT}"
     return {
         **BASE_ENVIRONMENT,
+        # Looking for leaks is attaching to one's own parent by ptrace; where that is refused every such program fails.
+        "LSAN_OPTIONS": "detect_leaks=0",
         **ONE_ID,
         "PATH": search_path(f"{place}/{LINKS}", prefix, f"{PATH}:{root}/{HOME}/.local/bin"),
         "HOME": f"{root}/{HOME}",

@@ -34,6 +34,8 @@ def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
     kept = tuple(rule for rule in local.RULES if rule.family not in _REPLACED)
     return (
         *kept,
+        # Without namespaces there are the server, trainers and other sandboxes, all with the same uid.
+        *local.tracing_of(None),
         *local.limits_of_others("limits by number", local.ASK if asks else errno.EPERM),
         Rule("namespaces", ("unshare",), where=(Condition(0, local.NEWUTS, local.NEWUTS),)),
         # The machine's network and its Unix sockets, some of which obey whoever has the server's uid. No filter can look at

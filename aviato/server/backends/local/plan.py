@@ -51,8 +51,6 @@ BASE_ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
-    # Looking for leaks is attaching to one's own parent by ptrace; where that is refused every such program fails.
-    "LSAN_OPTIONS": "detect_leaks=0",
 }
 
 ONE_ID = {"TAR_OPTIONS": "--no-same-owner"}

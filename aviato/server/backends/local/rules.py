@@ -102,6 +102,16 @@ def limits_of(family: str, number: int) -> list[Rule]:
     ]
 
 
+def tracing_of(number: int | None) -> list[Rule]:
+    """Attaching to the process or thread of this number, by `ptrace`; None: to any, but not tracing what one has started.
+
+    Whoever looks for leaks attaches to his own parent, and debuggers to what runs. The kernel lets nobody attach to what he
+    could not write to by /proc in any case.
+    """
+    of_it = () if number is None else (Condition(1, number),)
+    return [Rule("other processes", ("ptrace",), where=(Condition(0, how), *of_it)) for how in (PTRACE_ATTACH, PTRACE_SEIZE)]
+
+
 def limits_of_others(family: str, answer: int) -> list[Rule]:
     """The same of every number but 0, which is oneself. To look at limits of others is left."""
     limits, *rest = BY_NUMBER
@@ -176,9 +186,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mounts", _NEW_MOUNTS, errno.ENOSYS),
     *_namespaces(),
     *_process_1(),
-    # Debuggers start what they look into: that is left to them.
-    Rule("other processes", ("ptrace",), where=(Condition(0, PTRACE_ATTACH),)),
-    Rule("other processes", ("ptrace",), where=(Condition(0, PTRACE_SEIZE),)),
+    *tracing_of(1),
     Rule("other processes", _OTHERS),
     Rule("machine", _MACHINE),
     Rule("kernel code", (*_KERNEL, "query_module")),
@@ -212,8 +220,8 @@ def of_born(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]
 
 def with_spawner(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Those where process 1 has a second thread (`spawner`): it is process 1 by another number."""
-    extra = tuple(limits_of("process 1", SPAWNER)) if "process 1" in families(rules) else ()
-    return (*rules, *extra)
+    extra = {"process 1": limits_of("process 1", SPAWNER), "other processes": tracing_of(SPAWNER)}
+    return (*rules, *(rule for family in families(rules) for rule in extra.get(family, [])))
 
 
 def families(rules: tuple[Rule, ...]) -> tuple[str, ...]:
