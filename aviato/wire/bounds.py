@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,4 +73,6 @@ def _sent(texts: Iterable[str]) -> int:
     characters = sum(map(len, texts))
     if characters * _MOST_A_CHARACTER <= ANNOTATIONS_BYTES:
         return characters  # It is small in any case.
+    import json  # Few have so much: whoever imports the package does without it.
+
     return sum(_bytes(json.dumps(text, ensure_ascii=False)) - 2 for text in texts)

@@ -314,17 +314,17 @@ def test_all_is_closed_when_the_sandbox_ends(served: Any) -> None:
 
 
 def test_an_open_connection_keeps_an_idle_sandbox(served: Any) -> None:
-    with Sandbox(ports=[9000], idle_timeout_seconds=0.5) as sandbox:
+    with Sandbox(ports=[9000], idle_timeout_seconds=2) as sandbox:
         sandbox.write_file("/tmp/echo.py", ECHO.encode()).result()
         sandbox.exec(["sh", "-c", "python3 /tmp/echo.py 127.0.0.1 9000 >/dev/null 2>&1 &"]).result()
         sandbox.wait_for_port(9000).result()
         with connect(sandbox) as connection:
             connection.sendall(b"a")
             assert connection.recv(1) == b"a"
-            time.sleep(1.2)
+            time.sleep(2.5)
             connection.sendall(b"b")
             assert connection.recv(1) == b"b"
-        eventually(lambda: sandbox.get_status().is_terminal, 5)
+        eventually(lambda: sandbox.get_status().is_terminal, 20)
         assert sandbox.status_reason == "idle"
 
 
