@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Row:
         differs: by the backend's name, what it prints there instead, or None where it cannot be made there.
         guide: a heading of `docs/guides/inside.md` that says why, for each that differs.
         packages: of Python's, from the registry; a sandbox sees them (`packages=`).
+        limits: of the sandbox, by resource.
         timeout_seconds: on a busy machine.
     """
 
@@ -56,6 +57,7 @@ class Row:
     differs: dict[str, str | None] = field(default_factory=dict)
     guide: str = ""
     packages: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
     timeout_seconds: float = 120.0
 
 
@@ -86,7 +88,7 @@ def table(rows: Iterable[Row], *, always: int = 4):
             said = os.fsdecode(done.stdout)
             why = f"on the machine itself: {said}{os.fsdecode(done.stderr)}"
             assert (done.returncode, matches(row.says, said)) == (row.returncode, True), why
-        async with boxes.make_box(backend, packages=packages and str(packages)) as box:
+        async with boxes.make_box(backend, packages=packages and str(packages), limits=row.limits) as box:
             started = box.start("bash", "-ec", row.command, timeout=row.timeout_seconds)
             result = await box.finish(*started)
         if kind in row.differs:

@@ -253,18 +253,25 @@ area.program(
         ),
     ),
 )
-area.program(
-    "fill /dev/shm beyond its size",
-    "import os\ntry: open('/dev/shm/x', 'wb').write(bytes(80 << 20))\nexcept OSError: pass\n"
-    "print(os.stat('/dev/shm/x').st_size == 80 << 20)",
-    area.defence(
-        "/dev/shm has a size",
-        change=lambda steps: tuple(
-            step._replace(arguments=("/dev/shm", 1 << 30, 0o1777)) if step.arguments[:1] == ("/dev/shm",) else step
-            for step in steps
-        ),
+SHARED = area.defence(
+    "/dev/shm has a size",
+    change=lambda steps: tuple(
+        step._replace(arguments=("/dev/shm", 1 << 33, 0o1777)) if step.arguments[:1] == ("/dev/shm",) else step
+        for step in steps
     ),
 )
+FILL_SHARED = """
+import os
+try: open('/dev/shm/x', 'wb').write(bytes(80 << 20))
+except OSError: pass
+print(os.stat('/dev/shm/x').st_size == 80 << 20)
+"""
+
+
+@area.attack("fill /dev/shm beyond its size", SHARED)
+async def fill_shared(arena: Arena) -> bool:
+    return await arena.program(FILL_SHARED, limits={"shm": 64 * MIB})
+
 
 # -- what the kernel counts for the server's user as well -------------------------------------------------------------------
 

@@ -513,7 +513,7 @@ class LocalBackend(Backend):
             memory_bytes=int(limits["memory"].value or 0),
             shared_bytes=int(limits["shm"].value or 0),
             seen=seen,
-            groups=groups.directories(self._group_settings(spec)) if seen is not None else (),
+            groups=groups.shown(self._group_settings(spec)) if seen is not None else (),
             disk_bytes=int(limits["disk"].value or 0),
             threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )

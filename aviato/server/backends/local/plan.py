@@ -162,7 +162,7 @@ class PlanOptions:
         memory_bytes: of all commands together.
         shared_bytes: of that, what shared memory can be.
         seen: what programs are to see of its limits; None: it was given none.
-        groups: control groups of version 1 that it will have, by controller, each with its directory.
+        groups: control groups that it will have and see, each with its place below `/sys/fs/cgroup` and its directory.
         disk_bytes: of the writable layer.
         threads: how many process 1 has: one more where control groups of version 1 limit it, to start commands in them.
     """
@@ -289,7 +289,9 @@ def _sources(options: PlanOptions) -> list[Step]:
     if shared is not None:
         take = [(shared, "devices", ("rdonly", "nosuid"))]
         take += [(f"{shared}/{DEVICE_DIRECTORIES[0]}", f"empty {path}", RO) for path in _hidden_directories(options.facts)]
-    take += [(path, f"group {name}", RO) for name, path in options.groups]
+    take += [(path, f"group {number}", RO) for number, (_, path) in enumerate(options.groups)]
+    if _unified(options):
+        take += [(options.groups[0][1], "covered group", RO)]
     if options.lower is None:
         take += [("/usr", "usr", RO)]
         if _has_local(options):
@@ -421,26 +423,32 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
     ]
 
 
+def _unified(options: PlanOptions) -> bool:
+    """Whether its control group is one of version 2: what the kernel calls it is a path."""
+    return any("/" in place for place, _ in options.groups)
+
+
 def _seen_limits(options: PlanOptions) -> list[Step]:
     """Where programs look for limits, those of the sandbox."""
     if options.seen is None:
         return []
-    mounted = dict(options.groups)
-    steps = []
-    if options.lower is None:
-        steps.append(Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"))
-        steps.append(Step("tmpfs", (seen.GROUPS, seen.ROOM_BYTES, 0o755), "what is there is of this sandbox"))
-    else:
-        steps.append(Step("directories", ((("/sys", 0o755),),), "where the image lacks it"))
-        steps.append(Step("tmpfs", ("/sys", seen.ROOM_BYTES, 0o755), "an image has nothing there"))
-        steps.append(Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"))
-    steps += [
+    mounted = {place for place, _ in options.groups}
+    own_sys = [
+        Step("directories", ((("/sys", 0o755),),), "where the image lacks it"),
+        Step("tmpfs", ("/sys", seen.ROOM_BYTES, 0o755), "an image has nothing there"),
+    ]
+    covered = (("covered group", seen.GROUPS, True),)
+    put = tuple((f"group {number}", f"{seen.GROUPS}/{place}", True) for number, (place, _) in enumerate(options.groups))
+    steps = [
+        *(own_sys if options.lower is not None else []),
+        Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"),
+        # Some programs add what the kernel calls the group to where it is mounted, and others look there itself.
+        *([Step("put", (covered,), "by which programs know where groups are mounted")] if _unified(options) else []),
+        Step("tmpfs", (seen.GROUPS, seen.ROOM_BYTES, 0o755), "what is there is of this sandbox"),
         Step("directories", (tuple(seen.directories(mounted)),), "for controllers of version 1"),
         Step("files", (tuple(seen.files(options.seen, mounted)),), "its limits, as programs read them of either version"),
+        *([Step("put", (put,), "its control groups, read only")] if put else []),
     ]
-    if mounted:
-        put = tuple((f"group {name}", f"{seen.GROUPS}/{name}", True) for name in mounted)
-        steps.append(Step("put", (put,), "its control groups, read only, by which a JVM knows that there are any"))
     has_online = options.lower is None and seen.ONLINE in dict(options.facts.hardware)
     covers = seen.covers(options.seen, has_online)
     if covers:

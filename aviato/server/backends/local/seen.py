@@ -1,7 +1,8 @@
 """Files by which programs see the limits of their sandbox where they look for those of their control group. Pure.
 
 JVMs, Node, Go, `free` and numerical libraries choose how much memory and how many threads to use by what they read there.
-Where the sandbox has control groups of version 1, those of them that it has are mounted in the place of their files.
+Where the sandbox has control groups they are mounted there, read only, beside our files. JVMs believe in no groups that are not
+mounts.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def directories(mounted: Collection[str]) -> list[tuple[str, int]]:
     """Below `GROUPS`, with modes.
 
     Args:
-        mounted: controllers that are mounted there.
+        mounted: what is mounted there.
     """
-    return [(f"{GROUPS}/{name}", 0o755) for name in dict.fromkeys(("cpu", "memory", *mounted))]
+    return [(f"{GROUPS}/{name}", 0o755) for name in ("cpu", "memory") if name not in mounted]
 
 
 def files(seen: Seen, mounted: Collection[str]) -> list[tuple[str, str]]:

@@ -54,9 +54,15 @@ def settings(
     return make(f"aviato-{sandbox_id}", groups, memory_bytes, cpu, cpu_request, processes)
 
 
-def directories(made: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """Those of version 1 that `settings` has made, by controller."""
-    return tuple((group["controller"], group["path"]) for group in made if "controller" in group)
+def shown(made: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Where below `/sys/fs/cgroup` a sandbox's programs look for each of its groups, with its directory.
+
+    By controller in version 1, and in version 2 by the path that `/proc/self/cgroup` says.
+
+    Args:
+        made: what `settings` says.
+    """
+    return tuple((group["shown"], group["path"]) for group in made)
 
 
 def remove(sandbox_id: str, directories: Iterable[str]) -> None:

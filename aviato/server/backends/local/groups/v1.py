@@ -84,7 +84,7 @@ def settings(
 
 
 def _group(controller: str, groups: Mapping[str, str], name: str, files: list[tuple[str, str, bool]]) -> dict[str, Any]:
-    return {"controller": controller, "path": f"{groups[controller]}/{name}", "files": files}
+    return {"shown": controller, "path": f"{groups[controller]}/{name}", "files": files}
 
 
 def _usable(directory: str, name: str) -> bool:

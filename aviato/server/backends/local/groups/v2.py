@@ -67,7 +67,8 @@ def settings(
     if "pids" in groups and processes is not None:
         files.append(("pids.max", str(processes), True))
     path = groups[UNIFIED]
-    return [{"path": f"{path}/{name}", "files": files, "supervisors": f"{path}/{SUPERVISORS}"}]
+    shown = f"{_path_of(path)}/{name}".strip("/")
+    return [{"shown": shown, "path": f"{path}/{name}", "files": files, "supervisors": f"{path}/{SUPERVISORS}"}]
 
 
 def kill(directory: str) -> None:
@@ -87,14 +88,27 @@ def _own() -> tuple[str, str]:
     """The directory at the top of what can be seen, and that of this process's own group."""
     with open("/proc/self/cgroup") as file:
         path = next((line.rstrip("\n")[3:] for line in file if line.startswith("0::")), None)
+    for root, point in _mounts():
+        if path is not None and f"{path}/".startswith(f"{root}/"):
+            return point, f"{point}{path[len(root) :]}".rstrip("/")
+    raise FileNotFoundError("no control groups of version 2")
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """Of groups of version 2: which is at the top of each, and where."""
     with open("/proc/self/mountinfo") as file:
         for line in file:
             left, _, right = line.partition(" - ")
             fields = left.split()
-            root, point = fields[3].rstrip("/"), fields[4]
-            if path is not None and right.startswith("cgroup2 ") and f"{path}/".startswith(f"{root}/"):
-                return point, f"{point}{path[len(root) :]}".rstrip("/")
-    raise FileNotFoundError("no control groups of version 2")
+            if right.startswith("cgroup2 "):
+                yield fields[3].rstrip("/"), fields[4]
+
+
+@functools.lru_cache
+def _path_of(directory: str) -> str:
+    """What the kernel calls the group of a directory, as this process's namespace of groups has it."""
+    found = (f"{root}{directory[len(point) :]}" for root, point in _mounts() if f"{directory}/".startswith(f"{point}/"))
+    return next(found, directory)
 
 
 def _base(top: str, own: str) -> str | None:
