@@ -5,17 +5,21 @@ python examples/rl_training/plot_counts.py counts.json curve.svg
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 300, 60, 30, 20, 50
 WINDOW = 10
 
 
-def main(counts: str, picture: str) -> None:
+def main() -> None:
     """Read, print the windows, draw."""
-    calls = json.loads(Path(counts).read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("counts", type=Path, help="what --counts wrote")
+    parser.add_argument("picture", type=Path, help="an SVG that is written")
+    arguments = parser.parse_args()
+    calls = json.loads(arguments.counts.read_text(encoding="utf-8"))
     shares = [call["passed"] / (call["ran"] + call["skipped"]) for call in calls]
     for start in range(0, len(calls), WINDOW):
         some = calls[start : start + WINDOW]
@@ -46,8 +50,8 @@ def main(counts: str, picture: str) -> None:
     parts.append(f'<polyline points="{" ".join(means)}" fill="none" stroke="#036" stroke-width="2.5"/>')
     parts.append(f'<text x="{LEFT}" y="18">right answers: each step, and the mean of ten</text>')
     parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">training step</text></svg>')
-    Path(picture).write_text("\n".join(parts) + "\n", encoding="utf-8")
+    arguments.picture.write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

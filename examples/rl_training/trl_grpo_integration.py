@@ -28,7 +28,8 @@ try:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
-    sys.exit(f"{error}. Install what this example needs: pip install torch trl==0.27.1 transformers==5.0.0 datasets==4.5.0")
+    if not {"-h", "--help"} & set(sys.argv):  # What it can do is told without it.
+        sys.exit(f"{error}. Install what this example needs: pip install torch trl==0.27.1 transformers==5.0.0 datasets==4.5.0")
 
 from aviato import AviatoError, SandboxDefaults, Session
 from aviato.rl import Outcome, Verdict
