@@ -30,6 +30,7 @@ from aviato.server.backends.local import (
     rules,
     subordinate,
     syscalls,
+    way_out,
 )
 from aviato.server.backends.local.affinity import Affinity
 from aviato.server.backends.local.control import TemplateControl
@@ -459,7 +460,8 @@ class LocalBackend(Backend):
             return None
         if not self._layered:
             return self._known().skeletons.get(None, lambda: host_tree.copies(self._facts))
-        kind = self._interpreter(spec.image), spec.packages is not None
+        port = spec.egress_port if self._facts.jvm_networks else None
+        kind = self._interpreter(spec.image), spec.packages is not None, port
         return self._known().skeletons.get(kind, lambda: host_tree.skeleton(self._facts, *kind))
 
     async def _made_below(self, spec: SandboxSpec) -> str | None:
@@ -602,11 +604,11 @@ class LocalBackend(Backend):
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         """What its supervisor is told, kept where nothing of it is the caller's own."""
-        if spec.environment or spec.secrets:
+        if spec.environment or spec.secrets or spec.egress_port is not None:  # Its own name is in the variables.
             return Configuration.of(self._configuration(spec))
         times = (spec.orphan_timeout_seconds, spec.max_lifetime_seconds, spec.idle_timeout_seconds)
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, spec.working_dir, spec.egress_port, times, asked)
+        key = (spec.image, spec.working_dir, times, asked)
         return self._known().configurations.get(key, lambda: Configuration.of(self._configuration(spec)))
 
     def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
@@ -614,7 +616,7 @@ class LocalBackend(Backend):
         return {
             "environment": {
                 **self._environment(spec),
-                **plan.proxy_environment(spec.egress_port),
+                **way_out.environment(spec.egress_port, spec.sandbox_id),
                 **spec.environment,
                 **spec.secrets,
             },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import platform
 import re
@@ -10,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aviato.server import host
-from aviato.server.backends.local import configuration, groups, hardware, own_local, tools
+from aviato.server.backends.local import configuration, groups, hardware, own_local, tools, way_out
 from aviato.server.backends.local.bounds import (
     LIMIT_FILE_BYTES,
     LIMIT_OPEN_FILES,
@@ -58,6 +60,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         etc_left_out=shared.left_out,
         hardware=hardware.find(),
         local=own_local.find(),
+        jvm_networks=tuple(_jvm_networks(shared.names)),
         records=tuple(path for path in RECORDS if os.path.isfile(path)),
         proc=frozenset(names),
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
@@ -74,6 +77,15 @@ def gather(*, grouped: bool = True) -> HostFacts:
         swap=bool(host.meminfo_bytes("SwapTotal")),
         groups=groups.find() if grouped else (),
     )
+
+
+def _jvm_networks(shared: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, str]]:
+    """What of it sandboxes see: one with a password in it is none of theirs."""
+    names = {f"/etc/{name}" for name, _ in shared}
+    for path in sorted(glob.glob(way_out.JVM_SETTINGS)):
+        if path in names or os.path.dirname(path) in names:
+            with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+                yield path, file.read()
 
 
 def _is_writable(path: str) -> bool:

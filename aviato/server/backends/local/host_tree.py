@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.local import accounts, hardware, own_local, seen, tools
+from aviato.server.backends.local import accounts, hardware, own_local, seen, tools, way_out
 
 if TYPE_CHECKING:
     from aviato.server.backends.local.plan import HostFacts
@@ -69,13 +69,16 @@ class Skeleton:
         return hash(self.digest)
 
 
-def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, packages: bool = False) -> Skeleton:
+def skeleton(
+    facts: HostFacts, interpreter: tuple[str, str, int] | None, packages: bool = False, proxy_port: int | None = None
+) -> Skeleton:
     """What `PlanOptions.skeleton` has to hold.
 
     Args:
         facts: of the machine.
         interpreter: as of `PlanOptions`.
         packages: whether there is a place for packages of the caller's.
+        proxy_port: where the way to the network is, for what does not read it from variables.
     """
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
@@ -85,6 +88,9 @@ def skeleton(facts: HostFacts, interpreter: tuple[str, str, int] | None, package
     directories += [(os.path.dirname(seen.GROUPS), 0o755), (seen.GROUPS, 0o755)]
     links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", RUN)]
     files = [*etc_files(), *facts.hardware]
+    if proxy_port is not None:
+        files += way_out.jvm_settings(facts.jvm_networks, proxy_port)
+        directories += [(os.path.dirname(path), 0o755) for path, _ in facts.jvm_networks]
     if interpreter is not None:
         prefix, executable, minor = interpreter
         directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
@@ -198,7 +204,7 @@ def own_prefix(prefix: str) -> bool:
 
 def hosts(hostname: str) -> str:
     """The content of /etc/hosts."""
-    return f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"
+    return f"127.0.0.1 localhost localhost.localdomain\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {hostname}\n"
 
 
 def etc_files() -> list[tuple[str, str]]:

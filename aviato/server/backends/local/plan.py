@@ -56,9 +56,6 @@ BASE_ENVIRONMENT = {
 ONE_ID = {"TAR_OPTIONS": "--no-same-owner"}
 """Where all files have to belong to one user, an archive's owners are left out."""
 
-NO_PROXY = "localhost,127.0.0.1,::1"
-"""What a sandbox reaches by itself."""
-
 DEVICES = tuple(DEVICE_NUMBERS)
 PROC_READ_ONLY = ("bus", "driver", "fs", "irq", "pressure", "sys", "sysrq-trigger")
 """With everything else that `HostFacts.proc_writable` names. Nobody has to write there; kernel modules add to these."""
@@ -92,6 +89,7 @@ class HostFacts:
         etc_left_out: those that programs may look for and do not find, with the reason.
         hardware: what they see of /sys: files, by their paths inside, and what is in them.
         local: what of the machine's /usr/local sandboxes have in their own, where that can be theirs.
+        jvm_networks: what JVMs read about networks: files, by their paths, and what is in them.
         records: files of the machine's that say what is installed in /usr.
         proc: names in /proc.
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
@@ -117,6 +115,7 @@ class HostFacts:
     etc_left_out: tuple[tuple[str, str], ...] = ()
     hardware: tuple[tuple[str, str], ...] = ()
     local: own_local.Local | None = None
+    jvm_networks: tuple[tuple[str, str], ...] = ()
     records: tuple[str, ...] = ()
     proc: frozenset[str] = frozenset()
     proc_writable: frozenset[str] = frozenset()
@@ -256,14 +255,6 @@ def environment(prefix: str | None, local: str | None = None, ids: int = 1) -> d
     own = {} if local is None else {"NPM_CONFIG_PREFIX": local}
     own |= ONE_ID if ids == 1 else {}
     return {**BASE_ENVIRONMENT, **own, "PATH": search_path(LINKS_DIRECTORY, prefix, BASE_PATH)}
-
-
-def proxy_environment(port: int | None) -> dict[str, str]:
-    """The variables by which programs find their way to the network, in both spellings: each tool reads its own."""
-    if port is None:
-        return {}
-    names = {**dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), f"http://127.0.0.1:{port}"), "no_proxy": NO_PROXY}
-    return {**names, **{name.upper(): value for name, value in names.items()}}
 
 
 def describe(steps: tuple[Step, ...]) -> list[str]:

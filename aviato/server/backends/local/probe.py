@@ -187,10 +187,19 @@ def explain(trial: dict[str, Any], around: Surroundings, interpreters: list[Inte
     ]
 
 
+MOST_NAMES = 8
+"""Of what there is in /etc: whoever wants to know all of it looks there."""
+
+
 def etc_check(machine: HostFacts) -> Check:
     """What sandboxes see of the machine's /etc, and what programs may look for there in vain."""
-    detail = f"sandboxes see {', '.join(name for name, _ in machine.etc_shared) or 'nothing'}"
-    detail += "".join(f"; not {name}: {why}" for name, why in machine.etc_left_out)
+    names = [name for name, _ in machine.etc_shared]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    detail = f"sandboxes see {', '.join(names[:MOST_NAMES]) or 'nothing'}{more}"
+    without: dict[str, list[str]] = {}
+    for name, why in machine.etc_left_out:
+        without.setdefault(why, []).append(name)
+    detail += "".join(f"; not {', '.join(left_out)}: {why}" for why, left_out in without.items())
     return Check(name="files of /etc", ok=True, detail=detail, required=False)
 
 
