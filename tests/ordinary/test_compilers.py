@@ -33,6 +33,10 @@ def source(name: str, text: str, then: str) -> str:
     return f"cat > {name} <<'E'\n{text}\nE\n{then}"
 
 
+LEAK = """
+#include <stdlib.h>
+void *kept; int main(void) { kept = malloc(7); kept = 0; return 0; }
+"""
 RACE = """
 #include <pthread.h>
 int sum;
@@ -119,6 +123,23 @@ P=/usr/bin/python3; gcc -shared -fPIC $($P-config --includes) own.c -o own.so; $
 ROWS = [
     *(fault("gcc", *each) for each in FAULTS.values()),
     *(fault("clang", *each) for each in list(FAULTS.values())[::2]),
+    *(
+        Row(
+            f"{compiler}, leaks by {which}",
+            source(
+                "a.c",
+                LEAK,
+                f"{compiler} -g -fsanitize={which} a.c -o a; ./a 2> said || echo failed; grep -o '7 byte.*' said | tail -1",
+            ),
+            r"failed\s+7 byte\(s\) leaked in 1 allocation\(s\)\.",
+            (compiler,),
+            bare=True,
+            differs={"landlock": None},
+            guide="Without namespaces",
+        )
+        for compiler in ("gcc", "clang")
+        for which in ("address", "leak")
+    ),
     Row(
         "gcc, threads that race",
         source("a.c", RACE, "gcc -g -fsanitize=thread a.c -o a; ./a > said 2>&1 || true; grep -m 1 -o 'data race' said"),

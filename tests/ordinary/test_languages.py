@@ -76,8 +76,10 @@ if __name__ == "__main__":
     from multiprocessing import shared_memory
     s = shared_memory.SharedMemory(create=True, size=1 << 20); s.buf[0] = 7; print(s.buf[0]); s.close(); s.unlink()
 """
-MODULES = "python3 -c 'import curses, readline, sqlite3, ssl, lzma, bz2, ctypes, dbm, zoneinfo; "
-"print(ssl.OPENSSL_VERSION.split()[0])'"
+MODULES = (
+    "python3 -c 'import curses, readline, sqlite3, ssl, lzma, bz2, ctypes, dbm, zoneinfo; "
+    "print(ssl.OPENSSL_VERSION.split()[0])'"
+)
 
 ROWS = [
     Row(

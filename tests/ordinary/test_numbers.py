@@ -45,8 +45,10 @@ import nbformat.v4 as n, nbformat
 nbformat.write(n.new_notebook(cells=[n.new_code_cell("x = 6 * 7"), n.new_code_cell("print('found', x)")]), "own.ipynb")
 P
 """
-SHARE = "export JUPYTER_PATH=$(python3 -c 'import nbconvert, os; "
-"print(os.path.dirname(os.path.dirname(nbconvert.__file__)))')/share/jupyter; "
+SHARE = (
+    "export JUPYTER_PATH=$(python3 -c 'import nbconvert, os; "
+    "print(os.path.dirname(os.path.dirname(nbconvert.__file__)))')/share/jupyter; "
+)
 WHEEL = """
 mkdir -p p/src/own_x; echo 'def main(): print("from uv")' > p/src/own_x/__init__.py
 python3 - <<'P'

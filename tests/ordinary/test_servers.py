@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tests.ordinary.table import Row, table
 
-NO_ROOT, USERS = "Without namespaces", "Users and owners"
-WAIT = 'until_it() { for i in $(seq 300); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done; echo \'it '
-"never came'; return 1; }\n"
+NO_ROOT = "Without namespaces"
+WAIT = (
+    'until_it() { for i in $(seq 300); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done; echo \'it '
+    "never came'; return 1; }\n"
+)
 
 POSTGRES = (
     WAIT
@@ -21,18 +23,21 @@ q() { as_it "psql -h $PWD/db -d postgres -qAt -c '$1'"; }
 as_it "pg_ctl -w -D $PWD/db stop > /dev/null"
 """
 )
-AS_POSTGRES = {
+AS_ANOTHER = {
     "be": 'useradd -m own-db; chmod 777 .; as_it() { su own-db -s /bin/bash -c "cd $PWD; PATH=$PATH; $1"; }',
     "own": "chown own-db db",
 }
 QUERIES = "q 'create table t (n int primary key); insert into t select generate_series(1, 1000)'; q 'select sum(n) from t'"
 DUMP = (
-    QUERIES + "; as_it \"pg_dump -h $PWD/db postgres\" | grep -c 'COPY public.t'; q 'create index on t (n); vacuum "
-    "analyze t; select count(*) from t'"
+    QUERIES
+    + "; as_it \"pg_dump -h $PWD/db postgres\" | grep -c 'COPY public.t';"
+    + " q 'create index on t (n)'; q 'vacuum analyze t'; q 'select count(*) from t'"
 )
-PYTHON_SQLITE = 'import sqlite3; c = sqlite3.connect("own.db"); c.execute("pragma journal_mode=wal"); '
-'c.execute("create table t (n)"); c.executemany("insert into t values (?)", [(i,) for i in '
-'range(1000)]); c.commit(); print(c.execute("select sum(n) from t").fetchone()[0])'
+PYTHON_SQLITE = (
+    'import sqlite3; c = sqlite3.connect("own.db"); c.execute("pragma journal_mode=wal"); '
+    'c.execute("create table t (n)"); c.executemany("insert into t values (?)", [(i,) for i in '
+    'range(1000)]); c.commit(); print(c.execute("select sum(n) from t").fetchone()[0])'
+)
 REDIS = (
     WAIT
     + """
@@ -94,8 +99,9 @@ until_it curl -s --cacert ca.pem https://localhost:18126/
 SSHD = (
     WAIT
     + """
+test $(id -u) != 0 || { useradd -r sshd; mkdir -p /run/sshd; }
 ssh-keygen -q -t ed25519 -N '' -f host; ssh-keygen -q -t ed25519 -N '' -f own;
-cp own.pub keys; chmod 600 keys; mkdir -p /run/sshd
+cp own.pub keys; chmod 600 keys
 cat > config <<E
 Port 18127
 ListenAddress 127.0.0.1
@@ -108,26 +114,35 @@ Subsystem sftp internal-sftp
 E
 /usr/sbin/sshd -f $PWD/config -E $PWD/log || { cat log; exit 1; }
 S="-q -i own -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
-until_it sh -c "exec 3<>/dev/tcp/127.0.0.1/18127" || true
+until_it bash -c "exec 3<>/dev/tcp/127.0.0.1/18127"
 """
 )
 
+SSH = ("ssh", "sshd")
 LOOPBACK = {"differs": {"landlock": None}, "guide": NO_ROOT}
+
+
+def as_bob(command: str) -> str:
+    """By a user who is made for it, in his own home."""
+    return f"cat > /tmp/command <<'OUTER'\n{command}\nOUTER\nuseradd -m bob; su - bob -c 'bash -e /tmp/command'"
+
 
 ROWS = [
     Row(
         "PostgreSQL",
-        POSTGRES % (AS_POSTGRES | {"then": QUERIES}),
+        POSTGRES % (AS_ANOTHER | {"then": QUERIES}),
         "500500",
         ("pg_lsclusters",),
+        users=True,
         differs={"landlock": None},
         guide=NO_ROOT,
     ),
     Row(
         "PostgreSQL, a dump, an index and a clean-up",
-        POSTGRES % (AS_POSTGRES | {"then": DUMP}),
+        POSTGRES % (AS_ANOTHER | {"then": DUMP}),
         "500500\\s+1\\s+1000",
         ("pg_lsclusters",),
+        users=True,
         differs={"landlock": None},
         guide=NO_ROOT,
     ),
@@ -180,6 +195,7 @@ ROWS = [
         + "ps -eo user:20,args | grep -c '^www-data.*nginx: worker'; nginx -s quit -e $PWD/error.log -c $PWD/nginx.conf",
         "from nginx\\s+2",
         ("nginx", "curl", "ps"),
+        users=True,
         **LOOPBACK,
     ),
     Row(
@@ -252,18 +268,34 @@ ROWS = [
         bare=True,
     ),
     Row(
-        "ssh to a server of one's own",
-        SSHD + "ssh $S -p 18127 127.0.0.1 'echo from ssh'; scp $S -P 18127 keys 127.0.0.1:$PWD/copied; cmp keys "
-        "copied && kill $(cat pid)",
+        "ssh to a server of root's",
+        SSHD + "ssh $S -p 18127 127.0.0.1 'echo from ssh' || grep -o 'chroot.*Operation not permitted' log",
         "from ssh",
-        ("ssh", "sshd"),
+        SSH,
+        users=True,
+        differs={"local": r"chroot\(.*Operation not permitted", "landlock": None},
+        guide="What is refused",
+    ),
+    Row(
+        "ssh to a server of another user's",
+        as_bob(
+            SSHD + "ssh $S -p 18127 127.0.0.1 'echo from ssh'; scp $S -P 18127 keys 127.0.0.1:$PWD/copied;"
+            " cmp keys copied && kill $(cat pid)"
+        ),
+        "from ssh",
+        SSH,
+        users=True,
         **LOOPBACK,
     ),
     Row(
         "rsync over ssh",
-        SSHD + 'mkdir a; echo hi > a/b; rsync -a -e "ssh $S -p 18127" a/ 127.0.0.1:$PWD/there/; cat there/b; kill $(cat pid)',
+        as_bob(
+            SSHD + 'mkdir a; echo hi > a/b; rsync -a -e "ssh $S -p 18127" a/ 127.0.0.1:$PWD/there/; cat there/b;'
+            " kill $(cat pid)"
+        ),
         "hi",
-        ("ssh", "sshd", "rsync"),
+        (*SSH, "rsync"),
+        users=True,
         **LOOPBACK,
     ),
     Row(

@@ -6,8 +6,10 @@ from tests.ordinary.table import Row, table
 
 NO_ROOT = "Without namespaces"
 LOOPBACK = {"differs": {"landlock": None}, "guide": NO_ROOT}
-C = "printf '#include <stdlib.h>\\n#include <unistd.h>\\nint twice(int n) { return 2 * n; }\\nint "
-"main(int n, char **v) { %s }\\n' > a.c; gcc -g a.c -o a; "
+C = (
+    "printf '#include <stdlib.h>\\n#include <unistd.h>\\nint twice(int n) { return 2 * n; }\\nint "
+    "main(int n, char **v) { %s }\\n' > a.c; gcc -g a.c -o a; "
+)
 TMUX = """
 tmux -S $PWD/own -f /dev/null new-session -d -x 80 -y 20 "echo in tmux; exec cat"
 for i in $(seq 100); do tmux -S $PWD/own capture-pane -p | grep 'in tmux' && break; sleep 0.1; done
@@ -32,10 +34,10 @@ gpg -q --batch --passphrase '' --quick-generate-key own@example.org ed25519 cert
 echo hi > a; gpg -q --batch -s -o a.gpg a 2> log || { cat log; exit 1; }
 gpg --batch --verify a.gpg 2>&1 | grep -o 'Good signature'; gpgconf --kill all
 """
-LEAK = "cat > a.c <<'E'\n#include <stdlib.h>\nvoid *kept; int main(void) { kept = malloc(7); kept = 0; "
-"return 0; }\nE\n%s -fsanitize=%s a.c -o a; "
-DOCKER = "docker %s > said 2>&1 && echo up || grep -o -m 1 -i 'cannot connect to the docker daemon\\|failed "
-"to connect to the docker API' said"
+DOCKER = (
+    "docker %s > said 2>&1 && echo up || grep -o -m 1 -i 'cannot connect to the docker daemon\\|failed "
+    "to connect to the docker API' said"
+)
 
 ROWS = [
     Row("tmux", TMUX, "in tmux\\s+echoed", ("tmux",), bare=True, **LOOPBACK),
@@ -112,8 +114,8 @@ ROWS = [
     ),
     Row(
         "valgrind, calls",
-        C % "return twice(0);"
-        + "valgrind -q --tool=callgrind --callgrind-out-file=out ./a 2>/dev/null; callgrind_annotate --threshold=100 out | grep -c -m 1 twice",
+        C % "return twice(0);" + "valgrind -q --tool=callgrind --callgrind-out-file=out ./a 2>/dev/null;"
+        " callgrind_annotate --threshold=100 out | grep -c -m 1 twice",
         "[1-9]",
         ("gcc", "valgrind", "callgrind_annotate"),
         bare=True,
