@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -24,13 +25,16 @@ def state_directory(configured: str | None, source: str = "AVIATO_STATE_DIR") ->
         source: who gave it, a flag or a variable.
 
     Raises:
-        AviatoValidationError: the path is relative, a symlink, belongs to someone else, or cannot be made.
+        AviatoValidationError: the path is relative, a symlink, belongs to someone else, cannot be made or not written to.
     """
     path = configured or default_state_directory()
     try:
         if not os.path.isabs(path):
             raise AviatoValidationError("it must be an absolute path")
         make_directory(path)
+        if not os.access(path, os.W_OK | os.X_OK):
+            why = os.strerror(errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES)
+            raise AviatoValidationError(f"nothing can be written to {path!r}: {why}")
     except AviatoValidationError as error:
         raise bad_state_directory(path, str(error), source if configured else None) from None
     return path

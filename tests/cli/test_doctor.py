@@ -177,6 +177,23 @@ def test_what_is_said_in_bubblewrap_repairs_it(
     assert doctor(state, *BWRAP, *right)[0] == 0
 
 
+@needs_bwrap
+@pytest.mark.parametrize("command", ["doctor", "serve", "run true"])
+def test_a_state_directory_to_which_nothing_can_be_written(state: dict[str, str], command: str) -> None:
+    """As in bubblewrap, with the usual `--ro-bind / /`: it is there, and the advice names another."""
+    line = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", *AVIATO, *command.split()]
+    done = subprocess.run(line, env=state, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert f"AVIATO_STATE_DIR is '{state['AVIATO_STATE_DIR']}': " in done.stderr
+    assert "Read-only file system" in done.stderr
+
+
+def test_what_doctor_says_is_lines_that_can_be_read(state: dict[str, str]) -> None:
+    _, checks = doctor(state)
+    assert max(len(name) for name in checks["files of /etc"]["detail"].split("; ")[0].split(", ")) < 80
+    assert len(checks["files of /etc"]["detail"].split("; ")[0]) < 300
+
+
 @x86_64_only
 def test_a_filter_is_named_where_no_container_is(state: dict[str, str]) -> None:
     _, checks = doctor(state, *FORBID)
