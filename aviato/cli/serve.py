@@ -62,6 +62,7 @@ def _serve(settings: ServerSettings) -> None:
     import logging
 
     from aviato import event_loop
+    from aviato.server import login
     from aviato.server.carriers import carrier
     from aviato.server.folders import Folder, make_directory, state_directory, take_lock
     from aviato.server.run import serve
@@ -72,6 +73,7 @@ def _serve(settings: ServerSettings) -> None:
         raise click.ClickException(f"{given} says where to listen, but no port is given: give --port N, or AVIATO_PORT")
     if (low := process_limits.too_low()) is not None:
         raise click.ClickException(low)
+    login.hear_of_children()
     os.umask(0o022)  # What is private says so by itself; the sandboxes' ids pass through the rest.
     tls = tls_of(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

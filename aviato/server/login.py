@@ -41,6 +41,12 @@ def begin() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def hear_of_children() -> None:
+    """Be told when a child ends, whatever the starter ignored or blocked; who is not cannot wait for one."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
 def restore_signals() -> None:
     """Nothing is blocked, and nothing ignored but what Python ignores itself; who ignores SIGCHLD cannot wait for a child."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
