@@ -28,12 +28,12 @@ threading.Thread(target=lambda: (time.sleep(0.3), os._exit(0))).start()
 """
 FLOOD = """
 import fcntl
-fcntl.fcntl(3, 1031, 1 << 20)  # F_SETPIPE_SZ
+fcntl.fcntl(records, 1031, 1 << 20)  # F_SETPIPE_SZ
 piece = (token + b'%8d' % 1 + b'x') * 99
 for _ in range(4):
     if os.fork() == 0:
         os.setsid()
-        while True: os.write(3, piece)
+        while True: os.write(records, piece)
 time.sleep(0.5)
 os._exit(0)
 """

@@ -20,8 +20,10 @@ WINDOW = 1 << 20
 TOKEN = "0123456789abcdef"
 NOTE = "import os\nwith open('/workspace/starts', 'a') as file: file.write('%d\\n' % os.getpid())\n"
 """Each process that runs the code is noted."""
-TOKEN_INSIDE = "import os, sys, time\ntoken = sys._getframe(1).f_locals['token']\n"
-"""Code under test can find it, since it is in the same process."""
+RECORDS = "import os\nrecords = max(map(int, os.listdir('/proc/self/fd')))\n"
+"""The descriptor by which verdicts leave is the last that is possible."""
+TOKEN_INSIDE = RECORDS + "import sys, time\ntoken = sys._getframe(1).f_locals['token']\n"
+"""Code under test can find both, since it is in the same process."""
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -155,20 +157,20 @@ async def test_whatever_ends_the_process_the_others_have_another(end, reason, me
     ids=["another token", "no number", "too large", "negative", "bytes after it"],
 )
 async def test_what_is_no_record_ends_the_process_at_once(written, box, boxes):
-    case = f"{TOKEN_INSIDE}os.write(3, {written})\ntime.sleep(1000)"
+    case = f"{TOKEN_INSIDE}os.write(records, {written})\ntime.sleep(1000)"
     result, found = await run(box, make(boxes, "", case, "assert True"))
     assert (result.returncode, reasons(found)) == (0, ["ended_early", "passed", 2])
     assert result.exit["duration_seconds"] < 10
 
 
 async def test_what_stands_before_a_record_spoils_it(box, boxes):
-    _, found = await run(box, make(boxes, "", "import os; os.write(3, b'x')", "assert True"))
+    _, found = await run(box, make(boxes, "", RECORDS + "os.write(records, b'x')", "assert True"))
     assert reasons(found) == ["ended_early", "passed", 2]
 
 
 async def test_who_closes_the_records_has_not_passed(box, boxes):
-    elsewhere = Case("import os; os.dup2(1, 3)", "elsewhere", timeout_seconds=0.3)
-    _, found = await run(box, make(boxes, "", "import os; os.close(3)", "", elsewhere, ""))
+    elsewhere = Case(RECORDS + "os.dup2(1, records)", "elsewhere", timeout_seconds=0.3)
+    _, found = await run(box, make(boxes, "", RECORDS + "os.close(records)", "", elsewhere, ""))
     assert reasons(found) == ["ended_early", "passed", "ended_early", "passed", 4]
 
 

@@ -164,9 +164,14 @@ CODES = {
     "takes all modules away": "import sys\nsys.meta_path.clear()\nsys.path.clear()\n" + RIGHT,
     "ends with 127": "import os\nos._exit(127)",
     "ends with 126": "import os, sys\nsys.stderr.write('python3: command not found\\n')\nos._exit(126)",
-    "makes itself unheard": "import os\nfor fd in range(3, 9):\n    try: os.close(fd)\n    except OSError: pass\nos._exit(127)",
+    "makes itself unheard": (
+        "import os\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try: fd > 2 and os.close(fd)\n"
+        "    except OSError: pass\nos._exit(127)"
+    ),
+    # The last descriptor says what became of a case; the one before it tells to go on.
     "fills what tells it to go on": (
-        "import os\nos.write(os.open('/proc/self/fd/4', os.O_WRONLY | os.O_NONBLOCK), b'g' * 60000)\nos._exit(127)"
+        "import os\ngo = sorted(map(int, os.listdir('/proc/self/fd')))[-2]\n"
+        "os.write(os.open(f'/proc/self/fd/{go}', os.O_WRONLY | os.O_NONBLOCK), b'g' * 60000)\nos._exit(127)"
     ),
     "pretends that it cannot be separated": "class NotSeparable(BaseException): pass\ndef f(n): raise NotSeparable('x')",
     "says that it cannot be separated": "def f(n): raise AssertionError('NotSeparable: x')",
