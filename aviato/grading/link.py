@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aviato.bridge.collection import Kept
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
 from aviato.grading import driver
-from aviato.grading.inside import program
+from aviato.grading.inside import program, stand_ins
 from aviato.process import exec_request, process_result
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Grader:
         self._sandbox_id = handle.sandbox_id
         self._stderr = Kept(STDERR_BYTES)
         self._execution = Execution(handle, _request(), _Heard(self._heard), self._stderr)
-        literal = ascii({"link": program("packing", "crossing", "standin").encode()}).encode()
+        literal = ascii({"link": stand_ins().encode()}).encode()
         self.feed.put(b"%b%d\n%b" % (driver.sent(_broker()), len(literal), literal))
 
     def begin(self, told: Mapping[str, Any], solution: Solution, contents: bytes = b"") -> Link:
@@ -399,7 +399,7 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
 
 @functools.cache
 def _host() -> tuple[bytes, bytes]:
-    return driver.compiled(program("late", "module", "unseen", "packing", "calls", "host"))
+    return driver.compiled(program("late", "module", "unseen", "packing", "kinds", "calls", "uses", "host"))
 
 
 @functools.cache

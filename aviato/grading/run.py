@@ -12,7 +12,7 @@ from aviato.grading.blame import check_crossing, check_grader, doubtful
 from aviato.grading.changes import apply, changed_results, prepare
 from aviato.grading.gathering import named_results
 from aviato.grading.hiding import leave_out_hiding
-from aviato.grading.inside import program
+from aviato.grading.inside import stand_ins
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.places import directory_of, new_sandboxes
@@ -138,7 +138,7 @@ def _grader_files(
         elif not is_code(path, content):
             found[path] = (content, 0o644)
     if is_linked:
-        found[LINK_MODULE] = (program("packing", "crossing", "standin").encode(), 0o644)
+        found[LINK_MODULE] = (stand_ins().encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
 

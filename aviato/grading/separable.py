@@ -21,9 +21,9 @@ _ASKING = frozenset(
     )
 )
 """Functions that ask a value itself what it is, or change it."""
-_OPAQUE = frozenset(
-    ("decimal", "fractions", "datetime", "numpy", "np", "pandas", "pd", "torch", "io", "pathlib", "uuid", "array")
-)
+_ASKING_OBJECTS = frozenset(("issubclass", "vars", "dir", "type", "id", "reload", "assertEqual", "assertNotEqual", "assertIn"))
+"""Of these, and of others, those that an object cannot be asked."""
+_OPAQUE = frozenset(("pandas", "pd", "torch", "io"))
 """Modules whose values are no data that crosses."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
@@ -119,14 +119,28 @@ class _Look:
             label = _dotted(node)
             if label in self._modules and not self._shadowed(node, label.split(".")[0]):
                 return self._of_module(node, label)
+            if isinstance(node, ast.Attribute) and self._is_object(node.value):
+                return None  # What it is says the object.
             if self._is_name(node):
-                return self._of_reference(node, label, callable_=True)
+                return self._of_reference(node, label)
             if self._is_object(node):
-                return self._of_reference(node, label, callable_=False)
+                return self._of_object(node, label)
             return None
         if isinstance(node, ast.Call) and self._is_name(node.func):
             return self._of_call(node, _dotted(node.func))
+        if isinstance(node, ast.Call) and (label := self._called(node.func)):
+            return self._of_given(node, label)
         return None
+
+    def _called(self, node: ast.AST) -> str:
+        """What is called of the solution, where that gives what an expression calls, `f(3)` or `Box(3).apply`; else empty."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call) and self._is_class(node.value.func):
+            node = node.value
+        while isinstance(node, ast.Call):
+            if self._is_name(node.func):
+                return _dotted(node.func)
+            node = node.func
+        return ""
 
     # -- what a node is
 
@@ -195,17 +209,44 @@ class _Look:
             return f"it uses the module {label} itself; only functions and classes of it can be called"
         return None
 
-    def _of_reference(self, node: ast.Name | ast.Attribute, label: str, callable_: bool) -> str | None:
+    def _of_object(self, node: ast.Name | ast.Attribute, label: str) -> str | None:
+        """What only data can be asked: whether it is a value of the test, and what is left of it without one."""
+        parent = self._parents.get(node)
+        if not isinstance(node.ctx, ast.Load):
+            return None
+        if isinstance(parent, ast.Call) and node in parent.args:
+            name = _dotted(parent.func).rsplit(".", 1)[-1]
+            return f"it asks {name}() of {label}, an object that is no data" if name in _ASKING_OBJECTS else None
+        if isinstance(parent, ast.Compare) and not self._among_objects(parent):
+            return f"it compares {label}, an object that is no data"
+        if isinstance(parent, ast.BinOp) and not self._among_objects(parent):
+            return f"it uses the value of {label}, an object that is no data"
+        return None
+
+    def _among_objects(self, node: ast.Compare | ast.BinOp) -> bool:
+        """Whether all that is compared, or reckoned with, are objects of the solution; or which of them they are."""
+        if isinstance(node, ast.Compare):
+            if all(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
+                return True
+            parts = [node.left, *node.comparators]
+            if all(isinstance(each, (ast.In, ast.NotIn)) for each in node.ops) and not self._is_object(parts[-1]):
+                return True
+        else:
+            parts = [node.left, node.right]
+        return all(
+            self._is_object(each) or (isinstance(each, ast.Call) and (self._is_class(each.func) or self._is_name(each.func)))
+            for each in parts
+        )
+
+    def _of_reference(self, node: ast.Name | ast.Attribute, label: str) -> str | None:
         parent = self._parents.get(node)
         outer = self._parents.get(parent) if isinstance(parent, ast.Tuple) else None
         if isinstance(parent, ast.Attribute):
-            if not callable_:
-                return None if isinstance(parent.ctx, ast.Load) else f"it sets {label}.{parent.attr}"
             return f"it uses {label}.{parent.attr}; of the solution only calls can be graded"
         if not isinstance(node.ctx, ast.Load):
             return None
         if isinstance(parent, ast.Call) and node is parent.func:
-            return None if callable_ else f"it calls {label}, which is an object; its methods can be called"
+            return None
         if isinstance(parent, ast.Call) or isinstance(outer, ast.Call):
             call = parent if isinstance(parent, ast.Call) else outer
             assert isinstance(call, ast.Call)
@@ -236,10 +277,15 @@ class _Look:
 
     def _of_call(self, call: ast.Call, label: str) -> str | None:
         parent = self._parents.get(call)
-        if isinstance(parent, ast.Await):
-            return f"it awaits {label}(), and only data crosses, which a coroutine is not"
         if isinstance(parent, ast.withitem):
             return f"it enters {label}(), and only data crosses"
+        if (why := self._of_given(call, label)) is not None:
+            return why
+        is_method = isinstance(call.func, ast.Attribute) and self._is_object(call.func.value)
+        return None if is_method else self._of_mutation(call, label)
+
+    def _of_given(self, call: ast.Call, label: str) -> str | None:
+        """Whether it is given what cannot cross."""
         for value in _given(call):
             if isinstance(value, (ast.Lambda, ast.GeneratorExp)):
                 return f"it gives {label}() a function or a generator, and only data can cross"
@@ -248,8 +294,7 @@ class _Look:
                 return f"it gives {label}() {name} of its own, and only data can cross"
             if isinstance(value, ast.Call) and name.split(".")[0] in self._opaque:
                 return f"it gives {label}() a value of {name}, and only data can cross"
-        is_method = isinstance(call.func, ast.Attribute) and self._is_object(call.func.value)
-        return None if is_method else self._of_mutation(call, label)
+        return None
 
     def _is_own_class(self, name: str) -> bool:
         return any(isinstance(node, ast.ClassDef) and node.name == name for node in self._parents)

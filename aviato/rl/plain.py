@@ -16,8 +16,9 @@ import re
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aviato.grading.inside.kinds import made_of_parts
 from aviato.grading.inside.packing import unpack
-from aviato.grading.inside.standin import SolutionFailed, error_of, shown, unknown
+from aviato.grading.inside.standin import SolutionFailed, error_of, shown
 from aviato.rl.calls_ahead import NotKnown, call_in, is_call
 from aviato.rl.grading import case_of
 from aviato.rl.unfolding import assertions
@@ -53,8 +54,8 @@ class Statement(NamedTuple):
     test: str
 
 
-class TooLarge(Exception):
-    """An answer is not compared here."""
+class NeedsGrader(Exception):
+    """An answer is not compared here: it is too large, or it is an object of the code that stays with it."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -213,13 +214,13 @@ class Answers:
         """The next answer; None: none comes any more.
 
         Raises:
-            TooLarge: it is.
+            NeedsGrader: it is.
         """
         while not (self._found or self._over or self._too_large):
             self._changed.clear()
             await self._changed.wait()
         if self._too_large:
-            raise TooLarge
+            raise NeedsGrader
         return self._found.pop(0) if self._found else None
 
 
@@ -227,7 +228,7 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
     """The outcomes of cases; after one that failed the others have another process of the code.
 
     Raises:
-        TooLarge: an answer is, so that all of them are to be run elsewhere.
+        NeedsGrader: an answer is, so that all of them are to be run elsewhere.
     """
     loop = asyncio.get_running_loop()
     found: list[CaseOutcome] = []
@@ -254,22 +255,42 @@ def _run(code: CodeType, given: dict[str, Any]) -> BaseException | None:
 
 
 def _value(answer: bytes | None) -> Any:
-    """What gives the value of an answer, or raises what came."""
+    """What gives the value of an answer, or raises what came.
 
-    def give() -> Any:
-        if answer is None:
-            raise SolutionFailed(NOBODY)
+    Raises:
+        NeedsGrader: it is an object that is asked itself what it is.
+    """
+    value: Any = None
+    error: BaseException | None = None
+    if answer is None:
+        error = SolutionFailed(NOBODY)
+    else:
         try:
             told = json.loads(answer.decode("ascii"))
-            wrong = told.get("error")
-            value = None if wrong is not None else unpack(told["value"], unknown)
-        except Exception as error:
-            raise SolutionFailed(f"what came from the solution is no data: {shown(str(error))}") from None
-        if wrong is not None:
-            raise error_of(wrong)
+            error = None if told.get("error") is None else error_of(told["error"])
+            value = None if error is not None else unpack(told["value"], _special)
+        except NeedsGrader:
+            raise
+        except Exception as wrong:
+            error = SolutionFailed(f"what came from the solution is no data: {shown(str(wrong))}")
+    if isinstance(error, SystemExit):
+        error = SolutionFailed(f"SystemExit: {shown(str(error))}")
+
+    def give() -> Any:
+        if error is not None:
+            raise error
         return value
 
     return give
+
+
+def _special(form: list[Any]) -> Any:
+    """What is not of the plainest kinds."""
+    if form[0] == "k" and form[1] != "numpy.ndarray":
+        return made_of_parts(form, _special)
+    if form[0] == "h" and form[2][-2] is not None:
+        return unpack(form[2][-1], _special)
+    raise NeedsGrader
 
 
 def _outcome(name: str, error: BaseException | None, seconds: float, test: str) -> CaseOutcome:

@@ -23,7 +23,7 @@ from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
-from aviato.rl.plain import GONE, Answers, TooLarge, compared, plain_cases
+from aviato.rl.plain import GONE, Answers, NeedsGrader, compared, plain_cases
 from aviato.rl.task import TestCase
 from aviato.text import encode
 
@@ -58,7 +58,7 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
         try:
             async with fresh(task.files or None) as state:
                 return await _compared(state, task, cases, timeout_seconds, attempts)
-        except TooLarge:
+        except NeedsGrader:
             pass
     try:
         async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:

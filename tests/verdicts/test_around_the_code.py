@@ -49,7 +49,7 @@ CODES = {
     ),
     "orig_argv": "import sys\nassert not any('marshal' in each for each in sys.orig_argv)",
     "argv": "import sys\nassert len(sys.argv) == 1 and sys.argv[0].endswith('solution.py')",
-    "__cached__": "assert __cached__ is None",
+    "__cached__": "assert '__cached__' in globals()",
     "a descriptor that is open no more": "import os\ntry: os.fstat(3)\nexcept OSError: pass\nelse: assert False",
     "no assertion holds": "assert False",
 }

@@ -21,7 +21,7 @@ def as_bytes(request: Any) -> bytes:
     return marshalled(request, 2)
 
 
-def call_of(module: str, name: str, values: Any, handle: Any = None, keep: bool = False) -> bytes:
+def call_of(module: str, name: str, values: Any, handle: Any = None) -> bytes:
     """The bytes of a call.
 
     Args:
@@ -29,6 +29,10 @@ def call_of(module: str, name: str, values: Any, handle: Any = None, keep: bool 
         name: of what is called.
         values: the form of its arguments, `{"args": …, "kwargs": …}`.
         handle: the number of the object whose method it is.
-        keep: whether an object may come of it.
     """
-    return as_bytes({"op": "call", "module": module, "name": name, "handle": handle, "keep": keep, "values": values})
+    return as_bytes({"op": "call", "module": module, "name": name, "handle": handle, "values": values})
+
+
+def use_of(verb: str, values: Any, handle: int) -> bytes:
+    """The bytes of another use of an object: a special method, or one of `uses.USES`; arguments as of `call_of`."""
+    return as_bytes({"op": "use", "name": verb, "handle": handle, "values": values})

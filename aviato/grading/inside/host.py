@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.calls import as_json, written
+    from aviato.grading.inside.kinds import made_of_parts
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
     from aviato.grading.inside.packing import unpack
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
+    from aviato.grading.inside.uses import Kept
 
 ANSWER_BYTES = 4 << 20
 READ_BYTES = 1 << 20
@@ -232,7 +234,7 @@ class Served:
         self.answers = answers
         self.directory = told["directory"]
         self.file = os.fdopen(requests, "rb")
-        self.kept: list[Any] = []
+        self.kept = Kept()
         self.modules: dict[str, Any] = {}
         self.broken: BaseException | None = None
         count_from_the_code(OWN_FRAMES)
@@ -269,20 +271,21 @@ class Served:
             return value_of(run_program(request["command"], self.directory, **values))
         handle = request["handle"]
         name = request["name"]
-        function = self.named(request["module"], name) if handle is None else getattr(self.kept[handle], name)
+        if request["op"] == "use":
+            return self.kept.use(handle, name, **values)
+        function = self.named(request["module"], name) if handle is None else getattr(self.kept.objects[handle], name)
         result = function(*values["args"], **values["kwargs"])
         try:
-            return value_of(result)
-        except TypeError as error:
-            if not request["keep"]:
-                raise NoAnswer(str(error)) from None
-        self.kept.append(result)
-        return b'{"handle":%d}' % (len(self.kept) - 1)
+            return self.kept.answer(result)
+        except Exception as error:
+            raise NoAnswer("a value of type %s cannot be graded: %s" % (type(result).__name__, text_of(error))) from None
 
     def resolve(self, form: Any) -> Any:
         if form[0] == "y":
             return getattr(builtins, form[1])
-        return self.kept[form[1]] if form[0] == "h" else self.named(form[1], form[2])
+        if form[0] == "k":
+            return made_of_parts(form, self.resolve)
+        return self.kept.objects[form[1]] if form[0] == "h" else self.named(form[1], form[2])
 
     def named(self, module: str, name: str) -> Any:
         if self.broken is None and module not in self.modules:

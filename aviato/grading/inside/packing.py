@@ -18,13 +18,22 @@ LONGEST_NUMBER = 4300
 """Digits of a `Decimal` or a `Fraction`, and how far the point of the first may lie from them."""
 
 
-def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0) -> Any:
-    """The form of a value; what is no data is for `refer`, which gives its form or raises."""
+def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0, exact: bool = False) -> Any:
+    """The form of a value; what is no data is for `refer`, which gives its form or raises.
+
+    Args:
+        value: to be packed.
+        refer: takes all else.
+        depth: at which it is.
+        exact: whether values of classes that are derived from those of data are for `refer` too.
+    """
     if depth > 2 * DEEPEST:
         raise ValueError("a value is nested more than %d deep" % (2 * DEEPEST))
     kind = type(value)
     if value is None or kind is bool or kind is str or kind is float:
         return value
+    if exact and kind not in EXACT:
+        return refer(value)
     if isinstance(value, int) and kind is not bool:
         number = int(value)
         return number if -SMALL < number < SMALL else ["i", "%x" % number]
@@ -38,9 +47,10 @@ def pack(value: Any, refer: Callable[[Any], Any], depth: int = 0) -> Any:
         return ["B" if isinstance(value, bytearray) else "b", bytes(value).hex()]
     for tag, known in SEQUENCES:
         if isinstance(value, known):
-            return [tag, *[pack(item, refer, depth + 1) for item in value]]
+            return [tag, *[pack(item, refer, depth + 1, exact) for item in value]]
     if isinstance(value, dict):
-        return ["d", *[[pack(key, refer, depth + 1), pack(item, refer, depth + 1)] for key, item in value.items()]]
+        pairs = value.items()
+        return ["d", *[[pack(key, refer, depth + 1, exact), pack(item, refer, depth + 1, exact)] for key, item in pairs]]
     number = form_of_number(value)
     return refer(value) if number is None else number
 
@@ -125,13 +135,22 @@ def no_data(value: Any) -> Any:
     Raises:
         TypeError: it does not.
     """
-    plain = getattr(value, "item", None)
-    if plain is not None and type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return pack(plain(), no_data)
+    plain = plain_of(value)
+    if plain is not None:
+        return pack(plain, no_data)
     index = getattr(type(value), "__index__", None)
     if index is not None:
         return pack(int(index(value)), no_data)
     raise TypeError("a value of type %s is no data and cannot be graded" % type(value).__name__)
 
 
+def plain_of(value: Any) -> Any:
+    """What Python has of a number of numpy's; None for all else."""
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return None
+    plain = value.item()
+    return None if type(plain).__module__ == "numpy" else plain
+
+
+EXACT = frozenset((int, complex, bytes, bytearray, list, tuple, set, frozenset, dict))
 SEQUENCES = (("l", list), ("t", tuple), ("s", set), ("f", frozenset))

@@ -1,7 +1,6 @@
 """What stands for the solution in the grader's process: names whose calls run elsewhere. Follows `crossing.py`.
 
-Only data comes back. A name can be called; nothing else of it can be used, since whatever else it answered would be an answer
-of the solution's own making that no test can check.
+A name can be called. What comes back is data, or stands for an object (`objects.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import builtins
 import os
 import socket
+import sys
 import time
 from _thread import allocate_lock
 
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.crossing import as_bytes, call_of, from_json
-    from aviato.grading.inside.packing import pack, unpack
+    from aviato.grading.inside.kinds import parts_of
+    from aviato.grading.inside.objects import forget, is_object, number_of, resolve
+    from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
 
 SOCKET_PATH = "/.aviato-grading/solution.sock"
 INSEPARABLE_PATH = "/.aviato-grading/inseparable"
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
+FAILED = 70
+DATA = (int, float, str, complex, bytes, bytearray, list, tuple, set, frozenset, dict)
 SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
 """Not raised as what they are: the two last would end the test's own loop, as if all of it had passed."""
 
@@ -49,41 +53,49 @@ class SolutionFailed(BaseException):
     """The solution gave neither data nor an exception: it cannot be loaded, or has ended. No test expects that."""
 
 
+class SolutionExit(SystemExit):
+    """The solution has called `exit()`. It ends what expects it as such, and nobody's program as if that had passed."""
+
+    def __init__(self, code: Any) -> None:
+        super().__init__(code)
+        self._code = code
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        """What it has called it with; for the interpreter, which nobody has called, that of a failure."""
+        try:
+            sys._getframe(1)
+        except ValueError:
+            return FAILED
+        return self._code
+
+
 class Remote:
-    """A name of the solution, or an object of one of its classes that the test made itself."""
+    """A name of the solution, or a method of an object of it."""
 
     __slots__ = ("_aviato",)
 
-    def __init__(self, module: str, name: str, handle: Any = None, kept: bool = False) -> None:
-        object.__setattr__(self, "_aviato", (module, name, handle, kept))
+    def __init__(self, module: str, name: str, of: Any = None) -> None:
+        object.__setattr__(self, "_aviato", (module, name, of))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module, name, handle, kept = object.__getattribute__(self, "_aviato")
-        if kept:
-            raise NotSeparable("the test calls an object of %s; only its methods can be called" % name)
-        # By the way it is written in the test it may be a class; of any other name the solution can only give data.
-        wants = handle is None and name[:1].isupper()
-        values = pack({"args": args, "kwargs": kwargs}, refer)
-        found = answer_to(call_of(module, name, values, handle, wants))
-        if wants and type(found.get("handle")) is int:
-            return Remote(module, name, found["handle"], True)
-        return value_of(found)
+        module, name, of = object.__getattribute__(self, "_aviato")
+        values = pack({"args": args, "kwargs": kwargs}, refer if of is None else refer_chosen, 0, True)
+        return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of))))
 
     def __getattr__(self, attribute: str) -> Any:
-        module, name, handle, kept = object.__getattribute__(self, "_aviato")
-        if attribute.startswith("_"):
+        _, name, of = object.__getattribute__(self, "_aviato")
+        if attribute.startswith("_") or of is not None:
             raise AttributeError(attribute)  # what test frameworks look for in whatever they meet
-        if kept:
-            return Remote(module, attribute, handle)
         raise NotSeparable(
-            "the test uses %s.%s; of the solution only functions, and methods of objects that the test made, can be called. "
+            "the test uses %s.%s; of the solution only functions, and objects that they give, can be used. "
             "What the test itself needs, the test must import" % (name, attribute)
         )
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        _, name, _, kept = object.__getattribute__(self, "_aviato")
-        if kept:
-            raise SolutionFailed("%s gave an object that is no data; only its methods can be used" % name)
+        _, name, of = object.__getattribute__(self, "_aviato")
+        if of is not None:
+            raise SolutionFailed("%s is a method, and the test uses it other than by calling it" % name)
         raise NotSeparable("the test uses %s of the solution other than by calling it" % name)
 
     __setattr__ = __delattr__ = _refuse
@@ -108,9 +120,11 @@ def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     raise SolutionFailed("the solution's side did not say how the program ended")
 
 
-def answer_to(request: bytes) -> dict[str, Any]:
-    """Have something done by the solution."""
-    answer: dict[str, Any] = read(connection().exchange(request))
+def answer_to(request: bytes, spend: Any = len) -> dict[str, Any]:
+    """Have something done by the solution; `spend` is told how many bytes its answer has."""
+    message = connection().exchange(request)
+    spend(len(message)) if spend is not len else None
+    answer: dict[str, Any] = read(message)
     for one in CROSSINGS:
         one.called()
     error = answer.get("error")
@@ -122,22 +136,52 @@ def answer_to(request: bytes) -> dict[str, Any]:
 def value_of(answer: dict[str, Any]) -> Any:
     """The data that came."""
     try:
-        return unpack(answer["value"], unknown)
+        return unpack(answer["value"], resolve)
     except Exception as error:
         raise SolutionFailed("what came from the solution is no data: %s" % shown(str(error))) from None
 
 
 def refer(value: Any) -> Any:
+    """The form of what is no plain data, for `pack`.
+
+    Raises:
+        NotSeparable: it cannot cross.
+    """
+    return form_of(value, refer, NotSeparable)
+
+
+def refer_chosen(value: Any) -> Any:
+    """The same for what is given to an object: it was the solution that gave one, and where it had none the test would fail.
+
+    Raises:
+        SolutionFailed: it cannot cross.
+    """
+    return form_of(value, refer_chosen, SolutionFailed)
+
+
+def form_of(value: Any, again: Any, wrong: Any) -> Any:
+    if is_object(value):
+        return ["h", number_of(value)]
     if type(value) is Remote:
-        module, name, handle, kept = object.__getattribute__(value, "_aviato")
-        if kept:
-            return ["h", handle]
-        if handle is None:
+        module, name, of = object.__getattribute__(value, "_aviato")
+        if of is None:
             return ["n", module, name]
+        raise SolutionFailed("%s is a method, and the test uses it other than by calling it" % name)
     name = getattr(value, "__name__", None)
     if type(name) is str and vars(builtins).get(name) is value:
         return ["y", name]
-    raise NotSeparable("a value of type %s cannot be given to the solution: only data can" % type(value).__name__)
+    number = form_of_number(value)
+    if number is not None:
+        return number
+    parts = parts_of(value)
+    if parts is not None:
+        return ["k", *[pack(part, again, 1, True) for part in parts]]
+    plain = plain_of(value)
+    if plain is not None:
+        return pack(plain, again, 1, True)
+    if isinstance(value, DATA):
+        return pack(value, again, 1)
+    raise wrong("a value of type %s cannot be given to the solution: only data can" % type(value).__name__)
 
 
 def unknown(form: Any) -> Any:
@@ -148,6 +192,8 @@ def error_of(error: Any) -> BaseException:
     """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
     names, message, *forms = error
     names, message = list(names)[:20], shown(str(message))
+    if names[:1] == ["SystemExit"]:
+        return exit_of(message, forms)
     for name in names:
         found = vars(builtins).get(name) if type(name) is str else None
         if name in SILENT or not isinstance(found, type) or not issubclass(found, Exception):
@@ -158,6 +204,14 @@ def error_of(error: Any) -> BaseException:
     if "Exception" in names:
         return SolutionError(message)
     return SolutionFailed("%s: %s" % (names[0], message) if names else message)
+
+
+def exit_of(message: str, forms: list[Any]) -> BaseException:
+    try:
+        codes = unpack(forms[0], unknown)
+    except Exception:
+        codes = [message]
+    return SolutionExit(codes[0] if type(codes) is list and len(codes) == 1 else codes or None)
 
 
 def made_of(kind: type[Exception], message: str, forms: list[Any]) -> Exception | None:
@@ -239,6 +293,7 @@ CONNECTIONS: list[Connection] = []
 def connection() -> Connection:
     if not CONNECTIONS or CONNECTIONS[0].pid != os.getpid():
         CONNECTIONS[:] = [Connection()]
+        forget()
     return CONNECTIONS[0]
 
 

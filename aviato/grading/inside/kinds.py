@@ -1,0 +1,186 @@
+"""Values of the standard library that cross as data: what they are made of, and that again. Follows `packing.py`.
+
+They are told by name, so that nothing need be imported to find that a value is none of them. A class that only has such a name
+is of no use to who made it: what comes of it is what the standard library makes of its parts.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+if TYPE_CHECKING or __name__.startswith("aviato."):
+    from aviato.grading.inside.packing import check_hashes, unpack
+
+LONGEST_RANGE = 10000
+"""Items of one that crosses: who makes a list of it makes no more of them."""
+LARGEST_ARRAY_BYTES = 1 << 20
+_SLOTS = (
+    "call iter next len getitem setitem delitem contains bool int float index complex abs neg pos invert round trunc floor",
+    "ceil enter exit aenter aexit aiter anext await reversed lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv",
+    "rfloordiv mod rmod pow rpow and rand or ror xor rxor lshift rshift matmul rmatmul divmod rdivmod",
+)
+SLOTS = tuple("__%s__" % name for line in _SLOTS for name in line.split(" "))
+"""What the class of an object may be able to do, beside what every one can."""
+PLAIN_ARRAYS = "biufcSU"
+"""Kinds of numpy's types without objects in them."""
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """The name of a value's kind and what it is made of; None where it is of no kind that is known, or too large."""
+    kind = type(value)
+    name = "%s.%s" % (kind.__module__, kind.__name__)
+    take = PARTS.get(name)
+    if take is None:
+        return None
+    parts = take(value)
+    return None if parts is None else [name, *parts]
+
+
+def made_of_parts(form: list[Any], resolve: Callable[[list[Any]], Any]) -> Any:
+    """The value of a form `["k", name, *parts]`.
+
+    Raises:
+        ValueError, TypeError, KeyError, ImportError: it is none.
+    """
+    name, parts = form[1], [unpack(part, resolve) for part in form[2:]]
+    module, _, kind = name.rpartition(".")
+    if name not in PARTS:
+        raise ValueError("an unknown kind")
+    if name in MADE:
+        return MADE[name](*parts)
+    return getattr(__import__(module, fromlist=[kind]), kind)(*parts)
+
+
+def _range(value: Any) -> list[Any] | None:
+    return [value.start, value.stop, value.step] if is_short(value) else None
+
+
+def is_short(value: range) -> bool:
+    """Whether a range has few items."""
+    try:
+        return len(value) <= LONGEST_RANGE
+    except OverflowError:
+        return False
+
+
+def _moment(value: Any) -> list[Any]:
+    parts = [value.hour, value.minute, value.second, value.microsecond]
+    return [*parts, None if value.utcoffset() is None else value.utcoffset().total_seconds(), value.fold]
+
+
+def _zone(seconds: Any) -> Any:
+    import datetime
+
+    return None if seconds is None else datetime.timezone(datetime.timedelta(seconds=seconds))
+
+
+def _datetime(*parts: Any) -> Any:
+    import datetime
+
+    return datetime.datetime(*parts[:-2]).replace(tzinfo=_zone(parts[-2]), fold=parts[-1])
+
+
+def _time(*parts: Any) -> Any:
+    import datetime
+
+    return datetime.time(*parts[:-2]).replace(tzinfo=_zone(parts[-2]), fold=parts[-1])
+
+
+def _array(value: Any) -> list[Any] | None:
+    if value.dtype.kind not in PLAIN_ARRAYS or value.dtype.names or value.nbytes > LARGEST_ARRAY_BYTES:
+        return None
+    return [value.dtype.str, tuple(value.shape), value.tobytes()]
+
+
+def _made_array(kind: str, shape: tuple[int, ...], content: bytes) -> Any:
+    import numpy
+
+    if type(kind) is not str or kind.lstrip("<>|=")[:1] not in PLAIN_ARRAYS:
+        raise ValueError("an array of another kind")
+    return numpy.frombuffer(content, numpy.dtype(kind)).reshape(shape).copy()
+
+
+def _dict_of(pairs: Any) -> dict[Any, Any]:
+    check_hashes([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _counter(pairs: Any) -> Any:
+    import collections
+
+    found: Any = collections.Counter()
+    dict.update(found, _dict_of(pairs))
+    return found
+
+
+def _default(factory: Any, pairs: Any) -> Any:
+    import collections
+
+    return collections.defaultdict(factory, _dict_of(pairs))
+
+
+def _ordered(pairs: Any) -> Any:
+    import collections
+
+    return collections.OrderedDict(_dict_of(pairs))
+
+
+def _class(value: type) -> list[Any] | None:
+    return [value.__name__] if vars(builtins).get(value.__name__) is value else None
+
+
+def _built_in(name: Any) -> Any:
+    found = vars(builtins).get(name)
+    if not isinstance(found, type):
+        raise ValueError("no built-in class")
+    return found
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "builtins.range": _range,
+    "builtins.slice": lambda value: [value.start, value.stop, value.step],
+    "builtins.ellipsis": lambda value: [],
+    "builtins.NotImplementedType": lambda value: [],
+    "builtins.memoryview": lambda value: [value.tobytes()] if value.format == "B" and value.ndim == 1 else None,
+    "builtins.dict_keys": lambda value: [list(value)],
+    "builtins.dict_values": lambda value: [list(value)],
+    "builtins.dict_items": lambda value: [list(value)],
+    "builtins.type": _class,
+    "collections.deque": lambda value: [list(value), value.maxlen],
+    "collections.Counter": lambda value: [list(value.items())],
+    "collections.OrderedDict": lambda value: [list(value.items())],
+    "collections.defaultdict": lambda value: [value.default_factory, list(value.items())],
+    "datetime.date": lambda value: [value.year, value.month, value.day],
+    "datetime.datetime": lambda value: [value.year, value.month, value.day, *_moment(value)],
+    "datetime.time": _moment,
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "datetime.timezone": lambda value: [value.utcoffset(None).total_seconds()],
+    "uuid.UUID": lambda value: [value.hex],
+    "pathlib.PosixPath": lambda value: [str(value)],
+    "pathlib.PurePosixPath": lambda value: [str(value)],
+    "array.array": lambda value: [value.typecode, list(value)],
+    "numpy.ndarray": _array,
+}
+"""Module and class → what a value is made of."""
+MADE: dict[str, Callable[..., Any]] = {
+    "builtins.ellipsis": lambda: ...,
+    "builtins.NotImplementedType": lambda: NotImplemented,
+    "builtins.memoryview": lambda content: memoryview(bytes(content)),
+    "builtins.dict_keys": lambda keys: _dict_of([(key, None) for key in keys]).keys(),
+    "builtins.dict_values": lambda values: dict(enumerate(values)).values(),
+    "builtins.dict_items": lambda pairs: _dict_of(pairs).items(),
+    "builtins.type": _built_in,
+    "collections.Counter": _counter,
+    "collections.OrderedDict": _ordered,
+    "collections.defaultdict": _default,
+    "datetime.datetime": _datetime,
+    "datetime.time": _time,
+    "datetime.timezone": _zone,
+    "numpy.ndarray": _made_array,
+}
+"""How a value is made, where it is not by its class."""
