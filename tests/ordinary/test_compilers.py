@@ -308,4 +308,4 @@ ROWS = [
     ),
 ]
 
-test_a_command = table(ROWS)
+test_a_command = table(ROWS, always=12)

@@ -330,4 +330,4 @@ ROWS = [
     ),
 ]
 
-test_a_command = table(ROWS)
+test_a_command = table(ROWS, always=9)

@@ -342,4 +342,4 @@ ROWS = [
     ),
 ]
 
-test_a_command = table(ROWS)
+test_a_command = table(ROWS, always=13)
