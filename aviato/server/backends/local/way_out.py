@@ -41,7 +41,8 @@ def jvm_settings(files: Iterable[tuple[str, str]], port: int) -> list[tuple[str,
         files: as they are on the machine: paths and contents.
         port: of the proxy.
     """
-    own = "|".join(("localhost", "*.localhost", "localhost.localdomain", "127.*", "0.0.0.0", "[::1]", "[::]", _IDS))
+    # All of 127.0.0.0/8 stays inside, whatever stands here: JVMs add it.
+    own = "|".join(("localhost", "*.localhost", "localhost.localdomain", "0.0.0.0", "[::1]", "[::]", _IDS))
     lines = [f"{kind}.proxyHost=127.0.0.1\n{kind}.proxyPort={port}\n" for kind in ("http", "https")]
     added = "".join([*lines, f"http.nonProxyHosts={own}\n"])
     return [(path, f"{content}\n{added}") for path, content in files]
