@@ -242,7 +242,8 @@ async def test_as_many_as_there_were_at_once(backend, boxes):
     assert len(backend._left) == 8 and await backend.place_ids() == []
 
 
-async def test_other_kinds_of_sandboxes_have_their_own(backend, boxes, tmp_path):
+async def test_other_kinds_of_sandboxes_have_their_own(backend, boxes, tmp_path, monkeypatch):
+    monkeypatch.setattr(left, "KEPT_SECONDS", 60.0)
     tmp_path.chmod(0o755)
     async with boxes.make_box(backend, requests={}) as box:
         first = layer_of(backend, box)

@@ -60,7 +60,7 @@ def test_amounts() -> None:
         ("disk", "8Ei", "more than can be meant"),
         ("cpu", 0, "0 is less than 0.001, the least"),
         ("processes", 1.5, "no whole number"),
-        ("ram", 1, "there are cpu, memory, processes, disk"),
+        ("ram", 1, "there are cpu, memory, shm, processes, disk"),
     ],
 )
 def test_amounts_that_make_no_sense_are_named(name: str, value: Any, why: str) -> None:
