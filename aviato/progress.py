@@ -197,12 +197,16 @@ def _tick(ref: weakref.ref[Progress], loop: asyncio.AbstractEventLoop) -> None:
         _tick_later(ref, loop, BETWEEN_TICKS_SECONDS)
 
 
+_DUMB = ("dumb", "unknown")
+"""Terminals on which nothing can be drawn anew."""
+
+
 def _wanted() -> bool | None:
     return False if os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off") else None
 
 
 def _may_draw() -> bool:
-    return _in_notebook() or _is_terminal(sys.stderr)
+    return _in_notebook() or (_is_terminal(sys.stderr) and os.environ.get("TERM") not in _DUMB)
 
 
 def _is_terminal(file: Any) -> bool:

@@ -100,6 +100,11 @@ def test_nothing_where_the_environment_says_so(server: Any) -> None:
     assert on_a_terminal(server.url, "\n".join(RUNS.values()), AVIATO_PROGRESS="0") == ""
 
 
+def test_nothing_where_a_line_cannot_be_drawn_anew(server: Any) -> None:
+    """An editor's shell: what is drawn there stays, and is no bar."""
+    assert on_a_terminal(server.url, RUNS["as_completed"], TERM="dumb") == ""
+
+
 def test_it_takes_a_second_whatever_is_done_meanwhile(server: Any) -> None:
     slow = "evaluate([Task(command=['sleep', '1.6'])] * 2, max_concurrency=2).result()"
     assert re.search(r"0/2\S* \S*0:00:0[1-9]", on_a_terminal(server.url, slow, soon=False))

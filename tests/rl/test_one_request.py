@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.core import following
 from aviato.core.client import Client
 from aviato.exceptions import SandboxUnavailableError
 from aviato.rl import Task, Verdict, evaluate
@@ -51,7 +52,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def test_one_request_an_item(session: aviato.Session, sent: Counter[str]) -> None:
+def test_one_request_an_item(session: aviato.Session, sent: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SOON_SECONDS", 60.0)  # On a busy machine the server is asked whether it runs yet.
     first = new_sandbox_id()
     tasks = [RIGHT, WRONG, Task(command=["sh", "-c", "cat >&2; exit 1"], stdin=b"x"), Task(command=["sleep", "0.5"])]
     outcomes = evaluate(tasks, session=session).result(50)
