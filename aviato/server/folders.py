@@ -33,11 +33,16 @@ def state_directory(configured: str | None, source: str = "AVIATO_STATE_DIR") ->
             raise AviatoValidationError("it must be an absolute path")
         make_directory(path)
         if not os.access(path, os.W_OK | os.X_OK):
-            why = os.strerror(errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES)
-            raise AviatoValidationError(f"nothing can be written to {path!r}: {why}")
+            raise _closed(path)
     except AviatoValidationError as error:
         raise bad_state_directory(path, str(error), source if configured else None) from None
     return path
+
+
+def _closed(path: str) -> AviatoValidationError:
+    """What to raise for a directory to which nothing can be written."""
+    why = os.strerror(errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES)
+    return AviatoValidationError(f"nothing can be written to {path!r}: {why}")
 
 
 def bad_state_directory(path: str, why: str, source: str | None) -> AviatoValidationError:
@@ -86,7 +91,10 @@ def make_directory(path: str, *, passed: bool = True) -> None:
     if info.st_uid != os.getuid():
         raise AviatoValidationError(f"{path!r} belongs to uid {info.st_uid}, not to {os.getuid()}")
     if stat.S_IMODE(info.st_mode) != mode:
-        os.chmod(path, mode)
+        try:
+            os.chmod(path, mode)
+        except OSError:
+            raise _closed(path) from None
 
 
 @dataclass(frozen=True)

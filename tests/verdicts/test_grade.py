@@ -320,7 +320,10 @@ LIMITS = {
 def test_what_ends_the_command_is_the_status_of_the_test_under_way(session: aviato.Session, body: str, mode: str) -> None:
     sandbox = session.sandbox(resources={"memory": "256Mi"})
     test = f"def test_a(): pass\ndef test_b():\n    {body}\ndef test_c(): pass\n"
-    result = graded(sandbox, test, PYTEST, mode, result_paths=[], timeout_seconds=4 if "while" in body else 20)
+    for seconds in (4, 20) if "while" in body else (20,):
+        result = graded(sandbox, test, PYTEST, mode, result_paths=[], timeout_seconds=seconds)
+        if result.cases:
+            break  # Else the machine is busy, and pytest had not come to the tests.
     status = LIMITS[body]
     last = "passed" if "1 << 40" in body else "not_run"
     assert [str(case.status) for case in result.cases] == ["passed", str(status), last]
