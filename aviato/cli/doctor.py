@@ -66,8 +66,8 @@ def _limits() -> list[Check]:
     """What this process has too little of for a server, if there is anything."""
     from aviato.server.backends.base import Check
 
-    detail, _, remedy = (process_limits.too_low() or "").partition(": run ")
-    return [Check(name="process limits", ok=False, detail=detail, remedy=remedy)] if detail else []
+    detail, _, remedy = (process_limits.too_low() or "").partition(": run")
+    return [Check(name="process limits", ok=False, detail=detail, remedy=remedy.lstrip())] if detail else []
 
 
 def _without_proc() -> list[Check]:

@@ -116,6 +116,11 @@ ADVICE = [
         "aviato.Sandbox(ports=[80]) and aviato.Sandbox(network=aviato.NetworkOptions(ingress_mode='none'))",
     ),
     Advice("aviato.Sandbox(runtime='kata')", r"leave it out$", "aviato.Sandbox()"),
+    Advice(
+        "aviato.Sandbox(environment_variables={'A': 'x' * 200_000})",
+        r"by (mounted_files=) or (write_file)\(\)$",
+        "aviato.Sandbox({}[{{'mount_path': '/a', 'file_content': b'x' * 200_000}}]) and box.{}('/tmp/a', b'x' * 200_000).result() is None",
+    ),
     # files and streams
     Advice("cat.stdin.write('text')", r"use (writeline)\(\)", "cat.stdin.{}('text').result() is None"),
     Advice("cat.stdin.writeline(b'x')", r"use (write)\(\)$", "cat.stdin.{}(b'x').result() is None"),
@@ -317,6 +322,7 @@ ELSEWHERE = {
     "AVIATO_API_KEY": "tests/server/test_callers.py",
     "AVIATO_STATE_DIR": "a directory of another user",
     "W&B": "needs an account",
+    "and a server needs": "tests/cli/test_process_limits.py",
     "run the server on another machine": "tests/backends/test_probe.py: of places that are not here",
     "it says what to repair": "tests/backends/test_probe.py: of places that are not here",
 }
