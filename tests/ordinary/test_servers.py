@@ -157,7 +157,7 @@ ROWS = [
     Row(
         "Redis, what is kept and read again",
         REDIS % "--appendonly yes"
-        + "c set a 42; c save; c shutdown; sleep 0.2; redis-check-rdb dump.rdb | grep -c 'RDB looks OK'; ls -d appendonlydir",
+        + "c set a 42; c save; c shutdown; redis-check-rdb dump.rdb | grep -c 'RDB looks OK'; ls -d appendonlydir",
         "OK\\s+OK\\s+1\\s+appendonlydir",
         ("redis-server",),
         bare=True,
