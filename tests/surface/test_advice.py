@@ -119,7 +119,7 @@ ADVICE = [
     Advice(
         "aviato.Sandbox(environment_variables={'A': 'x' * 200_000})",
         r"by (mounted_files=) or (write_file)\(\)$",
-        "aviato.Sandbox({}[{{'mount_path': '/a', 'file_content': b'x' * 200_000}}]) and box.{}('/tmp/a', b'x' * 200_000).result() is None",
+        "aviato.Sandbox({}[{{'mount_path': '/a', 'file_content': b'x' * 200_000}}]) and box.{}('/a', b'x').result() is None",
     ),
     # files and streams
     Advice("cat.stdin.write('text')", r"use (writeline)\(\)", "cat.stdin.{}('text').result() is None"),
