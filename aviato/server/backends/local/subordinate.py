@@ -27,7 +27,7 @@ IDS = 65_536
 """So many users and groups a sandbox is to have: what images and packages take for granted."""
 FEWEST = 1_000
 """With fewer a sandbox has root alone: not even the users of a system would have a number."""
-SECONDS = 10.0
+SECONDS = 60.0
 ASKS, MAPPED = b"map", b"mapped"
 
 
