@@ -32,6 +32,8 @@ CONNECT = "connect"
 CONNECTION_LOST = "connection_lost"
 """Reason: the connection ended before its answer was whole; the server may have done the work."""
 
+_UNKNOWN_FIELD = "Extra inputs are not permitted"
+"""Pydantic's words for a field that a server does not know. What callers give is checked before it is sent."""
 TOO_BUSY = frozenset({429, 502, 503, 504})
 """What a proxy in front of a server answers while that is away or full."""
 
@@ -88,6 +90,11 @@ def from_response(where: str, status: int, headers: Mapping[str, str], body: byt
         error = from_wire(ErrorResponse.model_validate_json(body).error)
     except pydantic.ValidationError:
         error = _foreign(where, status, headers, body, reached)
+    if isinstance(error, AviatoValidationError) and _UNKNOWN_FIELD in error.field_violations.values():
+        unknown = ", ".join(name for name, why in error.field_violations.items() if why == _UNKNOWN_FIELD)
+        pid = headers.get(PID_HEADER, "unknown")
+        message = f"{where}: the server is older than this client and does not know {unknown}; end the server (pid {pid})"
+        return SandboxUnavailableError(message, reason="wire_version", retryable=False)
     if error.retry_delay_seconds is None and (delay := headers.get("Retry-After")) is not None:
         try:
             error.retry_delay_seconds = max(0.0, float(delay))
