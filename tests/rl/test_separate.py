@@ -18,7 +18,7 @@ import aviato
 from aviato.grading import link
 from aviato.rl import Outcome, Task, Verdict, evaluate
 from aviato.rl.calls_ahead import calls_ahead
-from aviato.rl.plain import Answers, TooLarge, plain_cases
+from aviato.rl.plain import Answers, NeedsGrader, plain_cases
 from tests.matrices import deep
 from tests.rl.machine import supervisors
 
@@ -430,7 +430,7 @@ def test_what_a_solution_says_is_cut_however_it_comes() -> None:
     for noise in (b"x" * 64, b"x\n", b"1 x\n", b"1\n", b" " * 31 + b"\n", b"7 0\n" * 300):
         for pieces in ((noise + whole,), (noise, whole)):
             assert asyncio.run(heard(*pieces)) == [None] * 3, noise
-    with pytest.raises(TooLarge):
+    with pytest.raises(NeedsGrader):
         asyncio.run(heard(b"1 99999\n", whole))
 
 
