@@ -87,7 +87,7 @@ FINDS = f"""import json, os, sys, tempfile
 {WHO}
 assert sorted(os.listdir('.')) == ['aviato_solution.py', 'solution.py'], os.listdir('.')
 assert os.listdir(tempfile.gettempdir()) == [] and tempfile.gettempdir().startswith(os.path.dirname(os.getcwd()))
-assert 'left' not in open('aviato_solution.py').read()
+assert 'left = True' not in open('aviato_solution.py').read()
 assert 'LEFT' not in os.environ and 'left' not in sys.modules and 'left' not in sys.path and json.dumps(1) == '1'
 ours = {{str(os.getpid()), str(os.getppid()), '1'}}
 proc = os.path.join(os.sep, 'proc')
