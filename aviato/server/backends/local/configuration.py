@@ -8,6 +8,7 @@ root or to the server's own user, no part of its name is that of a secret, and n
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import re
 import stat
@@ -49,6 +50,8 @@ NEVER = (
 )
 """Names of what is, or often holds, a secret or the machine's identity, wherever it lies. Lower case."""
 
+REMEMBERED = 4096
+"""Contents that were looked at: those of files that have not changed are not looked at again."""
 MOST_BYTES = 8 << 20
 """Of one file."""
 LINKS_DEPTH = 4
@@ -119,7 +122,9 @@ def refusal(path: str) -> str | None:
         needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else stat.S_IROTH
         if found.st_mode & needed != needed:
             return "not everybody may read it"
-        return _content_refusal(path, found.st_size) if stat.S_ISREG(found.st_mode) else None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return _content_refusal(path, found.st_size, (found.st_ino, found.st_mtime_ns, found.st_ctime_ns))
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
 
@@ -207,8 +212,9 @@ def _way_out(etc: str, path: str) -> str | None:
     return next((why for one in above if (why := refusal(os.path.join(os.path.realpath(etc), one))) is not None), None)
 
 
-def _content_refusal(path: str, size: int) -> str | None:
-    """Why the content of a file is not to be seen."""
+@functools.lru_cache(REMEMBERED)
+def _content_refusal(path: str, size: int, version: tuple[int, ...]) -> str | None:
+    """Why the content of a file, of this size and version, is not to be seen."""
     if size > MOST_BYTES:
         return f"it has more than {MOST_BYTES >> 20} MiB"
     with open(path, "rb") as file:
