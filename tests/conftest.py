@@ -142,6 +142,15 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A directory for an embedded server of the test's own."""
+    path = make_state_dir()
+    yield path
+    stop_embedded(path)
+    remove(path)
+
+
 @pytest.fixture(scope="session")
 def embedded_state() -> Iterator[Path]:
     """Where embedded servers of this test run live; they are ended with it."""

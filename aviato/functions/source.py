@@ -26,6 +26,7 @@ from aviato.functions.names import (
 )
 from aviato.functions.options import shown
 from aviato.functions.travel import NotPortable, find_module, module_travels, plain, reduced_cache, travels
+from aviato.parsing import parsed
 
 PROTOCOL = 4
 
@@ -191,7 +192,7 @@ def _tree(file: str) -> tuple[list[str], ast.Module]:
     known = _trees.get(file)
     if known is None or known[0] is not lines:
         try:
-            known = _trees[file] = lines, ast.parse("".join(lines))
+            known = _trees[file] = lines, parsed("".join(lines))
         except SyntaxError as error:
             raise NotPortable(f"the source file {file!r} cannot be parsed: {error}") from None
     return known

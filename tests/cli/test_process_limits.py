@@ -8,12 +8,10 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import make_state_dir, remove, stop_embedded
 from tests.matrices import deep
 
 AVIATO = shlex.join([sys.executable, "-m", "aviato"])
@@ -22,14 +20,6 @@ LIMITS = {
     "ulimit -v 300000": "may map 300000 KiB at most, and a server needs 524288: run `ulimit -v 524288`",
     "ulimit -f 0": "may write files of 0 KiB at most, and a server needs 65536: run `ulimit -f 65536`",
 }
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    path = make_state_dir()
-    yield path
-    stop_embedded(path)
-    remove(path)
 
 
 def under(limit: str, command: str, state: Path) -> subprocess.CompletedProcess[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
-from tests.conftest import in_interpreter, make_state_dir, remove, stop_embedded
+from tests.conftest import in_interpreter
 
 
 @pytest.fixture
@@ -19,15 +18,6 @@ def served(server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The run's server is the one that `AVIATO_BASE_URL` names."""
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     return server
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    """A directory for an embedded server of the test's own."""
-    path = make_state_dir()
-    yield path
-    stop_embedded(path)
-    remove(path)
 
 
 @pytest.fixture

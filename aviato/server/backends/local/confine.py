@@ -225,7 +225,7 @@ class Confinement:
 
     def _do_cover_with(self, covers: list[tuple[str, str]]) -> None:
         for path, by in covers:
-            self._kernel.bind(by, path)
+            self._kernel.mount(by, path, None, sys.MS_BIND)
 
     def _do_cover_directory(self, paths: list[str], taken: bool) -> None:
         for path in paths:

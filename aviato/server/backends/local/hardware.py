@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+from pathlib import PurePosixPath
 
 ROOT = "/sys"
 _CPU, _NODE, _MEMORY, _PAGES = "devices/system/cpu", "devices/system/node", "kernel/mm", "kernel/mm/transparent_hugepage"
@@ -49,11 +50,7 @@ def find(root: str = ROOT) -> tuple[tuple[str, str], ...]:
 
 def directories(files: tuple[tuple[str, str], ...]) -> list[str]:
     """Those that they lie in, parents first, but for /sys itself."""
-    found: dict[str, None] = {}
-    for path, _ in files:
-        names = path.split("/")[1:-1]
-        found.update(dict.fromkeys("/" + "/".join(names[: depth + 1]) for depth in range(1, len(names))))
-    return sorted(found)
+    return sorted({str(one) for path, _ in files for one in PurePosixPath(path).parents} - {"/", ROOT})
 
 
 def _content(root: str, path: str) -> str | None:

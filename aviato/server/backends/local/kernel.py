@@ -145,10 +145,6 @@ class Kernel:
                 continue
         return syscalls.mount(source, target, type, flags, options[-1] if options else None)
 
-    def bind(self, path: str, target: str) -> None:
-        """Cover a name with another."""
-        syscalls.mount(path, target, None, syscalls.MS_BIND)
-
     def bind_self(self, path: str) -> None:
         """Bind a name over itself, with the attributes of the mount that it is seen by; nothing where it is gone."""
         try:

@@ -196,10 +196,6 @@ class Recorder:
         for left, one in zip(reversed(range(len(chosen))), chosen, strict=True):
             self._note("mount", source, target, type, flags, one, forgiven=None if left else (), skip_done=left)
 
-    def bind(self, path: str, target: str) -> None:
-        """See `Kernel`."""
-        self._note("mount", path, target, None, syscalls.MS_BIND, None)
-
     def bind_self(self, path: str) -> None:
         """See `Kernel`."""
         self._note("mount", path, path, None, syscalls.MS_BIND, None, forgiven=(errno.ENOENT,))

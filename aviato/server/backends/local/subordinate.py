@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from aviato.server.backends.local import bare, syscalls
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
 FILES = ("/etc/subuid", "/etc/subgid")
@@ -115,8 +115,6 @@ def serve(asking: socket.socket, pid: int, ranges: Ranges) -> None:
 
 def remove(directory: str, of_directory: Sequence[str], ranges: Ranges) -> list[str]:
     """Take away trees in which sandboxes have left what belongs to other users of theirs; returns what resists."""
-    import socket
-
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     executable: str = getattr(sys, "_base_executable", sys.executable)
     argv = [

@@ -9,13 +9,13 @@ import random
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.local import subordinate
+from aviato.server.backends.local.accounts import NOBODY
 
 RANGE = 100_000_000
 """Chosen from at random, so that two servers of one machine, which know nothing of each other, do not meet."""
 FALLBACK_RANGE = 4096
 FEWEST_RANGES = 1024
 """With less room for such ranges each sandbox has one id."""
-NOBODY = 65_534
 REMEDY = "run the container with a range of user ids (a /etc/subuid entry), or the server as an ordinary user"
 
 
