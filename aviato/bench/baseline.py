@@ -116,7 +116,7 @@ def compare(
         recorded: the ratios of the baseline; empty to record.
         rounds: at least.
         slow_down: busy-wait after each figure for such a part of its time: shows that the comparison finds it.
-        foreign: how much of the processors other work may have.
+        foreign: how much of the processors other work stays under, for a round to count; 0 counts none.
         patience_seconds: to wait for a quiet machine, and for the rounds.
     """
     found: dict[str, list[float]] = {}
@@ -129,7 +129,7 @@ def compare(
         cases |= {name: slowed(cases[name], slow_down) for name in floors if slow_down}
         while True:
             values, others = _round(cases, floors, run.server_pid())
-            if others > foreign:
+            if others >= foreign:
                 noisy += 1
             else:
                 quiet += 1
@@ -169,7 +169,7 @@ def _round(cases: Cases, floors: dict[str, str], server_pid: int | None) -> tupl
             seconds[name].append(cases[name]())
     wall = (time.perf_counter() - begin) * (os.cpu_count() or 1)
     values = {name: quantile(seconds[name], PART) / quantile(seconds[floor], PART) for name, floor in floors.items()}
-    return values, (others_seconds(server_pid) - before) / wall
+    return values, max(0.0, (others_seconds(server_pid) - before) / wall)  # Ticks are coarse.
 
 
 def slowed(case: Callable[[], float], part: float) -> Callable[[], float]:

@@ -75,7 +75,7 @@ def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) 
 @pytest.mark.timeout(120)
 def test_a_machine_that_is_never_quiet_decides_nothing(bench: Run, tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
-    done = bench("--record", "--baseline", str(path), "--busy", "-1", "--patience", "1")
+    done = bench("--record", "--baseline", str(path), "--busy", "0", "--patience", "1")
     assert done.returncode == 2 and "undecided" in done.stdout and not path.exists()
 
 

@@ -126,7 +126,7 @@ HACKS: dict[str, Hack] = {
         "import os, sys\nframe = sys._getframe()\nwhile frame:\n"
         "    names = {**frame.f_globals, **frame.f_locals}\n"
         "    if 'record' in names:\n"
-        "        for _ in range(3): names['record'](b'passed'); os.read(4, 1)\n"
+        "        for _ in range(3): names['record'](b'passed'); os.read(names['GO'], 1)\n"
         "        os._exit(0)\n"
         "    frame = frame.f_back\n"
         "if __name__ != '__main__': os._exit(0)",

@@ -42,8 +42,10 @@ FORKS = (
     BECOME
     + """
 read, write = os.pipe()
+wait, go = os.pipe()
 for uid in (1, 2, 1000, 65534):
     if os.fork() == 0:
+        os.read(wait, 1)  # until all four are there
         os.close(read); os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         become(uid)
         try:
@@ -51,6 +53,7 @@ for uid in (1, 2, 1000, 65534):
                 if os.fork() == 0: os.write(write, b"."); time.sleep(60); os._exit(0)
         except OSError: pass
         os.write(write, b"!"); time.sleep(60); os._exit(0)
+os.write(go, b"....")
 os.close(write)
 seen = b""
 while seen.count(b"!") < 4: seen += os.read(read, 1 << 16)

@@ -161,11 +161,12 @@ struct mapper {
     const char *ids;
     size_t size;
     int told;
+    int process; /* /proc of who waits */
     int error;
 };
 
-static int write_map(const char *path, const struct mapper *mapper) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+static int write_map(const char *name, const struct mapper *mapper) {
+    int fd = openat(mapper->process, name, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return errno;
     int error = write(fd, mapper->ids, mapper->size) < 0 ? errno : 0;
@@ -176,9 +177,8 @@ static int write_map(const char *path, const struct mapper *mapper) {
 static int map_from_outside(void *given) {
     struct mapper *mapper = given;
     char byte;
-    /* Process 1 of its namespace is who waits. */
-    if (read(mapper->told, &byte, 1) == 1 && !(mapper->error = write_map("/proc/1/uid_map", mapper)))
-        mapper->error = write_map("/proc/1/gid_map", mapper);
+    if (read(mapper->told, &byte, 1) == 1 && !(mapper->error = write_map("uid_map", mapper)))
+        mapper->error = write_map("gid_map", mapper);
     return 0;
 }
 
@@ -186,9 +186,15 @@ static int map_from_outside(void *given) {
 static __attribute__((noinline)) long enter_user_namespace(const char *ids, size_t size) {
     _Alignas(16) char stack[2048];
     int told[2];
-    struct mapper mapper = {ids, size, -1, EPIPE};
-    if (pipe2(told, O_CLOEXEC) < 0)
+    struct mapper mapper = {ids, size, -1, open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), EPIPE};
+    if (mapper.process < 0)
         return -1;
+    if (pipe2(told, O_CLOEXEC) < 0) {
+        int error = errno;
+        close(mapper.process);
+        errno = error;
+        return -1;
+    }
     mapper.told = told[0];
     int pid = clone(map_from_outside, stack + sizeof stack, CLONE_VM | CLONE_FILES, &mapper);
     int error = pid < 0 || unshare(CLONE_NEWUSER) < 0 ? errno : 0;
@@ -201,6 +207,7 @@ static __attribute__((noinline)) long enter_user_namespace(const char *ids, size
         }
         error = error ? error : mapper.error;
     }
+    close(mapper.process);
     close(told[0]);
     if (told[1] >= 0)
         close(told[1]);

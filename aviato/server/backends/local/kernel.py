@@ -193,26 +193,29 @@ class Kernel:
 
     def enter_user_namespace(self, ids: str) -> None:
         """Be in a new one, in which these ids of the present one are mapped; both of its maps are the same."""
+        process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         read, write = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            self._map_from_outside(read, ids)
+            self._map_from_outside(process, read, ids)
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         os.write(write, b"g")
         status = os.waitpid(pid, 0)[1]
-        os.close(read)
-        os.close(write)
+        for fd in (process, read, write):
+            os.close(fd)
         if status:
             number = os.waitstatus_to_exitcode(status)
             raise OSError(number, os.strerror(number), "maps of ids")
 
-    def _map_from_outside(self, told: int, ids: str) -> NoReturn:
+    def _map_from_outside(self, process: int, told: int, ids: str) -> NoReturn:
         # More than one id can be mapped only by somebody who is in the namespace around.
         status = errno.EPIPE
         try:
             os.read(told, 1)
             for name in ("uid_map", "gid_map"):
-                self.write(f"/proc/{os.getppid()}/{name}", ids)
+                fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=process)
+                os.write(fd, ids.encode())
+                os.close(fd)
             status = 0
         except OSError as error:
             status = error.errno or status
