@@ -15,7 +15,7 @@ from aviato.server.memory import Memory
 from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
-from tests.attacks.pairs.kernel import FAMILIES, NO_CAPABILITIES
+from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import EACH, LIMITS_BY_NUMBER, PRELUDE, TURNS_BY_NUMBER, of
 from tests.attacks.registry import Area, Arena, Patch
 
@@ -207,6 +207,9 @@ def one_thread(backend: Any) -> str | None:
     found = dict(backend._facts.groups)
     return None if found and groups.UNIFIED not in found else "process 1 has one thread here"
 
+
+# The namespace stays: who enters it is process 2, so that the thread is number 3 as the filter has it.
+NO_CAPABILITIES = area.defence("commands have no capability over process 1", steps=("capabilities",))
 
 for _name, _calls, _walls in (
     ("limit", LIMITS_BY_NUMBER, (FAMILIES["process 1"],)),
