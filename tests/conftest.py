@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.short_form import SHORT
+from tests.skeletons import share
 
 START_SECONDS = 40.0
 SERVE = "from aviato.cli.main import main; main()"
@@ -42,17 +43,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen: Counter[tuple[str, str]] = Counter()
+    above = len(str(Path(__file__).parent)) + 1
     for item in items:
-        path, name = item.path.relative_to(Path(__file__).parent).as_posix(), getattr(item, "originalname", item.name)
+        path, name = str(item.path)[above:], getattr(item, "originalname", item.name)
         step = SHORT.get(path, {}).get(name)
         if step is not None and (step == 0 or seen[path, name] % step):
             item.add_marker(pytest.mark.deep)
         seen[path, name] += 1
     if config.getoption("--long"):
         return
-    kept = [item for item in items if not (item.get_closest_marker("long") or item.get_closest_marker("deep"))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    left_out = [item for item in items if item.get_closest_marker("long") or item.get_closest_marker("deep")]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 @dataclass
@@ -114,6 +117,8 @@ def start_server(
 ) -> RunningServer:
     """`aviato serve` on a Unix socket; settings are its flags, and `before` are words in front of its command."""
     path = state_dir / "test.sock"
+    if not before:  # Else it may be another user's.
+        share(state_dir / "state")
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
     command = [*before, sys.executable, "-c", SERVE, "serve", *places, *flags]

@@ -18,6 +18,7 @@ from aviato.server.backends.local import native, syscalls
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.registry import make_backend
 from tests.rl.machine import kill_process_1
+from tests.skeletons import share
 
 CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
 """Which one, for suites that do not care."""
@@ -76,6 +77,7 @@ async def open_backend(name, directory=None):
     host.raise_open_files()
     directory = directory or Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
     directory.chmod(0o711)
+    share(directory)
     backend = make_backend(name, directory=directory, allow_any_directory=True)
     try:
         await backend.open()
