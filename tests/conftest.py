@@ -118,6 +118,7 @@ def start_server(
     """`aviato serve` on a Unix socket; settings are its flags, and `before` are words in front of its command."""
     path = state_dir / "test.sock"
     if not before:  # Else it may be another user's.
+        (state_dir / "state").mkdir(mode=0o711, exist_ok=True)
         share(state_dir / "state")
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
@@ -140,6 +141,7 @@ def make_state_dir() -> Path:
     """Short, since sockets lie in it, and open for the sandboxes' uids to pass through."""
     path = Path(tempfile.mkdtemp(prefix="aviato-test-", dir="/tmp"))
     path.chmod(0o711)
+    share(path)
     return path
 
 

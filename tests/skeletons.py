@@ -11,8 +11,7 @@ SHARED = Path(tempfile.gettempdir()) / f"aviato-test-skeletons-{os.getuid()}"
 
 
 def share(directory: Path) -> None:
-    """Let what is opened on this directory find those of before; they are named by their content."""
-    for path in (SHARED, directory):
-        path.mkdir(mode=0o711, exist_ok=True)
+    """Let what is opened on this state directory find those of before; they are named by their content."""
+    SHARED.mkdir(mode=0o711, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (directory / "skeletons").symlink_to(SHARED)

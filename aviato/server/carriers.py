@@ -37,6 +37,7 @@ def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False)
         options["packages"] = settings.packages
         options["private"] = [os.path.dirname(folder.path), *([settings.secrets_dir] if settings.secrets_dir else [])]
         options["allow_any_directory"] = embedded
+        options["shared"] = Path(folder.state)
         if settings.sandbox_uid_base is not None:
             options["uid_base"] = _free(settings, settings.sandbox_uid_base)
     return make_backend(settings.backend, **options)

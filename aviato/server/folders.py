@@ -104,6 +104,12 @@ class Folder:
     path: str
 
     @property
+    def state(self) -> str:
+        """The state directory, which may have folders of other servers too."""
+        above = os.path.dirname(self.path)
+        return os.path.dirname(above) if os.path.basename(above) == "embedded" else above
+
+    @property
     def lock(self) -> str:
         """Held by the server for life; its content is the server's pid."""
         return os.path.join(self.path, "lock")

@@ -95,6 +95,7 @@ class LocalBackend(Backend):
         packages: registered names → directories of packages.
         private: directories that no sandbox may see.
         allow_any_directory: whether a caller may name any `dir:/absolute/path`.
+        shared: for what is the same for all servers of this user; default: `directory`.
     """
 
     name = "local"
@@ -112,6 +113,7 @@ class LocalBackend(Backend):
         packages: Mapping[str, str] | None = None,
         private: Iterable[str] = (),
         allow_any_directory: bool = False,
+        shared: Path | None = None,
     ) -> None:
         self._places = Places(directory)
         self._uid_base = uid_base
@@ -135,7 +137,7 @@ class LocalBackend(Backend):
         self._closed = False
         self._checks: list[Check] = []
         self._filter = self._spawner_filter = self._supervisor_filter = self._born_filter = b""
-        self._skeletons = Skeletons(directory / "skeletons")
+        self._skeletons = Skeletons((shared or directory) / "skeletons")
         self._remembered: Remembered | None = None
         self._layered = False
         """Whether the writable layers of `host` sandboxes can lie on a skeleton."""

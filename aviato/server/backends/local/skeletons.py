@@ -31,7 +31,7 @@ LOOK_SECONDS = 5.0
 
 
 class Skeletons:
-    """One directory of them; the name of each is that of its content.
+    """One directory of them, which servers may share; the name of each is that of its content.
 
     Args:
         directory: made if it is missing.
