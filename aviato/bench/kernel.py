@@ -105,7 +105,7 @@ def _made(stack: ExitStack, backend: str, plans: int) -> Kernel | None:
     directory = Path(stack.enter_context(made))
     directory.chmod(0o711)  # Sandboxes' own ids pass through.
     parts = [str(path) for place in PARTS for path in sorted(place.glob("*.c")) if path.name != "template.c"]
-    # Bound at once, as what Python loads is: a function that is looked up at its first call needs more stack than the parts give.
+    # Bound at once, as what Python loads is: a function looked up at its first call needs more stack than the parts give.
     options = ["-O2", "-Wl,-z,now", "-I", str(TEMPLATE)]
     _run("compile it", [*compiler, *options, "-o", str(directory / "kernel"), str(PROGRAM), *parts])
     _run("record plans", [sys.executable, "-m", "aviato.bench.plans", str(directory), str(plans)])

@@ -45,8 +45,10 @@ def kill_the_new_supervisor(server_pid: int, before: set[int], *, works: bool = 
 
 
 def _has_children(pid: int) -> bool:
+    """Whether it has started a command: while it begins, a process of its own code maps its ids."""
     try:
-        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return any(not Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"aviato-supervisor") for child in children)
     except OSError:
         return False
 

@@ -107,7 +107,7 @@ async def test_a_sandbox_that_waits_holds_few_pages(make_box, backend):
         pytest.skip("a supervisor's memory is shown to root only, and with Python it is much")
     # On a busy machine a command may have taken so much time at its start that somebody has to look, and holds what that took.
     found = []
-    while len(found) < 3 and not any(each and max(each) <= FEW_BYTES for each in found):
+    while len(found) < 8 and not any(each and max(each) <= FEW_BYTES for each in found):
         found.append(await held_at_rest(make_box))
     assert any(each and max(each) <= FEW_BYTES for each in found), found
 
