@@ -19,6 +19,7 @@ from aviato.exceptions import (
     SandboxResourceExhaustedError,
     SandboxUnavailableError,
 )
+from aviato.policy.infrastructure import retried
 from aviato.policy.retry import RetryPolicy
 
 
@@ -227,6 +228,21 @@ def test_a_failure_for_good_after_retries_stays_as_it_is():
     attempts = Attempts(SandboxUnavailableError, lambda: SandboxNotFoundError("no such sandbox"))
     with pytest.raises(SandboxNotFoundError, match=r"^no such sandbox$"):
         call(attempts)
+
+
+@pytest.mark.parametrize("reason", ["configuration", "state_dir", "cannot_run", "wire_version"])
+def test_what_somebody_has_to_change_first_is_not_met_again(reason):
+    attempts = Attempts(lambda: SandboxUnavailableError("older", reason=reason, retryable=False))
+    with pytest.raises(SandboxUnavailableError, match="older"):
+        asyncio.run(retried(attempts, 60))
+    assert len(attempts.times) == 1
+
+
+@pytest.mark.parametrize("reason", ["sandbox_lost", "result_lost", "protocol", "tls"])
+def test_what_another_sandbox_may_not_meet_is_tried_in_one(reason):
+    attempts = Attempts(lambda: SandboxUnavailableError("gone", reason=reason, retryable=False))
+    assert asyncio.run(retried(attempts, 60)) == "value"
+    assert len(attempts.times) == 2
 
 
 def test_importing_the_policy_does_not_import_tenacity():
