@@ -445,7 +445,6 @@ def _seen_limits(options: PlanOptions) -> list[Step]:
     if covers:
         made = tuple((by, content) for _, by, content in covers)
         steps += [
-            Step("directories", (((seen.COVERS, 0o755),),), "for what covers the kernel's own"),
             Step("files", (made,), "memory and processors of a machine that has no more than this sandbox"),
             Step("cover_with", (tuple((path, by) for path, by, _ in covers),), "what would tell of the whole machine"),
         ]

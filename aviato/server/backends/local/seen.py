@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 GROUPS = "/sys/fs/cgroup"
 ROOM_BYTES = 64 << 10
-COVERS = "/run/.seen"
-"""Holds what the kernel's own files are covered with."""
 MEMINFO, ONLINE = "/proc/meminfo", "/sys/devices/system/cpu/online"
 UNLIMITED = 0x7FFFFFFFFFFFF000
 """What version 1 says of memory that has no limit."""
@@ -71,15 +69,17 @@ def files(seen: Seen, mounted: Collection[str]) -> list[tuple[str, str]]:
 def covers(seen: Seen, has_hardware: bool) -> list[tuple[str, str, str]]:
     """Files of the kernel's that are covered: the path of each, with that of what covers it, and what is in that.
 
+    What covers them lies beside the rest, in memory: a name on the disk would cost more than all else here.
+
     Args:
         seen: what is to be seen.
         has_hardware: whether there is a file that says which processors there are.
     """
     found = []
     if seen.covers_memory:
-        found.append((MEMINFO, f"{COVERS}/meminfo", meminfo(seen.memory_bytes)))
+        found.append((MEMINFO, f"{GROUPS}/.meminfo", meminfo(seen.memory_bytes)))
     if seen.processors and has_hardware:
-        found.append((ONLINE, f"{COVERS}/online", f"{ranges(seen.processors)}\n"))
+        found.append((ONLINE, f"{GROUPS}/.online", f"{ranges(seen.processors)}\n"))
     return found
 
 
