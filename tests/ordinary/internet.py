@@ -32,6 +32,13 @@ git init -q; git add .; git -c user.name=a -c user.email=a@b.c commit -q -m firs
 """
 
 
+GO_MODULE = "module own.example/x\n\ngo 1.18\n"
+PARENT = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>own</groupId><artifactId>parent</artifactId><version>1</version><packaging>pom</packaging>
+</project>
+"""
+
+
 class Internet:
     """A server for files by http and one by https.
 
@@ -82,6 +89,14 @@ class Internet:
         self._write("simple/own-x/own_x-1.0-py3-none-any.whl", wheel.getvalue())
         self._write("simple/own-x/index.html", '<a href="own_x-1.0-py3-none-any.whl">own_x-1.0-py3-none-any.whl</a>')
         self._write("npm/own-x.tgz", tgz.getvalue())
+        module = io.BytesIO()
+        with zipfile.ZipFile(module, "w") as made:
+            made.writestr("own.example/x@v1.0.0/go.mod", GO_MODULE)
+            made.writestr("own.example/x@v1.0.0/x.go", 'package x\n\nconst Text = "from the module proxy"\n')
+        versions = {"list": "v1.0.0\n", "v1.0.0.info": '{"Version": "v1.0.0"}', "v1.0.0.mod": GO_MODULE}
+        for name, content in {**versions, "v1.0.0.zip": module.getvalue()}.items():
+            self._write(f"go/own.example/x/@v/{name}", content)
+        self._write("maven/own/parent/1/parent-1.pom", PARENT)
         self._write("plain", "plain\n")
         self._write("debian/Packages", "")
 

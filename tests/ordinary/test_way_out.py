@@ -43,6 +43,21 @@ cargo init -q --name a 2> /dev/null
 mkdir .cargo; printf '[registries.own]\\nindex = "%s/index/.git"\\n' "$HTTPS" > .cargo/config.toml
 printf 'own-x = { version = "1", registry = "own" }\\n' >> Cargo.toml
 """
+GO = """
+mkdir a; cd a
+export GOPATH=$PWD/home GOCACHE=$PWD/cache GOFLAGS=-mod=mod GONOSUMDB=* GOPROXY=$HTTPS/go SSL_CERT_FILE=$CA
+printf 'module a\\n\\ngo 1.18\\n\\nrequire own.example/x v1.0.0\\n' > go.mod
+printf 'package main\\n\\nimport "own.example/x"\\n\\nfunc main() { println(x.Text) }\\n' > a.go
+"""
+MAVEN = """
+cat > pom.xml <<E
+<project><modelVersion>4.0.0</modelVersion>
+<parent><groupId>own</groupId><artifactId>parent</artifactId><version>1</version><relativePath/></parent>
+<artifactId>a</artifactId><packaging>pom</packaging>
+<repositories><repository><id>own</id><url>$HTTPS/maven</url></repository></repositories>
+</project>
+E
+"""
 APT = """
 mkdir -p lists/partial; echo "deb [trusted=yes] $1 ./" > list
 apt-get -o Dir::Etc::sourcelist=$PWD/list -o Dir::Etc::sourceparts=/none -o Dir::State::lists=$PWD/lists \\
@@ -157,6 +172,9 @@ SAYS = [
     Row("pip, refused", f"pip download --retries 1 --index-url {ELSEWHERE}/simple own-x 2>&1 || true", REFUSED),
     Row("npm, refused", f"npm view --registry {ELSEWHERE} own-x 2>&1 || true", REFUSED, ("npm",)),
     Row("apt, refused", f"set -- http://elsewhere.example/debian\n{APT}", f".*{WHY}.*", ("apt-get",)),
+    # These two ask no proxy for what is on a loopback, as the servers here are: that they find it shows where it refuses.
+    Row("Maven, refused", f"HTTPS={ELSEWHERE}\n{MAVEN}mvn -B -q validate 2>&1 || true", REFUSED, ("mvn",)),
+    Row("go, refused", f"HTTPS={ELSEWHERE}\n{GO}go run . 2>&1 || true", f".*Forbidden: {WHY}.*", ("go",)),
     Row("Java, refused", JAVA + f"java A.java {ELSEWHERE}/", REFUSED, ("java",)),
     Row(
         "cargo, refused",
