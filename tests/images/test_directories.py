@@ -14,11 +14,19 @@ from aviato.server.backends.local.backend import LocalBackend
 
 pytestmark = pytest.mark.anyio
 
+SEEN = ("/proc/meminfo", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/memory.max", "/sys/class")
 PROGRAM = r"""
 #include <stdio.h>
 #include <sys/stat.h>
 #include <fcntl.h>
+int show(const char *path) {
+    FILE *f = fopen(path, "r"); char line[80] = "none\n";
+    if (f) fgets(line, 80, f);
+    fputs(line, stdout);
+    return 0;
+}
 int main(int argc, char **argv) {
+    if (argc > 2) return show(argv[2]);
     if (argc > 1) { int fd = open(argv[1], O_WRONLY | O_CREAT | O_TRUNC, 0644); if (fd < 0) { perror(argv[1]); return 1; } }
     FILE *f = fopen("/content", "r"); char line[80] = "";
     if (f) fgets(line, 80, f);
@@ -73,6 +81,20 @@ async def test_an_image_without_shell_and_python(make_box, image):
     assert sorted(path.name for path in image.iterdir()) == ["bin", "content"]
     assert (image / "content").read_text() == "from the image\n"
     assert sorted(os.listdir(image / "bin")) == ["hello"]
+
+
+async def test_programs_of_an_image_see_the_limits(make_box, image, backend):
+    groups = dict(backend._facts.groups)
+    async with make_box(f"dir:{image}", limits={"cpu": 0.5, "memory": 256 << 20, "processes": 40}) as box:
+        shown = {path: (await box.run("hello", "-", path)).stdout.split() for path in SEEN}
+        assert shown["/proc/meminfo"] == ["MemTotal:", str(256 << 10), "kB"]
+        if not groups:
+            assert shown["/sys/fs/cgroup/cpu.max"] == ["50000", "100000"]
+        assert shown["/sys/fs/cgroup/memory.max"] == [str(256 << 20)]
+        assert shown["/sys/class"] == ["none"]
+        assert (await box.run("hello")).stdout == "hello from the image\n"
+        await box.put("/content", b"changed")
+        assert (await box.run("hello")).stdout == "hello changed"
 
 
 async def test_two_of_one_image_do_not_meet(make_box, image):
