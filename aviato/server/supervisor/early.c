@@ -335,6 +335,8 @@ static __attribute__((noinline)) int receive(void) {
         struct frame frame = {.type = head[0], .stream = head[1], .channel = (uint16_t)(head[2] << 8 | head[3])};
         frame.length = (uint32_t)head[4] << 24 | (uint32_t)head[5] << 16 | (uint32_t)head[6] << 8 | head[7];
         frame.payload = (const char *)head + HEAD_BYTES;
+        if (frame.length > IN_BYTES - HEAD_BYTES)
+            return 0; /* it never fits here, or nowhere at all: Python closes the connection then */
         if (self.in_end - self.in_begin - HEAD_BYTES < frame.length)
             return 1;
         /* The structures in it are read where they are, so it has to lie as they do. */
