@@ -210,6 +210,37 @@ async def test_another_server_takes_away_what_the_first_one_left(boxes, tmp_path
     await second.close()
 
 
+@pytest.mark.deep
+async def test_the_share_of_a_sandbox_that_outlived_its_template_goes_with_it(boxes, tmp_path):
+    """Who ends then is no child of the template that is there."""
+    if "cpu" not in dict(groups.find()):
+        pytest.skip("no group shares the processors out here")
+    first = LocalBackend(tmp_path / "state")
+    await first.open()
+    made = boxes.make_box(first)
+    box = await made.__aenter__()
+    share = share_of(box.process_1)
+    assert share.name.startswith("aviato-share-")
+    await first.close()
+    second = LocalBackend(tmp_path / "state")
+    await second.open()
+    async with boxes.make_box(second):
+        assert share.exists()
+        await second.destroy(box.id)
+        deadline = time.monotonic() + 30
+        while share.exists():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+    await second.close()
+
+
+def share_of(pid):
+    """The group by which a process has its share."""
+    found = Path(dict(groups.find())["cpu"])
+    [path] = [path.parent for path in found.glob("aviato-share-*/cgroup.procs") if str(pid) in path.read_text().split()]
+    return path
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user can mount nothing over them")
 def test_without_them_limits_are_watched():
     """Where /sys/fs/cgroup is hidden or read only, nothing is found."""

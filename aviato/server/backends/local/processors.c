@@ -24,6 +24,7 @@
 
 #define NAME "aviato-share-"
 #define KEPT_SECONDS 2.0
+#define LEFT_SECONDS 5.0 /* between two looks at what other templates left while sandboxes live in it */
 
 enum { MOST_GROUPS = 4096, NOBODY = 0, NONE = -1, REMOVED = -1, PAGE_BYTES = 1 << 16 };
 
@@ -35,6 +36,8 @@ static struct {
     int entered;           /* which, or NONE */
     int descriptor;        /* of its directory, in version 2 */
     double ended;          /* when somebody left one the last time */
+    double looked;         /* when it was looked at what others left, see `left` */
+    int left;              /* whether something of that stayed */
     int free;              /* how many nobody has */
     int count;             /* how many numbers were given */
     long owners[MOST_GROUPS]; /* who has each, or NOBODY, or REMOVED */
@@ -55,9 +58,11 @@ static int is_left(const char *name) {
 
 static void remove_left(void) {
     DIR *directory = opendir(own.directory);
+    own.looked = early_now();
+    own.left = 0;
     for (struct dirent *entry; directory && (entry = readdir(directory));)
-        if (is_left(entry->d_name))
-            unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR); /* whose sandbox lives stays */
+        if (is_left(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR) < 0 && errno == EBUSY)
+            own.left = 1; /* its sandbox lives, and is no child of this template that would be told its end */
     if (directory)
         closedir(directory);
 }
@@ -157,17 +162,28 @@ static void remove_group(int number) {
     rmdir(path);
 }
 
-int aviato_drop_groups(void) {
-    double left = own.ended + KEPT_SECONDS - early_now();
-    if (!own.free || left > 0)
-        return own.free ? (int)(left * 1000) + 1 : -1;
+static int milliseconds_until(double time) {
+    double left = time - early_now();
+    return left > 0 ? (int)(left * 1000) + 1 : 0;
+}
+
+static void drop_free(void) {
     for (int number = 0; number < own.count; number++)
         if (own.owners[number] == NOBODY) {
             remove_group(number);
             own.owners[number] = REMOVED;
         }
     own.free = 0;
-    return -1;
+}
+
+int aviato_drop_groups(void) {
+    if (own.free && !milliseconds_until(own.ended + KEPT_SECONDS))
+        drop_free();
+    if (own.left && !milliseconds_until(own.looked + LEFT_SECONDS))
+        remove_left();
+    int of_free = own.free ? milliseconds_until(own.ended + KEPT_SECONDS) : -1;
+    int of_left = own.left ? milliseconds_until(own.looked + LEFT_SECONDS) : -1;
+    return of_free < 0 || (of_left >= 0 && of_left < of_free) ? of_left : of_free;
 }
 
 void aviato_remove_groups(void) {
