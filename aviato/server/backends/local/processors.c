@@ -47,22 +47,44 @@ static void name_group(char *path, size_t size, int number, const char *file) {
     snprintf(path, size, "%s/" NAME "%ld-%d%s", own.directory, (long)getpid(), number, file);
 }
 
-/* A name that is a group's of a template that is gone. */
-static int is_left(const char *name) {
+/* Also who is dead and not collected: in many a container nobody collects what has lost its parent. */
+static int is_gone(long pid) {
+    char path[64], said[512];
+    if (kill((pid_t)pid, 0) < 0 && errno == ESRCH)
+        return 1;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, said, sizeof said - 1);
+    if (fd >= 0)
+        close(fd);
+    said[size > 0 ? size : 0] = 0;
+    const char *state = strrchr(said, ')');
+    return state && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
+}
+
+/* Whose group has this name; 0 where it is none. */
+static long maker_of(const char *name) {
     char *rest;
     if (strncmp(name, NAME, strlen(NAME)) != 0)
         return 0;
     long pid = strtol(name + strlen(NAME), &rest, 10);
-    return *rest == '-' && pid > 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+    return *rest == '-' && pid > 0 ? pid : 0;
 }
 
 static void remove_left(void) {
     DIR *directory = opendir(own.directory);
+    long maker, asked = 0;
+    int gone = 0;
     own.looked = early_now();
     own.left = 0;
-    for (struct dirent *entry; directory && (entry = readdir(directory));)
-        if (is_left(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR) < 0 && errno == EBUSY)
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        if (!(maker = maker_of(entry->d_name)))
+            continue;
+        if (maker != asked) /* those of one come together, for the most part */
+            gone = is_gone(asked = maker);
+        if (gone && unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR) < 0 && errno == EBUSY)
             own.left = 1; /* its sandbox lives, and is no child of this template that would be told its end */
+    }
     if (directory)
         closedir(directory);
 }
