@@ -224,13 +224,12 @@ async def test_the_share_of_a_sandbox_that_outlived_its_template_goes_with_it(bo
     await first.close()
     second = LocalBackend(tmp_path / "state")
     await second.open()
-    async with boxes.make_box(second):
-        assert share.exists()
-        await second.destroy(box.id)
-        deadline = time.monotonic() + 30
-        while share.exists():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
+    assert share.exists()
+    await second.destroy(box.id)
+    deadline = time.monotonic() + 30
+    while share.exists():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
     await second.close()
 
 

@@ -152,6 +152,10 @@ class LocalBackend(Backend):
             await self._look(early=True)
         finally:
             self._template = await starting
+        if self._template is not None:
+            self._share_processors(
+                self._template
+            )  # Before anybody asks: sandboxes of an earlier server may end, and leave theirs.
         failed = probe.first_failure(self._checks)
         if failed is not None:
             remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
@@ -290,11 +294,14 @@ class LocalBackend(Backend):
         async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
             return await self._create_somewhere(replace(spec, packages_at=directory))
 
+    def _share_processors(self, template: TemplateControl) -> None:
+        if "cpu" in (shared := dict(self._facts.groups)):
+            template.share_processors(shared["cpu"], groups.UNIFIED in shared)
+
     async def _create_somewhere(self, spec: SandboxSpec) -> SupervisorLink:
         """In a place of its own, or in one that was left."""
         template = await self._live_template()
-        if "cpu" in (shared := dict(self._facts.groups)):
-            template.share_processors(shared["cpu"], groups.UNIFIED in shared)
+        self._share_processors(template)
         below = await self._made_below(spec)
         place = self._left.take(below, template) if below is not None and self._lends(spec) else None
         if place is not None:
