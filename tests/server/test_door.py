@@ -376,10 +376,13 @@ async def test_heads_are_not_remembered_without_end(server, connect, monkeypatch
 
 async def test_a_server_that_goes_answers_what_is_at_the_door(server, connect, patient):
     sandbox_id = (await server.running())["sandbox_id"]
-    connection = await connect()
-    connection.send(request_of(sandbox_id, "echo", "x"))
+    connection, other = await connect(), await connect()
+    waits = "until [ -e /tmp/go ]; do sleep 0.01; done; echo x"
+    connection.send(request_of(sandbox_id, "sh", "-c", waits))
     await until(lambda: server.desk.answering)
-    await server.desk.close(5)
+    closing = asyncio.ensure_future(server.desk.close(5))
+    await other.ask(request_of(sandbox_id, "touch", "/tmp/go", host="other"))
+    await closing
     assert result_of((await connection.answer())[2]) == (b"x\n", 0)
 
 

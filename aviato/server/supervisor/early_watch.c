@@ -14,7 +14,7 @@
 
 #include "early_parts.h"
 
-enum { SLACK_BYTES = 256 << 10, CLOCK_SCHEDULED = 2, SAMPLE_FACTOR = 4, STATUS_BYTES = 4096 };
+enum { SLACK_BYTES = 256 << 10, BEGUN_BYTES = 128 << 10, CLOCK_SCHEDULED = 2, SAMPLE_FACTOR = 4, STATUS_BYTES = 4096 };
 /* What may lie in the writable layer without anybody having to count it again and again. */
 enum { FEW_BYTES = 1 << 20, FEW_ENTRIES = 128, FEW_LEVELS = 8, LISTED_BYTES = 4096 };
 
@@ -55,7 +55,9 @@ void early_look(struct command *command) {
 
 /* The largest resident set, from what is known of it; -1: nothing. */
 int64_t early_peak(const struct command *command, int64_t most_bytes) {
-    return most_bytes > command->own_peak + SLACK_BYTES ? most_bytes : command->peak;
+    if (most_bytes > command->own_peak + SLACK_BYTES)
+        return most_bytes;
+    return command->peak >= BEGUN_BYTES ? command->peak : -1; /* a sample of less fell into its exec */
 }
 
 int early_is_unsure(const struct command *command) { return command->peak <= command->own_peak + SLACK_BYTES; }

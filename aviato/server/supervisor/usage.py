@@ -14,6 +14,9 @@ from typing import NamedTuple
 SLACK_BYTES = 256 << 10
 """The kernel counts pages in batches per core, so two readings of one peak differ a little."""
 
+BEGUN_BYTES = 128 << 10
+"""Less than any program holds: a sample of less fell into its exec, and says nothing of its peak."""
+
 SCHEDULED = 2
 """The kind of a process's clock that counts every nanosecond it ran."""
 
@@ -59,7 +62,7 @@ def peak_sample(proc: int, pid: int) -> int | None:
 
 
 def peak_bytes(own: int, sampled: int | None, rusage_bytes: int) -> int | None:
-    """The largest resident set of a command, from what is known of it."""
+    """The largest resident set of a command, from what is known of it. None: nothing is."""
     if rusage_bytes > own + SLACK_BYTES:
         return rusage_bytes
-    return sampled
+    return sampled if sampled is not None and sampled >= BEGUN_BYTES else None
