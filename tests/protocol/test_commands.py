@@ -146,7 +146,7 @@ async def test_cancelling_one_that_ended_kills_what_it_left(peer: Peer):
 
 
 async def test_all_but_the_main_command_are_cancelled(peer: Peer):
-    main = peer.spec("sh", "-c", "sleep 60 & echo ready; wait", main=True)
+    main = peer.spec("sh", "-c", "sleep 60 & until pgrep -x sleep >/dev/null; do :; done; echo ready; wait", main=True)
     of_main = await peer.start(main)
     while (await peer.next(of_main)).type != FrameType.DATA:
         pass

@@ -150,5 +150,6 @@ async def test_after_the_end_nothing_more_is_taken(peer: Peer):
     with pytest.raises(Refused) as caught:
         await peer.ask("stdin", b"more", exec_id=spec.exec_id, offset=3, eof=False)
     assert (caught.value.code, caught.value.reason) == ("EXECUTION", "stdin_closed")
+    assert await received(peer, channel, 3) == b"all"
     await peer.ask("cancel", exec_id=spec.exec_id)
-    assert (await peer.finish(channel)).stdout == "all"
+    assert (await peer.finish(channel)).result["cancelled"] is True

@@ -1,0 +1,220 @@
+//! A directory tree as an archive, in bounded steps, while others may change it.
+
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+use super::tar::{self, Kind, Member};
+use super::{Trouble, MOST_PENDING_BYTES};
+use crate::directory::{self, Names};
+use crate::paths::is_of_the_kernel;
+use crate::sys::{self, Stat, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY};
+
+const PIECE_BYTES: usize = 256 << 10;
+const ENTRIES_A_PIECE: usize = 64;
+/// What holes and hard links may make the copy longer than the tree is on disk.
+const MOST_SURPLUS_BYTES: u64 = 4 << 30;
+const BLOCK_BYTES: u64 = 512;
+
+/// A file on its way.
+struct File {
+    fd: OwnedFd,
+    name: Vec<u8>,
+    left: u64,
+    padding: usize,
+}
+
+/// The archive of what is in a directory. What disappears meanwhile is left out; links are not followed.
+pub struct Packer {
+    top: OwnedFd,
+    begun: bool,
+    over: bool,
+    pending: Vec<Vec<u8>>,
+    pending_bytes: usize,
+    folder: Option<(Vec<u8>, Names)>,
+    file: Option<File>,
+    surplus: u64,
+}
+
+impl Packer {
+    pub fn new(top: OwnedFd) -> Packer {
+        Packer {
+            top,
+            begun: false,
+            over: false,
+            pending: vec![Vec::new()],
+            pending_bytes: 0,
+            folder: None,
+            file: None,
+            surplus: 0,
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub fn next_piece(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
+        if self.over {
+            return Ok(None);
+        }
+        let mut out = Vec::new();
+        if !self.begun {
+            self.begun = true;
+            let found = sys::stat_open(&self.top).map_err(Trouble::os(b""))?;
+            out.extend(tar::header(&member_of(b".", Kind::Directory, &found, Vec::new())));
+        }
+        for _ in 0..ENTRIES_A_PIECE {
+            if self.over || out.len() >= PIECE_BYTES {
+                break;
+            }
+            self.step(&mut out)?;
+        }
+        Ok(Some(out))
+    }
+
+    fn step(&mut self, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        if self.file.is_some() {
+            return self.go_on_with_file(out);
+        }
+        let next = match &mut self.folder {
+            Some((path, names)) => names.next_name().map_err(Trouble::os(path))?,
+            None => return self.next_folder(out),
+        };
+        match next {
+            Some((name, _)) => self.entry(&name, out),
+            None => {
+                self.folder = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn next_folder(&mut self, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        let path = match self.pending.pop() {
+            Some(path) => path,
+            None => {
+                out.extend_from_slice(&tar::END);
+                self.over = true;
+                return Ok(());
+            }
+        };
+        self.pending_bytes -= path.len();
+        match open_below(&self.top, &path) {
+            Ok(fd) if path.is_empty() || !is_of_the_kernel(&fd) => self.folder = Some((path, Names::new(fd))),
+            Ok(_) => {}
+            Err(error) if was_swapped(&error) => {}
+            Err(error) => return Err(Trouble::Os { member: path, error }),
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<(), Trouble> {
+        let (below, folder) = match &self.folder {
+            Some((path, names)) if path.is_empty() => (name.to_vec(), names.fd.as_raw_fd()),
+            Some((path, names)) => ([path, &b"/"[..], name].concat(), names.fd.as_raw_fd()),
+            None => return Ok(()),
+        };
+        if below.len() >= tar::LONGEST_NAME_BYTES {
+            let message =
+                format!("has a path of more than {} bytes, the most that can be copied", tar::LONGEST_NAME_BYTES);
+            return Err(Trouble::Tree { member: below, reason: "too_large", message });
+        }
+        let described = sys::stat_at(folder, name).and_then(|found| match found.kind() {
+            sys::S_IFLNK => Ok((found, sys::read_link(folder, name)?)),
+            _ => Ok((found, Vec::new())),
+        });
+        let (found, target) = match described {
+            Ok(described) => described,
+            Err(error) if was_swapped(&error) => return Ok(()),
+            Err(error) => return Err(Trouble::Os { member: below, error }),
+        };
+        match found.kind() {
+            sys::S_IFDIR => {
+                out.extend(tar::header(&member_of(&below, Kind::Directory, &found, target)));
+                self.pending_bytes += below.len();
+                if self.pending_bytes > MOST_PENDING_BYTES {
+                    let message = "is one directory too many to copy".to_owned();
+                    return Err(Trouble::Tree { member: below, reason: "too_large", message });
+                }
+                self.pending.push(below);
+                Ok(())
+            }
+            sys::S_IFLNK => {
+                out.extend(tar::header(&member_of(&below, Kind::Link, &found, target)));
+                Ok(())
+            }
+            sys::S_IFREG => self.begin_file(folder, name, below, out),
+            _ => {
+                out.extend(tar::header(&member_of(&below, Kind::Other, &found, target)));
+                Ok(())
+            }
+        }
+    }
+
+    fn begin_file(&mut self, folder: i32, name: &[u8], below: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        // Opening a FIFO, a device or a file with a lease on it must wait for nobody.
+        let opened = sys::open_at(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0)
+            .and_then(|fd| sys::stat_open(&fd).map(|found| (fd, found)));
+        let (fd, found) = match opened {
+            Ok((_, found)) if found.kind() != sys::S_IFREG => return Ok(()), // Somebody has put something else there.
+            Ok(opened) => opened,
+            Err(error) if was_swapped(&error) => return Ok(()),
+            Err(error) => return Err(Trouble::Os { member: below, error }),
+        };
+        let on_disk = found.size.min(found.blocks * BLOCK_BYTES) / u64::from(found.links.max(1));
+        self.surplus += found.size - on_disk;
+        if self.surplus > MOST_SURPLUS_BYTES {
+            let most = MOST_SURPLUS_BYTES >> 30;
+            let message =
+                format!("is one file too many: holes and hard links would make the copy over {most} GiB longer");
+            return Err(Trouble::Tree { member: below, reason: "too_large", message });
+        }
+        out.extend(tar::header(&member_of(&below, Kind::File, &found, Vec::new())));
+        if found.size > 0 {
+            self.file = Some(File { fd, name: below, left: found.size, padding: tar::padding(found.size) });
+        }
+        Ok(())
+    }
+
+    fn go_on_with_file(&mut self, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        if let Some(file) = &mut self.file {
+            let size = file.left.min(PIECE_BYTES as u64) as usize;
+            let begin = out.len();
+            out.resize(begin + size, 0);
+            let count = sys::read_some(&file.fd, &mut out[begin..]).map_err(Trouble::os(&file.name))?;
+            out.truncate(begin + count);
+            if count == 0 {
+                let message = "became shorter while it was read".to_owned();
+                return Err(Trouble::Tree { member: std::mem::take(&mut file.name), reason: "file", message });
+            }
+            file.left -= count as u64;
+            if file.left == 0 {
+                out.resize(out.len() + file.padding, 0);
+                self.file = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an entry has gone, or has become something else since it was looked at.
+fn was_swapped(error: &io::Error) -> bool {
+    matches!(sys::number_of(error), sys::ENOENT | sys::ENOTDIR | sys::ELOOP | sys::ENXIO)
+}
+
+fn member_of(name: &[u8], kind: Kind, found: &Stat, target: Vec<u8>) -> Member {
+    Member {
+        name: name.to_vec(),
+        kind,
+        mode: found.permissions() & 0o777,
+        size: if kind == Kind::File { found.size } else { 0 },
+        mtime: (found.modified_nanoseconds / 1_000_000_000) as i64,
+        target,
+    }
+}
+
+/// A directory below another one, each name on the way opened by itself and no link followed.
+pub fn open_below(top: &OwnedFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let mut current = sys::open_at(top.as_raw_fd(), b".", directory::OPEN, 0)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        current = sys::open_at(current.as_raw_fd(), name, directory::OPEN, 0)?;
+    }
+    Ok(current)
+}

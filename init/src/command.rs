@@ -1,0 +1,448 @@
+//! One command: from its start to its result, and what its listener sees of it.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+use crate::base64;
+use crate::connection::Connection;
+use crate::errors::{Fields, Refused};
+use crate::event_loop::{Call, EventLoop, Timer, Token};
+use crate::frames::{self, Head};
+use crate::input::{Answers, Input};
+use crate::json::{object, Value};
+use crate::output::Output;
+use crate::process_tree::{signal_all, Processes};
+use crate::spawn::{Ends, Failure};
+use crate::sys::{self, Status, Usage};
+
+/// How long after its exit a command's pipes may stay open before the result comes without their end.
+pub const LINGER_SECONDS: f64 = 0.1;
+/// Pause between two looks at a child that has not become its program: somebody inside may have stopped it.
+const BIRTH_SECONDS: f64 = 0.01;
+/// A group may have next to no processor time; longer than this nobody waits.
+const LONGEST_BIRTH_SECONDS: f64 = 10.0;
+
+/// What a server asks for.
+pub struct Spec {
+    pub exec_id: Vec<u8>,
+    pub command: Vec<Vec<u8>>,
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub working_dir: Vec<u8>,
+    pub stdin: bool,
+    pub main: bool,
+    pub timeout_seconds: Option<f64>,
+    pub input: Option<Vec<u8>>,
+    /// Width and height.
+    pub terminal: Option<(u16, u16)>,
+    /// Tells a repeated request from another one under the same id.
+    pub fingerprint: u64,
+}
+
+impl Spec {
+    pub fn read(value: &Value) -> Result<Spec, Refused> {
+        let fields = Fields(value);
+        let input = fields.text_or_none("input")?.map(|text| {
+            base64::decode(text).ok_or_else(|| Refused::invalid("a malformed request: \"input\" is no base64"))
+        });
+        let terminal = match value.get("terminal") {
+            None | Some(Value::Null) => None,
+            Some(Value::Array(size)) => match size[..] {
+                [Value::Int(width), Value::Int(height)] => Some((width as u16, height as u16)),
+                _ => return Err(Refused::invalid("a malformed request: \"terminal\"")),
+            },
+            Some(_) => return Err(Refused::invalid("a malformed request: \"terminal\"")),
+        };
+        if !matches!(value.get("cases"), None | Some(Value::Null)) {
+            return Err(Refused::invalid("cases are not known here"));
+        }
+        Ok(Spec {
+            exec_id: fields.text("exec_id")?.to_vec(),
+            command: fields.texts("command")?,
+            environment: fields.variables("environment")?,
+            working_dir: fields.text_or_none("working_dir")?.unwrap_or(b"").to_vec(),
+            stdin: fields.flag("stdin")?,
+            main: fields.flag_or("main", Some(false))?,
+            timeout_seconds: fields.number_or_none("timeout_seconds")?,
+            input: input.transpose()?,
+            terminal,
+            fingerprint: fingerprint(value),
+        })
+    }
+}
+
+pub fn fingerprint(spec: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    spec.sorted().to_bytes().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A child that has not become its program yet, as far as is known.
+struct Birth {
+    report: OwnedFd,
+    program: Vec<u8>,
+    name: Vec<u8>,
+    deadline: f64,
+    /// When it is looked at again.
+    timer: Timer,
+    /// Everybody was stopped, since somebody had stopped it.
+    frozen: bool,
+}
+
+impl Birth {
+    fn end(self, looper: &mut EventLoop) {
+        looper.forget(self.report.as_raw_fd());
+        looper.cancel(self.timer);
+        if self.frozen {
+            signal_all(sys::SIGCONT);
+        }
+    }
+}
+
+/// A command on record. `result` is set once it is over.
+pub struct Command {
+    pub number: u64,
+    pub exec_id: Vec<u8>,
+    pub main: bool,
+    pub fingerprint: u64,
+    pub mark: Option<u64>,
+    pub pid: Option<i32>,
+    pub result: Option<Value>,
+    pub returncode: i32,
+    /// Ended by the sandbox's own end: it gets no result.
+    pub silenced: bool,
+    pub timed_out: bool,
+    pub cancelled: bool,
+    pub oom_killed: bool,
+    /// Of one that was killed with all others: a line for its stderr, or its terminal.
+    pub last_words: Option<Vec<u8>>,
+    pub subscriber: Option<Subscriber>,
+    pub outputs: [Output; 2],
+    pub input: Input,
+    pub limit: Option<Timer>,
+    is_terminal: bool,
+    birth: Option<Birth>,
+    failure: Option<Failure>,
+    status: Option<Status>,
+    usage: Usage,
+    started: f64,
+    ended: f64,
+    lingered: bool,
+}
+
+impl Command {
+    pub fn new(number: u64, spec: &Spec, ends: Ends, looper: &mut EventLoop) -> Command {
+        let is_terminal = spec.terminal.is_some();
+        Command {
+            number,
+            exec_id: spec.exec_id.clone(),
+            main: spec.main,
+            fingerprint: spec.fingerprint,
+            mark: None,
+            pid: None,
+            result: None,
+            returncode: 0,
+            silenced: false,
+            timed_out: false,
+            cancelled: false,
+            oom_killed: false,
+            last_words: None,
+            subscriber: None,
+            outputs: [
+                Output::new(ends.stdout, Token::Output(number, 0), is_terminal, looper),
+                Output::new(ends.stderr, Token::Output(number, 1), false, looper),
+            ],
+            input: Input::new(ends.stdin, Token::Input(number), is_terminal),
+            limit: None,
+            is_terminal,
+            birth: None,
+            failure: None,
+            status: None,
+            usage: Usage::default(),
+            started: looper.now(),
+            ended: 0.0,
+            lingered: false,
+        }
+    }
+
+    /// Whether its own process has not been reaped yet.
+    pub fn is_running(&self) -> bool {
+        self.pid.is_some() && self.status.is_none()
+    }
+
+    /// Whether it has begun and its result comes when its process and its pipes are done.
+    pub fn is_unfinished(&self) -> bool {
+        self.pid.is_some() && self.result.is_none()
+    }
+
+    fn was_killed(&self) -> bool {
+        self.timed_out || self.cancelled || self.oom_killed || self.last_words.is_some()
+    }
+
+    /// Whether its result has been sent to the one who listens.
+    pub fn is_delivered(&self) -> bool {
+        self.subscriber.as_ref().map_or(false, |subscriber| subscriber.over)
+    }
+
+    // -- its birth --------------------------------------------------------------------------------------------------------
+
+    /// It has a process, which is about to become its program.
+    pub fn begin(
+        &mut self,
+        pid: i32,
+        mark: u64,
+        report: OwnedFd,
+        program: Vec<u8>,
+        name: Vec<u8>,
+        looper: &mut EventLoop,
+    ) {
+        self.pid = Some(pid);
+        self.mark = Some(mark);
+        looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Birth(self.number));
+        let timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
+        let deadline = looper.now() + LONGEST_BIRTH_SECONDS;
+        self.birth = Some(Birth { report, program, name, deadline, timer, frozen: false });
+    }
+
+    /// It could not be started: says so on stderr, or on its terminal, as a shell would. It is over then.
+    pub fn fail(&mut self, failure: Failure, looper: &mut EventLoop) {
+        self.say(&failure.message);
+        self.status = Some(Status::Exited(failure.returncode));
+        self.failure = Some(failure);
+        self.ended = self.started;
+        self.finish(looper);
+    }
+
+    /// The report of its birth can be read: it is the program, or says why not and ends.
+    pub fn hear_of_birth(&mut self, looper: &mut EventLoop) {
+        if let Some(birth) = self.birth.take() {
+            let mut number = [0; 4];
+            if let Ok(4) = sys::read_some(&birth.report, &mut number) {
+                self.not_born(&birth, i32::from_ne_bytes(number));
+            }
+            birth.end(looper);
+        }
+    }
+
+    /// It takes long to become its program: helps a child that somebody has stopped, or ends one that takes far too long.
+    ///
+    /// Who sends SIGSTOP to every number that comes next can stop a child at its birth. Whoever does is stopped himself until it is
+    /// through.
+    pub fn help_birth(&mut self, looper: &mut EventLoop, processes: &Processes) {
+        let (mut birth, pid) = match (self.birth.take(), self.pid) {
+            (Some(birth), Some(pid)) => (birth, pid),
+            _ => return,
+        };
+        if looper.now() >= birth.deadline {
+            self.not_born(&birth, sys::ETIMEDOUT);
+            birth.end(looper);
+            drop(sys::send_signal(pid, sys::SIGKILL));
+            return;
+        }
+        birth.frozen = birth.frozen || (processes.is_stopped(pid) && signal_all(sys::SIGSTOP));
+        drop(sys::send_signal(pid, sys::SIGCONT));
+        birth.timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
+        self.birth = Some(birth);
+    }
+
+    fn not_born(&mut self, birth: &Birth, number: i32) {
+        let error = io::Error::from_raw_os_error(number);
+        self.failure = Some(crate::spawn::failure(&birth.name, &birth.program, &error));
+    }
+
+    // -- its life ---------------------------------------------------------------------------------------------------------
+
+    /// Signals its process group, while its own process keeps the number of the group from being used again.
+    pub fn signal(&self, number: i32) {
+        if let Some(pid) = self.pid.filter(|_| self.is_running()) {
+            // Who is gone needs none.
+            drop(sys::send_signal(-pid, number));
+        }
+    }
+
+    /// Hangs its terminal up, if it has one: a shell at a prompt ignores SIGTERM, and who is stopped cannot hear.
+    pub fn hang_up(&self) {
+        if let Some(master) = self.outputs[0].terminal() {
+            for number in [sys::SIGHUP, sys::SIGCONT] {
+                self.signal(number);
+                if let Some(group) = sys::foreground_of(master).ok().filter(|group| *group > 1) {
+                    drop(sys::send_signal(-group, number));
+                }
+            }
+        }
+    }
+
+    /// Gives its terminal another size; nothing happens once it has ended.
+    pub fn resize(&self, width: u16, height: u16) -> Result<(), Refused> {
+        if !self.is_terminal {
+            let message = format!("'{}' has no terminal", String::from_utf8_lossy(&self.exec_id));
+            return Err(Refused::invalid(message));
+        }
+        if let Some(master) = self.outputs[0].terminal() {
+            // Whoever is inside may have made it something that has no size.
+            drop(sys::resize_terminal(master, width, height));
+        }
+        Ok(())
+    }
+
+    // -- its end ----------------------------------------------------------------------------------------------------------
+
+    /// Its own process is gone; the result comes when its pipes are empty.
+    pub fn reaped(&mut self, status: Status, usage: Usage, looper: &mut EventLoop) -> Answers {
+        self.hear_of_birth(looper);
+        self.ended = looper.now();
+        self.status = Some(status);
+        if let Some(timer) = self.limit.take() {
+            looper.cancel(timer);
+        }
+        self.usage = usage;
+        let answers = self.input.close(looper);
+        for output in &mut self.outputs {
+            output.mark_exit(looper);
+        }
+        answers
+    }
+
+    pub fn linger_no_longer(&mut self) {
+        self.lingered = true;
+    }
+
+    /// Whether its result can be made now.
+    pub fn is_over(&self) -> bool {
+        let drained = |output: &Output| {
+            output.at_end() || (self.lingered && output.target.map_or(false, |target| output.end() >= target))
+        };
+        self.status.is_some() && self.result.is_none() && self.outputs.iter().all(drained)
+    }
+
+    /// Makes the result; what is open of its pipes is given away.
+    pub fn finish(&mut self, looper: &mut EventLoop) -> Vec<OwnedFd> {
+        let left = self.outputs.iter_mut().filter_map(|output| output.release(looper)).collect();
+        if let Some(words) = self.last_words.clone() {
+            self.say(&words);
+        }
+        let failed_at_birth = self.failure.take().filter(|_| self.pid.is_some());
+        let mut status = self.status.unwrap_or(Status::Exited(0));
+        if let Some(failure) = failed_at_birth.filter(|_| !self.was_killed()) {
+            self.say(&failure.message);
+            status = Status::Exited(failure.returncode);
+        }
+        let by = match status {
+            Status::Killed(signal) => Some(signal),
+            _ => None,
+        };
+        self.returncode = if self.was_killed() { 128 + sys::SIGKILL } else { status.code() };
+        let mut result = object([
+            ("returncode", self.returncode.into()),
+            ("signal", if self.was_killed() { sys::SIGKILL.into() } else { by.into() }),
+            ("timed_out", self.timed_out.into()),
+            ("oom_killed", self.oom_killed.into()),
+            ("cancelled", self.cancelled.into()),
+            ("duration_seconds", rounded(self.ended - self.started).into()),
+            ("stdout_bytes_total", self.outputs[0].end().into()),
+            ("stderr_bytes_total", self.outputs[1].end().into()),
+        ]);
+        if self.pid.is_some() {
+            result = result.with([
+                ("cpu_seconds", rounded(self.usage.cpu_seconds).into()),
+                ("max_rss_bytes", self.usage.max_rss_bytes.into()),
+            ]);
+        }
+        self.result = Some(result);
+        left
+    }
+
+    fn say(&mut self, line: &[u8]) {
+        let end: &[u8] = if self.is_terminal { b"\r\n" } else { b"\n" };
+        self.outputs[usize::from(!self.is_terminal)].put(&[line, end].concat());
+    }
+
+    /// Its result and what was not confirmed of its output, for a later reader. One line, whatever it printed.
+    pub fn left_behind(&self) -> Vec<u8> {
+        let kept =
+            |output: &Output| Value::Array(vec![output.base.into(), Value::Text(base64::encode(&output.rest()))]);
+        let mut line = object([
+            ("exec_id", Value::Text(self.exec_id.clone())),
+            ("exit", self.result.clone().unwrap_or(Value::Null)),
+            ("output", Value::Array(self.outputs.iter().map(kept).collect())),
+        ])
+        .to_bytes();
+        line.push(b'\n');
+        line
+    }
+
+    // -- its listener -----------------------------------------------------------------------------------------------------
+
+    /// Sends what its listener lacks, a piece at a time, then the result; true to be asked again.
+    pub fn pump(&mut self, connection: &mut Connection, looper: &mut EventLoop) -> bool {
+        let mut subscriber = match self.subscriber.take() {
+            Some(subscriber) if subscriber.connection == connection.number && !subscriber.over => subscriber,
+            other => {
+                self.subscriber = other;
+                return false;
+            }
+        };
+        let more = self.pump_to(&mut subscriber, connection, looper);
+        self.subscriber = Some(subscriber);
+        more
+    }
+
+    fn pump_to(&mut self, to: &mut Subscriber, connection: &mut Connection, looper: &mut EventLoop) -> bool {
+        for index in [to.turn, 1 - to.turn] {
+            let output = &mut self.outputs[index];
+            // A confirmation may have run ahead of what this connection has sent.
+            to.sent[index] = to.sent[index].max(output.base);
+            if output.is_full() && output.base < to.known[index] {
+                // Whoever attached ahead of the output knows these bytes, and would never confirm them.
+                output.confirm(to.known[index], looper);
+            }
+            if to.sent[index] < output.end() {
+                let piece = output.peek(to.sent[index]);
+                let head =
+                    Head { kind: frames::DATA, stream: index as u8 + 1, channel: to.channel, offset: to.sent[index] };
+                connection.send(head, piece);
+                to.sent[index] += piece.len() as u64;
+                to.turn = 1 - index;
+                return true;
+            }
+        }
+        if let Some(result) = self.result.as_ref().filter(|_| !self.silenced) {
+            to.over = true;
+            connection.send_json(frames::EXIT, result, to.channel);
+        }
+        false
+    }
+}
+
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e6
+}
+
+/// The one listener of a command.
+pub struct Subscriber {
+    /// The number of its connection.
+    pub connection: u64,
+    pub channel: u16,
+    pub over: bool,
+    sent: [u64; 2],
+    /// Up to which offsets it is sure to have all.
+    known: [u64; 2],
+    turn: usize,
+}
+
+impl Subscriber {
+    /// Tells at once what is gone of what it lacks.
+    pub fn new(command: &Command, connection: &mut Connection, channel: u16, offsets: [u64; 2]) -> Subscriber {
+        let mut sent = offsets;
+        for (index, output) in command.outputs.iter().enumerate() {
+            if sent[index] < output.base {
+                let gap = object([("from_offset", sent[index].into()), ("to_offset", output.base.into())]);
+                let head = Head { kind: frames::GAP, stream: index as u8 + 1, channel, offset: sent[index] };
+                connection.send(head, &gap.to_bytes());
+                sent[index] = output.base;
+            }
+        }
+        Subscriber { connection: connection.number, channel, over: false, sent, known: offsets, turn: 0 }
+    }
+}

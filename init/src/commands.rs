@@ -1,0 +1,553 @@
+//! The table of commands. It owns "at most once": an id that ran is never run again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+use crate::command::{Command, Spec, Subscriber, LINGER_SECONDS};
+use crate::connection::Connection;
+use crate::errors::{reason_of, Refused};
+use crate::event_loop::{Call, EventLoop, Token};
+use crate::frames;
+use crate::input::Answers;
+use crate::json::{object, Value};
+use crate::output::Took;
+use crate::paths::{self, join};
+use crate::process_tree::Processes;
+use crate::spawn::{self, Ends, Failure, Spawned, Streams};
+use crate::sys::{self, Status, AT_FDCWD, O_DIRECTORY, O_RDONLY};
+
+/// Ids of finished and confirmed commands that are still refused a second run, the newest of them.
+const REMEMBERED: usize = 16_384;
+const REAP_A_TURN: usize = 256;
+const HELLO_EXECS: usize = 4096;
+/// What the results may take that a sandbox leaves behind, the newest of them.
+const LEFT_BYTES: usize = 32 << 20;
+/// Added to a command's for the kernel's choice of whom to kill, in thousandths of the machine's memory.
+const BADNESS: i32 = 500;
+/// A terminal gives at most 4 KiB at a time.
+const PIECES_A_TURN: usize = 16;
+const SCREEN_SECONDS: f64 = 0.01;
+
+/// What others have to be told.
+#[derive(Default)]
+pub struct News {
+    /// To writers of input.
+    pub answers: Answers,
+    /// Commands, by number, that may have something to send.
+    pub ready: Vec<u64>,
+    /// The main command is over: its code, and whether the memory limit ended it.
+    pub main_exit: Option<(i32, bool)>,
+}
+
+pub struct Commands {
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub working_dir: Vec<u8>,
+    pub nice: i32,
+    pub open_files: Option<u64>,
+    /// No command starts any more, and one that a signal ends gets no result: the sandbox ended it.
+    pub ending: bool,
+    pub news: News,
+    unmade: Option<io::Error>,
+    null: OwnedFd,
+    terminals: Option<OwnedFd>,
+    badness: Vec<u8>,
+    by_number: BTreeMap<u64, Command>,
+    by_id: HashMap<Vec<u8>, u64>,
+    by_pid: HashMap<i32, u64>,
+    by_mark: HashMap<u64, Vec<u8>>,
+    past: HashMap<Vec<u8>, Option<u64>>,
+    past_in_order: VecDeque<Vec<u8>>,
+    /// Pipes of children that outlived their command: read and thrown away, so that these neither block nor die of SIGPIPE.
+    drains: HashMap<u64, OwnedFd>,
+    count: u64,
+    last_end: f64,
+}
+
+impl Commands {
+    pub fn new(looper: &EventLoop) -> io::Result<Commands> {
+        Ok(Commands {
+            environment: Vec::new(),
+            working_dir: b"/workspace".to_vec(),
+            nice: 0,
+            open_files: None,
+            ending: false,
+            news: News::default(),
+            unmade: None,
+            null: sys::open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0)?,
+            terminals: sys::open_at(AT_FDCWD, b"/dev/pts", O_RDONLY | O_DIRECTORY, 0).ok(),
+            badness: badness(),
+            by_number: BTreeMap::new(),
+            by_id: HashMap::new(),
+            by_pid: HashMap::new(),
+            by_mark: HashMap::new(),
+            past: HashMap::new(),
+            past_in_order: VecDeque::new(),
+            drains: HashMap::new(),
+            count: 0,
+            last_end: looper.now(),
+        })
+    }
+
+    /// What HELLO says of them.
+    pub fn summary(&self) -> Value {
+        let skipped = self.by_number.len().saturating_sub(HELLO_EXECS);
+        let told = |command: &Command| {
+            let state = if command.result.is_none() { "running" } else { "ended" };
+            let told = object([
+                ("state", state.into()),
+                ("stdout", command.outputs[0].end().into()),
+                ("stderr", command.outputs[1].end().into()),
+                ("main", command.main.into()),
+            ]);
+            (command.exec_id.clone(), told)
+        };
+        Value::Object(self.by_number.values().skip(skipped).map(told).collect())
+    }
+
+    pub fn get(&mut self, number: u64) -> Option<&mut Command> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// A command on record.
+    pub fn find(&mut self, exec_id: &[u8]) -> Result<&mut Command, Refused> {
+        let number = self.by_id.get(exec_id).copied();
+        number.and_then(|number| self.by_number.get_mut(&number)).ok_or_else(|| Refused::unknown_exec(exec_id))
+    }
+
+    // -- starting ---------------------------------------------------------------------------------------------------------
+
+    /// Commands start in this directory; it is made if it is not there.
+    pub fn work_in(&mut self, path: &[u8]) {
+        self.working_dir = path.to_vec();
+        self.unmade = make_whole_path(path).err();
+    }
+
+    /// Where a command starts.
+    fn directory(&self, spec: &Spec) -> Result<Vec<u8>, Refused> {
+        if !spec.working_dir.is_empty() {
+            return Ok(join(&self.working_dir, &spec.working_dir));
+        }
+        if let Some(error) = &self.unmade {
+            let number = sys::number_of(error);
+            let why = if number == sys::EEXIST { "Not a directory".to_owned() } else { sys::describe(number) };
+            let message = format!("working_dir cannot be made: {why}");
+            return Err(Refused::file(&self.working_dir, reason_of(number), message));
+        }
+        Ok(self.working_dir.clone())
+    }
+
+    /// The number of a command, which is started if it is new; `None`: the sandbox ends, and ENDED answers every channel.
+    ///
+    /// `spec` comes with what tells it from others; without one only a command on record is meant.
+    ///
+    /// # Errors
+    /// It is unknown, in conflict, or its directory is missing.
+    pub fn on_record(
+        &mut self,
+        exec_id: &[u8],
+        spec: Option<(&Value, u64)>,
+        looper: &mut EventLoop,
+        processes: &Processes,
+    ) -> Result<Option<u64>, Refused> {
+        match (self.by_id.get(exec_id), spec) {
+            (Some(number), Some((_, fingerprint))) => {
+                if self.by_number.get(number).map_or(true, |command| command.fingerprint != fingerprint) {
+                    let name = String::from_utf8_lossy(exec_id);
+                    let message = format!("'{name}' was used before for another command");
+                    return Err(Refused::new("REQUEST_ID_CONFLICT", "request_id_conflict", message));
+                }
+                Ok(Some(*number))
+            }
+            (Some(number), None) => Ok(Some(*number)),
+            (None, _) if self.ending => Ok(None),
+            (None, Some((value, _))) if !self.past.contains_key(exec_id) => {
+                let spec = Spec::read(value)?;
+                if spec.exec_id != exec_id {
+                    return Err(Refused::invalid("a malformed request: two ids"));
+                }
+                self.start(&spec, looper, processes).map(Some)
+            }
+            (None, _) => Err(Refused::unknown_exec(exec_id)),
+        }
+    }
+
+    /// Streams a command to a channel, from these offsets on.
+    pub fn listen(&mut self, number: u64, connection: &mut Connection, channel: u16, offsets: [u64; 2]) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let accepted = object([("exec_id", Value::Text(command.exec_id.clone()))]);
+            connection.send_json(frames::ACCEPTED, &accepted, channel);
+            connection.send_json(frames::STARTED, &object([]), channel);
+            command.subscriber = Some(Subscriber::new(command, connection, channel, offsets));
+            self.news.ready.push(number);
+        }
+    }
+
+    fn start(&mut self, spec: &Spec, looper: &mut EventLoop, processes: &Processes) -> Result<u64, Refused> {
+        let directory = self.directory(spec)?;
+        let name = spec.command.first().cloned().unwrap_or_default();
+        let launched = match spawn::enter(&directory, &name)? {
+            Some(failure) => Err(failure),
+            None => match self.launch(spec, processes) {
+                Err(failure) if failure.for_now => {
+                    while self.reap(looper) {}
+                    self.launch(spec, processes)
+                }
+                launched => launched,
+            },
+        };
+        sys::leave_directory();
+        self.count += 1;
+        let number = self.count;
+        self.by_id.insert(spec.exec_id.clone(), number);
+        match launched {
+            Err(failure) => {
+                let ends = Ends { stdin: None, stdout: None, stderr: None };
+                let mut command = Command::new(number, spec, ends, looper);
+                command.fail(failure, looper);
+                self.by_number.insert(number, command);
+                self.is_over(number, looper);
+            }
+            Ok((mark, spawned)) => {
+                let mut command = Command::new(number, spec, spawned.ends, looper);
+                command.begin(spawned.pid, mark, spawned.report, spawned.program, name, looper);
+                // A number comes back only when its namespace is gone: whoever had it before has no process left.
+                self.by_mark.insert(mark, spec.exec_id.clone());
+                self.by_pid.insert(spawned.pid, number);
+                if self.nice != 0 {
+                    sys::set_nice(spawned.pid, self.nice);
+                }
+                processes.offer(spawned.pid, &self.badness);
+                if let Some(input) = &spec.input {
+                    let answers = command.input.write(0, input.clone(), true, None, looper);
+                    self.news.answers.extend(answers);
+                }
+                command.limit = spec.timeout_seconds.map(|seconds| looper.after(seconds, Call::TooLate(number)));
+                self.by_number.insert(number, command);
+                self.rest_input(number, looper);
+            }
+        }
+        Ok(number)
+    }
+
+    fn launch(&self, spec: &Spec, processes: &Processes) -> Result<(u64, Spawned), Failure> {
+        let name: &[u8] = spec.command.first().map_or(b"", Vec::as_slice);
+        let mark = processes.new_mark().map_err(|error| {
+            let why = sys::describe(sys::number_of(&error));
+            Failure::new(126, name, format!("no namespace to mark it with: {why}"))
+        })?;
+        let mut environment: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        if spec.terminal.is_some() {
+            environment.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
+        }
+        for (own, value) in self.environment.iter().chain(&spec.environment) {
+            match environment.iter_mut().find(|(other, _)| other == own) {
+                Some(entry) => entry.1 = value.clone(),
+                None => environment.push((own.clone(), value.clone())),
+            }
+        }
+        let streams = match spec.terminal {
+            Some((width, height)) => Streams::Terminal { width, height, directory: self.terminals.as_ref() },
+            None => Streams::Pipes { stdin: spec.stdin, null: &self.null },
+        };
+        let spawned = spawn::spawn(&spec.command, &environment, streams, self.open_files)?;
+        Ok((mark, spawned))
+    }
+
+    // -- what happens to them ---------------------------------------------------------------------------------------------
+
+    pub fn readable(&mut self, number: u64, stream: u8, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let output = &mut command.outputs[usize::from(stream & 1)];
+            let pieces = if output.terminal().is_some() { PIECES_A_TURN } else { 1 };
+            for _ in 0..pieces {
+                match output.read(looper) {
+                    Took::Some => {}
+                    Took::Nothing => break,
+                    Took::Rest => {
+                        looper.after(SCREEN_SECONDS, Call::ScreenAgain(number));
+                        break;
+                    }
+                }
+            }
+            self.moved(number, looper);
+        }
+    }
+
+    pub fn writable(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let answers = command.input.go_on(looper);
+            self.news.answers.extend(answers);
+            self.rest_input(number, looper);
+        }
+    }
+
+    /// Sets the clock by which a terminal's input is looked at again.
+    pub fn rest_input(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(seconds) = self.by_number.get_mut(&number).and_then(|command| command.input.wake_after.take()) {
+            looper.after(seconds, Call::KeyboardAgain(number));
+        }
+    }
+
+    pub fn born(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            command.hear_of_birth(looper);
+        }
+    }
+
+    pub fn help_birth(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            command.help_birth(looper, processes);
+        }
+    }
+
+    pub fn drain(&mut self, number: u64, looper: &mut EventLoop) {
+        let over = match self.drains.get(&number) {
+            Some(fd) => match sys::read_some(fd, &mut [0; 4096]) {
+                Ok(count) => count == 0,
+                Err(error) => sys::number_of(&error) != sys::EAGAIN,
+            },
+            None => false,
+        };
+        if over {
+            if let Some(fd) = self.drains.remove(&number) {
+                looper.forget(fd.as_raw_fd());
+            }
+        }
+    }
+
+    /// Something was read or may be over.
+    pub fn moved(&mut self, number: u64, looper: &mut EventLoop) {
+        if self.by_number.get(&number).map_or(false, Command::is_over) {
+            let left = self.by_number.get_mut(&number).map(|command| command.finish(looper)).unwrap_or_default();
+            for fd in left {
+                self.count += 1;
+                looper.watch(fd.as_raw_fd(), sys::EPOLLIN, Token::Drain(self.count));
+                self.drains.insert(self.count, fd);
+            }
+            self.is_over(number, looper);
+        }
+        self.news.ready.push(number);
+    }
+
+    fn is_over(&mut self, number: u64, looper: &EventLoop) {
+        self.last_end = looper.now();
+        if let Some(command) = self.by_number.get(&number).filter(|command| command.main) {
+            self.news.main_exit = Some((command.returncode, command.oom_killed));
+        }
+    }
+
+    /// Bytes, or with `done` the whole result, have arrived for good.
+    pub fn confirm(&mut self, exec_id: &[u8], offsets: [u64; 2], done: bool, looper: &mut EventLoop) {
+        let number = match self.by_id.get(exec_id) {
+            Some(number) => *number,
+            None => return,
+        };
+        if let Some(command) = self.by_number.get_mut(&number) {
+            for (output, offset) in command.outputs.iter_mut().zip(offsets) {
+                output.confirm(offset, looper);
+            }
+        }
+        self.moved(number, looper);
+        if done && self.by_number.get(&number).map_or(false, |command| command.result.is_some()) {
+            self.by_id.remove(exec_id);
+            let mark = self.by_number.remove(&number).and_then(|command| command.mark);
+            self.past.insert(exec_id.to_vec(), mark);
+            self.past_in_order.push_back(exec_id.to_vec());
+            self.forget_the_oldest();
+        }
+    }
+
+    fn forget_the_oldest(&mut self) {
+        while self.past_in_order.len() > REMEMBERED {
+            let oldest = match self.past_in_order.pop_front() {
+                Some(oldest) => oldest,
+                None => return,
+            };
+            if let Some(Some(mark)) = self.past.remove(&oldest) {
+                if self.by_mark.get(&mark) == Some(&oldest) {
+                    self.by_mark.remove(&mark);
+                }
+            }
+        }
+    }
+
+    /// A channel, or a whole connection, listens no more.
+    pub fn unsubscribe(&mut self, connection: u64, channel: Option<u16>) {
+        for command in self.by_number.values_mut() {
+            let is_it = |subscriber: &Subscriber| {
+                subscriber.connection == connection && channel.map_or(true, |channel| channel == subscriber.channel)
+            };
+            if command.subscriber.as_ref().map_or(false, is_it) {
+                command.subscriber = None;
+            }
+        }
+    }
+
+    // -- their end --------------------------------------------------------------------------------------------------------
+
+    /// Collects the dead, the orphans included, and a bounded number a turn; true if there may be more.
+    pub fn reap(&mut self, looper: &mut EventLoop) -> bool {
+        for _ in 0..REAP_A_TURN {
+            let (pid, status, usage) = match sys::wait_any() {
+                Ok(Some(found)) => found,
+                Ok(None) | Err(_) => return false,
+            };
+            if status == Status::Stopped {
+                // A child can make its parent its tracer, unasked. It is not over, and has no business with us.
+                drop(sys::send_signal(pid, sys::SIGKILL));
+                continue;
+            }
+            if let Some(number) = self.by_pid.remove(&pid) {
+                if let Some(command) = self.by_number.get_mut(&number) {
+                    command.silenced = self.ending && matches!(status, Status::Killed(_));
+                    let answers = command.reaped(status, usage, looper);
+                    self.news.answers.extend(answers);
+                    self.moved(number, looper);
+                    if self.by_number.get(&number).map_or(false, |command| command.result.is_none()) {
+                        looper.after(LINGER_SECONDS, Call::LingerOver(number));
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    pub fn linger_over(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            command.linger_no_longer();
+            self.moved(number, looper);
+        }
+    }
+
+    /// What carries the mark of a command, if anything may.
+    pub fn mark_of(&self, exec_id: &[u8]) -> Option<u64> {
+        match self.by_id.get(exec_id).and_then(|number| self.by_number.get(number)) {
+            Some(command) => command.mark,
+            None => self.past.get(exec_id).copied().flatten(),
+        }
+    }
+
+    /// Whether a mark means this command yet.
+    pub fn is_marked(&self, mark: u64, exec_id: &[u8]) -> bool {
+        self.by_mark.get(&mark).map_or(false, |found| found == exec_id)
+    }
+
+    /// The process of a command that was killed and has not been reaped, if it is there.
+    pub fn unreaped(&self, exec_id: &[u8]) -> Option<i32> {
+        let command = self.by_id.get(exec_id).and_then(|number| self.by_number.get(number))?;
+        command.pid.filter(|pid| self.by_pid.get(pid) == Some(&command.number))
+    }
+
+    /// The caller gives a command up: if it runs, that is how it ended.
+    pub fn cancelled(&mut self, exec_id: &[u8]) {
+        if let Ok(command) = self.find(exec_id) {
+            if command.is_running() {
+                command.cancelled = true;
+            }
+        }
+    }
+
+    /// Its time is over. Its id, where it runs.
+    pub fn too_late(&mut self, number: u64) -> Option<Vec<u8>> {
+        let command = self.by_number.get_mut(&number).filter(|command| command.is_running())?;
+        command.timed_out = true;
+        Some(command.exec_id.clone())
+    }
+
+    /// Ids of all but the main command, those that run given up; and the mark of that if it runs.
+    pub fn give_up_others(&mut self) -> (Vec<Vec<u8>>, Option<u64>) {
+        let mut others = Vec::new();
+        let mut mark = None;
+        for command in self.by_number.values_mut() {
+            if command.main {
+                mark = command.mark.filter(|_| command.is_running()).or(mark);
+                continue;
+            }
+            command.cancelled |= command.is_running();
+            others.push(command.exec_id.clone());
+        }
+        (others, mark)
+    }
+
+    pub fn hang_up(&self) {
+        for command in self.by_number.values().filter(|command| command.is_running()) {
+            command.hang_up();
+        }
+    }
+
+    /// Whether all output is read and sent to those who listen; with `main_too`, someone listened to the main command.
+    pub fn all_sent(&self, main_too: bool, queued: impl Fn(u64) -> bool) -> bool {
+        !self.by_number.values().any(|command| {
+            let is_awaited = main_too && command.main && !command.silenced && !command.is_delivered();
+            command.is_unfinished() || is_awaited || (command.subscriber.is_some() && queued(command.number))
+        })
+    }
+
+    /// The results that nobody has confirmed, a line each, the newest first.
+    pub fn unconfirmed(&self) -> Vec<Vec<u8>> {
+        let mut room = LEFT_BYTES;
+        let mut lines = Vec::new();
+        for command in self.by_number.values().rev() {
+            if command.result.is_none() || command.silenced || command.main {
+                continue;
+            }
+            let line = command.left_behind();
+            match room.checked_sub(line.len()) {
+                Some(left) => room = left,
+                None => break,
+            }
+            lines.push(line);
+        }
+        lines
+    }
+
+    /// When a command ran last: `now` if one runs, and up to `result_seconds` later where a result was not taken yet.
+    pub fn used_until(&self, now: f64, result_seconds: f64) -> f64 {
+        if self.by_number.values().any(Command::is_running) {
+            now
+        } else if self.by_number.is_empty() {
+            self.last_end
+        } else {
+            now.min(self.last_end + result_seconds)
+        }
+    }
+}
+
+/// What commands have where this process has what it has.
+fn badness() -> Vec<u8> {
+    let mut text = [0; 32];
+    let own = sys::open_at(AT_FDCWD, b"/proc/self/oom_score_adj", O_RDONLY, 0)
+        .and_then(|fd| sys::read_some(&fd, &mut text))
+        .ok()
+        .and_then(|count| std::str::from_utf8(&text[..count]).ok()?.trim().parse::<i32>().ok());
+    (own.unwrap_or(0) + BADNESS).min(1000).to_string().into_bytes()
+}
+
+/// Makes a directory and those above it.
+fn make_whole_path(path: &[u8]) -> io::Result<()> {
+    let is_there = || sys::stat_path(AT_FDCWD, path).map_or(false, |found| found.is_directory());
+    if is_there() {
+        return Ok(());
+    }
+    let ends = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+    for end in ends.chain(std::iter::once(path.len())) {
+        match sys::make_directory(AT_FDCWD, &path[..end], 0o777) {
+            Err(error) if sys::number_of(&error) != sys::EEXIST => return Err(error),
+            _ => {}
+        }
+    }
+    if is_there() {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(sys::EEXIST))
+    }
+}
+
+/// A directory counted from another one, for operations on files.
+pub fn path_of(working_dir: &[u8], path: &[u8]) -> Vec<u8> {
+    if matches!(path, b"." | b"./") {
+        return working_dir.to_vec();
+    }
+    paths::join(working_dir, path)
+}

@@ -1,0 +1,246 @@
+//! What process 1 waits for: descriptors and times.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::unix::io::RawFd;
+
+use crate::sys::{self, Epoll, Event};
+
+/// Descriptors that epoll has no room for (code inside can use up its user's share) are tried at this interval.
+const BLIND_SECONDS: f64 = 0.01;
+/// A limit that is so late tells that nothing ran here meanwhile.
+pub const STOOD_STILL_SECONDS: f64 = 1.0;
+
+/// Who is told what happened to a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    Listener,
+    Connection,
+    Children,
+    /// Stream 0 or 1 of a command, by its number.
+    Output(u64, u8),
+    Input(u64),
+    Birth(u64),
+    Drain(u64),
+}
+
+impl Token {
+    fn encode(self) -> u64 {
+        let (kind, number, stream) = match self {
+            Token::Listener => (0, 0, 0),
+            Token::Connection => (1, 0, 0),
+            Token::Children => (2, 0, 0),
+            Token::Output(number, stream) => (3, number, stream),
+            Token::Input(number) => (4, number, 0),
+            Token::Birth(number) => (5, number, 0),
+            Token::Drain(number) => (6, number, 0),
+        };
+        kind << 60 | u64::from(stream) << 56 | number
+    }
+
+    fn decode(data: u64) -> Token {
+        let (number, stream) = (data & ((1 << 56) - 1), (data >> 56 & 0xf) as u8);
+        match data >> 60 {
+            0 => Token::Listener,
+            1 => Token::Connection,
+            2 => Token::Children,
+            3 => Token::Output(number, stream),
+            4 => Token::Input(number),
+            5 => Token::Birth(number),
+            _ => Token::Drain(number),
+        }
+    }
+}
+
+/// What is done at its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    LookForServer,
+    LiveNoLonger,
+    LookForUse,
+    EndOn,
+    HangUp,
+    LeaveWhenSent,
+    AcceptAgain,
+    Reap,
+    TryBlindly,
+    Job(u64),
+    /// Of commands, by their numbers.
+    TooLate(u64),
+    LingerOver(u64),
+    ScreenAgain(u64),
+    KeyboardAgain(u64),
+    BirthAgain(u64),
+    /// A file that has come in part, by its key.
+    PartOver(Vec<u8>),
+}
+
+/// A call in the future: its time and a number.
+pub type Timer = (u64, u64);
+
+pub struct EventLoop {
+    epoll: Epoll,
+    watched: HashMap<RawFd, Token>,
+    blind: HashMap<RawFd, (u32, Token)>,
+    timers: BTreeMap<Timer, Call>,
+    count: u64,
+    busy: bool,
+}
+
+impl EventLoop {
+    pub fn new() -> io::Result<EventLoop> {
+        Ok(EventLoop {
+            epoll: Epoll::new()?,
+            watched: HashMap::new(),
+            blind: HashMap::new(),
+            timers: BTreeMap::new(),
+            count: 0,
+            busy: false,
+        })
+    }
+
+    pub fn now(&self) -> f64 {
+        sys::now() as f64 / 1e9
+    }
+
+    /// Tells of the events of a descriptor from now on; a hang-up always counts.
+    pub fn watch(&mut self, fd: RawFd, events: u32, token: Token) {
+        if self.epoll.add(fd, events, token.encode()).is_err() {
+            if self.blind.is_empty() {
+                self.after(BLIND_SECONDS, Call::TryBlindly);
+            }
+            self.blind.insert(fd, (events, token));
+        }
+        self.watched.insert(fd, token);
+    }
+
+    /// Tells of other events from now on.
+    pub fn change(&mut self, fd: RawFd, events: u32) {
+        let token = match self.watched.get(&fd) {
+            Some(token) => *token,
+            None => return,
+        };
+        match self.blind.get_mut(&fd) {
+            Some(wanted) => wanted.0 = events,
+            // It fails for nothing that is watched.
+            None => drop(self.epoll.change(fd, events, token.encode())),
+        }
+    }
+
+    /// Tells of it no more; to be called before the descriptor is closed.
+    pub fn forget(&mut self, fd: RawFd) {
+        if self.watched.remove(&fd).is_some() && self.blind.remove(&fd).is_none() {
+            // It fails for nothing that is watched.
+            drop(self.epoll.remove(fd));
+        }
+    }
+
+    pub fn after(&mut self, seconds: f64, call: Call) -> Timer {
+        let due = sys::now().saturating_add((seconds.max(0.0) * 1e9) as u64);
+        self.count += 1;
+        self.timers.insert((due, self.count), call);
+        (due, self.count)
+    }
+
+    pub fn cancel(&mut self, timer: Timer) {
+        self.timers.remove(&timer);
+    }
+
+    /// Does not wait in the next turn.
+    pub fn hurry(&mut self) {
+        self.busy = true;
+    }
+
+    /// Waits for something to do.
+    pub fn wait(&mut self, found: &mut Vec<Event>) {
+        let patience = if std::mem::take(&mut self.busy) {
+            Some(0)
+        } else {
+            // Rounded up: whoever wakes too early waits again.
+            self.timers.keys().next().map(|(due, _)| {
+                (due.saturating_sub(sys::now()).min(3_600_000_000_000) as i64 + 999_999) as i32 / 1_000_000
+            })
+        };
+        self.epoll.wait(patience, found);
+        if patience != Some(0) && found.is_empty() {
+            // Who was stopped and goes on is told that the time is over, whatever has come before.
+            self.epoll.wait(Some(0), found);
+        }
+    }
+
+    pub fn token_of(event: Event) -> Token {
+        Token::decode(event.data)
+    }
+
+    /// The next call whose time has come by then.
+    pub fn due(&mut self, now: u64) -> Option<Call> {
+        let first = *self.timers.keys().next().filter(|(due, _)| *due <= now)?;
+        self.timers.remove(&first)
+    }
+
+    /// Those that epoll has no room for, as if all had happened to them.
+    pub fn try_blindly(&mut self) -> Vec<(Token, u32)> {
+        let mut ready = Vec::new();
+        for (fd, (events, token)) in std::mem::take(&mut self.blind) {
+            if self.epoll.add(fd, events, token.encode()).is_err() {
+                ready.push((token, events));
+                self.blind.insert(fd, (events, token));
+            }
+        }
+        if !self.blind.is_empty() {
+            self.after(BLIND_SECONDS, Call::TryBlindly);
+        }
+        ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::io::AsRawFd;
+
+    #[test]
+    fn tokens_come_back() {
+        for token in [
+            Token::Listener,
+            Token::Connection,
+            Token::Children,
+            Token::Output(7, 1),
+            Token::Input(1 << 40),
+            Token::Birth(3),
+            Token::Drain(9),
+        ] {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+
+    #[test]
+    fn calls_come_in_the_order_of_their_times() {
+        let mut looper = EventLoop::new().unwrap();
+        looper.after(0.002, Call::EndOn);
+        looper.after(0.001, Call::HangUp);
+        let cancelled = looper.after(0.0, Call::LookForUse);
+        looper.cancel(cancelled);
+        let later = sys::now() + 1_000_000_000;
+        assert_eq!(looper.due(sys::now() - 1_000_000_000), None);
+        assert_eq!(
+            [looper.due(later), looper.due(later), looper.due(later)],
+            [Some(Call::HangUp), Some(Call::EndOn), None]
+        );
+    }
+
+    #[test]
+    fn a_descriptor_is_told_of_until_it_is_forgotten() {
+        let mut looper = EventLoop::new().unwrap();
+        let (read, write) = sys::make_pipe().unwrap();
+        looper.watch(read.as_raw_fd(), sys::EPOLLIN, Token::Input(5));
+        sys::write_some(&write, b"x").unwrap();
+        let mut found = Vec::new();
+        looper.wait(&mut found);
+        assert_eq!(EventLoop::token_of(found[0]), Token::Input(5));
+        looper.forget(read.as_raw_fd());
+        looper.hurry();
+        looper.wait(&mut found);
+        assert!(found.is_empty());
+    }
+}

@@ -1,0 +1,99 @@
+//! What a server asks of the files of a sandbox.
+
+mod listing;
+pub mod read;
+pub mod write;
+
+use crate::commands::path_of;
+use crate::errors::{Fields, Refused};
+use crate::frames::{self, Head};
+use crate::json::object;
+use crate::supervisor::Supervisor;
+
+pub use read::Outgoing;
+pub use write::{Incoming, TreeUpload};
+
+/// A request that is not over.
+pub enum Open {
+    /// The bytes of a command's input are to follow.
+    Input {
+        exec_id: Vec<u8>,
+        offset: u64,
+        eof: bool,
+    },
+    Outgoing(Outgoing),
+    Incoming(Incoming),
+    /// A tree on its way in, by its number.
+    Tree(u64),
+}
+
+impl Open {
+    /// Whether it counts as use of the sandbox. What was read whole stays open until its channel is used again.
+    pub fn is_use(&self) -> bool {
+        !matches!(self, Open::Outgoing(outgoing) if outgoing.is_over())
+    }
+}
+
+impl Supervisor {
+    pub fn file_request(&mut self, operation: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let known: &[&[u8]] = &[b"stat", b"list", b"mkdir", b"remove", b"read", b"write", b"read_tree", b"write_tree"];
+        if !known.contains(&operation) {
+            let name = String::from_utf8_lossy(operation).into_owned();
+            return Err(Refused::invalid(format!("a malformed request: there is no operation {name:?}")));
+        }
+        let path = path_of(&self.commands.working_dir, fields.text("path")?);
+        match operation {
+            b"stat" => {
+                let found = listing::stat(&path)?;
+                self.reply(channel, &found);
+                Ok(())
+            }
+            b"mkdir" => {
+                listing::make_directory(&path, fields.size("mode")? as u32)?;
+                self.reply(channel, &object([]));
+                Ok(())
+            }
+            b"list" => self.list(path, channel),
+            b"remove" => self.remove(path, channel, fields),
+            b"read" => self.begin_read(&path, channel, fields),
+            b"read_tree" => self.begin_read_tree(&path, channel, fields),
+            b"write" => self.begin_write(&path, channel, fields),
+            _ => self.begin_write_tree(path, channel, fields),
+        }
+    }
+
+    /// Lets go of all that a request has, whole or not.
+    pub fn close_channel(&mut self, channel: u16) {
+        match self.shut(channel) {
+            Some(Open::Incoming(incoming)) => incoming.close(&mut self.again, &mut self.looper),
+            Some(Open::Tree(number)) => self.close_tree(number),
+            Some(Open::Outgoing(_) | Open::Input { .. }) | None => {}
+        }
+    }
+
+    /// A further frame of a transfer.
+    pub fn continue_transfer(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
+        match (self.open.get_mut(&head.channel), head.kind) {
+            (Some(Open::Outgoing(outgoing)), frames::CREDIT) => {
+                outgoing.credit(head.offset);
+                self.feed_from(crate::connection::Source::Transfer(head.channel));
+            }
+            (Some(Open::Incoming(incoming)), frames::DATA) => {
+                if let Some(taken) = incoming.data(payload)? {
+                    self.send(Head { offset: taken, ..Head::of(frames::CREDIT, head.channel) }, b"");
+                }
+            }
+            (Some(Open::Incoming(incoming)), frames::END) => {
+                let done = incoming.end()?;
+                self.again.done(done.as_deref());
+                self.reply(head.channel, &object([]));
+            }
+            (Some(Open::Tree(number)), frames::DATA | frames::END) => {
+                let number = *number;
+                self.feed_tree(number, (head.kind == frames::DATA).then_some(payload));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! Files and trees on their way out.
+
+use std::io;
+use std::os::unix::io::OwnedFd;
+
+use super::listing::describe;
+use super::Open;
+use crate::archive::pack::Packer;
+use crate::connection::Source;
+use crate::errors::{Fields, Refused};
+use crate::frames::{self, Head};
+use crate::paths::{open_directory, open_path, reopen, Whose};
+use crate::supervisor::Supervisor;
+use crate::sys::{self, Stat, AT_FDCWD, O_NOCTTY, O_NONBLOCK, O_PATH, O_RDONLY};
+
+const PIECE_BYTES: usize = 256 << 10;
+/// What no file that was made inside can pass; one of an image may.
+const MOST_BYTES: u64 = 4 << 30;
+
+enum Contents {
+    /// The rest of a file, which code inside may write to as fast as it is read; so many bytes at most.
+    File {
+        fd: OwnedFd,
+        position: u64,
+        most: u64,
+    },
+    Tree(Box<Packer>),
+    Over,
+}
+
+/// Pieces on their way to the server, no more of them ahead than its window.
+pub struct Outgoing {
+    contents: Contents,
+    path: Vec<u8>,
+    window: u64,
+    sent: u64,
+    credit: u64,
+}
+
+impl Outgoing {
+    fn new(contents: Contents, path: &[u8], window: u64) -> Outgoing {
+        Outgoing { contents, path: path.to_vec(), window, sent: 0, credit: 0 }
+    }
+
+    /// Whether nothing more will be sent, though the channel has not been closed.
+    pub fn is_over(&self) -> bool {
+        matches!(self.contents, Contents::Over)
+    }
+
+    /// The server has taken this much.
+    pub fn credit(&mut self, taken: u64) {
+        self.credit = self.credit.max(taken);
+    }
+
+    fn next_piece(&mut self) -> Result<Option<Vec<u8>>, Refused> {
+        match &mut self.contents {
+            Contents::Over => Ok(None),
+            Contents::Tree(packer) => packer.next_piece().map_err(|trouble| trouble.refusal(&self.path)),
+            Contents::File { fd, position, most } => {
+                let mut piece = vec![0; PIECE_BYTES];
+                let count = sys::read_some(fd, &mut piece).map_err(|error| Refused::os(&self.path, &error))?;
+                *position += count as u64;
+                if *position > *most {
+                    return Err(too_large(&self.path, *most));
+                }
+                piece.truncate(count);
+                Ok((count > 0).then_some(piece))
+            }
+        }
+    }
+}
+
+fn too_large(path: &[u8], most: u64) -> Refused {
+    Refused::file(path, "too_large", format!("larger than {most} bytes"))
+}
+
+/// What another content of a file, or another file of its name, would change.
+fn version_of(found: &Stat) -> String {
+    let Stat { device, inode, size, modified_nanoseconds, changed_nanoseconds, .. } = found;
+    format!("{device:x}.{inode:x}.{size:x}.{modified_nanoseconds:x}.{changed_nanoseconds:x}")
+}
+
+fn open_file(path: &[u8], most: Option<u64>) -> Result<(OwnedFd, Stat), Refused> {
+    let refused = |error: io::Error| Refused::os(path, &error);
+    // Looked at before it is opened: opening a FIFO or a device does something to whoever is at its other end.
+    let named = open_path(path, O_PATH, AT_FDCWD, Whose::TheSandboxs).map_err(refused)?;
+    let found = sys::stat_open(&named).map_err(refused)?;
+    if found.is_directory() {
+        return Err(refused(io::Error::from_raw_os_error(sys::EISDIR)));
+    }
+    if found.kind() != sys::S_IFREG {
+        return Err(Refused::file(path, "not_a_regular_file", "Not a regular file"));
+    }
+    if let Some(most) = most.filter(|most| found.size > *most) {
+        return Err(too_large(path, most));
+    }
+    let fd = reopen(&named, O_RDONLY | O_NONBLOCK | O_NOCTTY).map_err(refused)?;
+    Ok((fd, found))
+}
+
+impl Supervisor {
+    pub(super) fn begin_read(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        fields.value("max_bytes")?;
+        let most = fields.size_or_none("max_bytes")?;
+        let window = fields.size("window")?;
+        let offset = fields.size_or_none("offset")?.unwrap_or(0);
+        let wanted = fields.text_or_none("version")?;
+        let (fd, found) = open_file(path, most)?;
+        let version = version_of(&found);
+        if wanted.map_or(false, |wanted| wanted != version.as_bytes()) {
+            let message = "it was changed while it was read, and its connection was cut; read it again";
+            return Err(Refused::file(path, "changed", message));
+        }
+        if offset > 0 {
+            sys::seek(&fd, offset).map_err(|error| Refused::os(path, &error))?;
+        }
+        let said = describe(path, &found, None).with([("version", version.as_str().into())]);
+        let most = most.unwrap_or_else(|| found.size.max(MOST_BYTES));
+        self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
+        self.read_on(Contents::File { fd, position: offset, most }, path, channel, window);
+        Ok(())
+    }
+
+    pub(super) fn begin_read_tree(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let window = fields.size("window")?;
+        let refused = |error: io::Error| Refused::os(path, &error);
+        let top = open_directory(path).map_err(refused)?;
+        let said = describe(path, &sys::stat_open(&top).map_err(refused)?, None);
+        self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
+        self.read_on(Contents::Tree(Box::new(Packer::new(top))), path, channel, window);
+        Ok(())
+    }
+
+    fn read_on(&mut self, contents: Contents, path: &[u8], channel: u16, window: u64) {
+        self.open.insert(channel, Open::Outgoing(Outgoing::new(contents, path, window)));
+        self.feed_from(Source::Transfer(channel));
+    }
+
+    /// Sends a piece of what a request reads, if there is one and it may be; true to be asked again.
+    pub fn pump_transfer(&mut self, channel: u16) -> bool {
+        let outgoing = match self.open.get_mut(&channel) {
+            Some(Open::Outgoing(outgoing)) if !outgoing.is_over() => outgoing,
+            _ => return false,
+        };
+        if outgoing.sent.saturating_sub(outgoing.credit) >= outgoing.window {
+            return false;
+        }
+        let (head, payload, more) = match outgoing.next_piece() {
+            Ok(Some(piece)) => {
+                let head = Head { offset: outgoing.sent, ..Head::of(frames::DATA, channel) };
+                outgoing.sent += piece.len() as u64;
+                (head, piece, true)
+            }
+            Ok(None) => (Head { offset: outgoing.sent, ..Head::of(frames::END, channel) }, Vec::new(), false),
+            Err(refused) => (Head::of(frames::ERROR, channel), refused.body(), false),
+        };
+        if !more {
+            outgoing.contents = Contents::Over;
+        }
+        if !more || !payload.is_empty() {
+            self.send(head, &payload);
+        }
+        more
+    }
+}

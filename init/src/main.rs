@@ -1,0 +1,100 @@
+//! `aviato-init`: process 1 of a sandbox. One static file, so that any image can carry it.
+
+#![deny(unsafe_code)]
+
+mod again;
+mod archive;
+mod base64;
+mod command;
+mod commands;
+mod connection;
+mod directory;
+mod ending;
+mod errors;
+mod event_loop;
+mod files;
+mod frames;
+mod input;
+mod json;
+mod killing;
+mod output;
+mod paths;
+mod process_tree;
+mod spawn;
+mod supervisor;
+mod sys;
+
+use std::io;
+use std::os::unix::io::{OwnedFd, RawFd};
+
+use supervisor::{Descriptors, Supervisor};
+
+const USAGE: &str = "\
+usage: aviato-init serve --connection FD --listener FD --note FD
+       aviato-init --version
+
+Is process 1 of a sandbox. Each FD is a descriptor that it is started with:
+  --connection  a stream socket to the server that made the sandbox
+  --listener    a listening stream socket for later servers
+  --note        a file for its last words
+";
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("serve", flags)) => serve(flags),
+        Some(("--version", [])) => {
+            println!("aviato-init {}", env!("CARGO_PKG_VERSION"));
+            return;
+        }
+        Some(("--help" | "-h", [])) => {
+            print!("{USAGE}");
+            return;
+        }
+        _ => Err(USAGE.to_owned()),
+    };
+    if let Err(why) = said {
+        eprintln!("{}", why.trim_end());
+        std::process::exit(2);
+    }
+}
+
+fn serve(flags: &[String]) -> Result<(), String> {
+    if sys::process_id() != 1 {
+        let why = "it must be process 1: it kills everything else that it sees when the sandbox ends";
+        return Err(format!("aviato-init serve: {why}"));
+    }
+    let given = Descriptors {
+        connection: descriptor(flags, "--connection")?,
+        listener: descriptor(flags, "--listener")?,
+        note: descriptor(flags, "--note")?,
+    };
+    let began = reserve_standard_streams().and_then(|()| {
+        sys::keep_capabilities();
+        sys::take_short_turns();
+        Supervisor::new(given)
+    });
+    match began {
+        Ok(mut supervisor) => supervisor.run(),
+        Err(error) => Err(format!("aviato-init serve: it could not begin: {error}")),
+    }
+}
+
+/// A descriptor by the number that a flag has.
+fn descriptor(flags: &[String], name: &str) -> Result<OwnedFd, String> {
+    let text = flags.iter().position(|flag| flag == name).and_then(|at| flags.get(at + 1));
+    let number: RawFd =
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| format!("{name} needs a number\n{USAGE}"))?;
+    sys::adopt(number).map_err(|error| format!("{name} {number}: {error}"))
+}
+
+/// Takes the lowest numbers, so that no descriptor of ours stands where a command's own are put.
+fn reserve_standard_streams() -> io::Result<()> {
+    loop {
+        let fd = sys::open_at(sys::AT_FDCWD, b"/dev/null", sys::O_RDWR, 0)?;
+        if std::os::unix::io::AsRawFd::as_raw_fd(&fd) > 8 {
+            return Ok(());
+        }
+        std::mem::forget(fd);
+    }
+}

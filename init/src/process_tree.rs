@@ -1,0 +1,318 @@
+//! Killing what belongs to a command, and all of a sandbox.
+//!
+//! Process 1 enters a fresh UTS namespace before each command, so that every descendant carries that namespace's number in
+//! `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the mark holds where sessions, parents and environments do not.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_RDONLY};
+
+/// More processes than these make the first scan one of a sandbox that stands still.
+const FEW: usize = 16;
+/// With more than these nobody asks who was stopped before: asking would take longer than a hostile tree should be given.
+const MANY: usize = 64;
+pub const PAUSE_SECONDS: f64 = 0.001;
+/// So long a tracer is given to take the death of what it traces, as debuggers do at once.
+pub const TAKE_SECONDS: f64 = 0.1;
+
+/// How a job goes on.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    Again,
+    After(f64),
+    Done,
+}
+
+/// All other processes of a process namespace whose process 1 this is.
+pub struct Processes {
+    proc: OwnedFd,
+}
+
+impl Processes {
+    pub fn new() -> io::Result<Processes> {
+        Ok(Processes { proc: sys::open_at(AT_FDCWD, b"/proc", O_RDONLY | O_DIRECTORY, 0)? })
+    }
+
+    /// The number of a namespace. As text: following the link would have the kernel make a file for it.
+    pub fn namespace(&self, path: &str) -> io::Result<u64> {
+        let link = sys::read_link(self.proc.as_raw_fd(), path.as_bytes())?;
+        let text = String::from_utf8_lossy(&link);
+        let number = text.split('[').nth(1).and_then(|rest| rest.trim_end_matches(']').parse().ok());
+        number.ok_or_else(|| io::Error::from_raw_os_error(sys::EINVAL))
+    }
+
+    /// Enters a fresh namespace, whose number marks what is started from now on.
+    pub fn new_mark(&self) -> io::Result<u64> {
+        sys::enter_fresh_uts()?;
+        self.namespace("thread-self/ns/uts")
+    }
+
+    /// Their numbers, in no order; those that are dead and not reaped yet may be among them.
+    pub fn all(&self) -> io::Result<Vec<i32>> {
+        let listed = sys::open_at(self.proc.as_raw_fd(), b".", O_RDONLY | O_DIRECTORY, 0)?;
+        let mut names = Vec::new();
+        while sys::read_names(&listed, &mut names)? {}
+        let own = sys::process_id();
+        Ok(names.iter().filter_map(|(name, _)| number_of(name)).filter(|pid| *pid != own).collect())
+    }
+
+    /// Whether a living process carries a mark. A program that its own user may not read hides that even from process 1; only
+    /// hostile code has a reason to, so it dies with the first tree that is killed.
+    fn carries(&self, pid: i32, mark: u64, others: bool) -> bool {
+        match self.mark_of(pid) {
+            Ok(found) => found.map_or(false, |found| (found == mark) != others),
+            Err(_) => true,
+        }
+    }
+
+    /// The mark that a process carries; `None` of one that is dead. Once its first thread has ended, only its others show it.
+    fn mark_of(&self, pid: i32) -> io::Result<Option<u64>> {
+        let proc = self.proc.as_raw_fd();
+        let look = |place: String| match sys::stat_path(proc, format!("{place}/ns/uts").as_bytes()) {
+            Ok(found) => Ok(Some(found.inode)),
+            Err(error) if matches!(sys::number_of(&error), sys::ENOENT | sys::ESRCH) => Ok(None),
+            Err(error) => Err(error),
+        };
+        if let Some(mark) = look(pid.to_string())? {
+            return Ok(Some(mark));
+        }
+        let mut threads = Vec::new();
+        if let Ok(listed) = sys::open_at(proc, format!("{pid}/task").as_bytes(), O_RDONLY | O_DIRECTORY, 0) {
+            while matches!(sys::read_names(&listed, &mut threads), Ok(true)) {}
+        }
+        for (name, _) in threads {
+            if let Some(mark) = look(format!("{pid}/task/{}", String::from_utf8_lossy(&name)))? {
+                return Ok(Some(mark));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A file of a process, as far as it fits.
+    fn told(&self, pid: i32, name: &str) -> Option<Vec<u8>> {
+        let fd = sys::open_at(self.proc.as_raw_fd(), format!("{pid}/{name}").as_bytes(), O_RDONLY, 0).ok()?;
+        let mut text = vec![0; 4096];
+        let count = sys::read_some(&fd, &mut text).ok()?;
+        text.truncate(count);
+        Some(text)
+    }
+
+    /// Whether a process stands still, by a signal or for its tracer.
+    pub fn is_stopped(&self, pid: i32) -> bool {
+        self.told(pid, "stat").map_or(false, |text| matches!(state_in(&text), Some(b'T' | b't')))
+    }
+
+    /// The thread that traces a process, dead or alive, if it is none of this process; and whether that is dead.
+    fn tracer_of(&self, pid: i32) -> (bool, Option<i32>) {
+        let text = self.told(pid, "status").unwrap_or_default();
+        let field = |name: &[u8]| {
+            let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
+            Some(String::from_utf8_lossy(&line[name.len()..]).trim().to_owned())
+        };
+        let dead = field(b"State:").map_or(false, |state| state.starts_with('Z'));
+        let tracer = field(b"TracerPid:").and_then(|tracer| tracer.parse().ok()).unwrap_or(0);
+        (dead, (tracer != 0 && tracer != sys::process_id()).then_some(tracer))
+    }
+
+    pub fn is_traced(&self, pid: i32) -> bool {
+        self.tracer_of(pid).1.is_some()
+    }
+
+    pub fn kill_tracer(&self, pid: i32) {
+        if let (_, Some(tracer)) = self.tracer_of(pid) {
+            signal_each([tracer], sys::SIGKILL);
+        }
+    }
+
+    /// Offers a command where the machine runs out of memory: before supervisors, servers and trainers.
+    pub fn offer(&self, pid: i32, badness: &[u8]) {
+        let path = format!("{pid}/oom_score_adj");
+        if let Ok(fd) = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), sys::O_WRONLY, 0) {
+            // Where it fails the kernel chooses by itself.
+            drop(sys::write_some(&fd, badness));
+        }
+    }
+
+    fn kill_round(&self, mark: u64, candidates: &[i32], others: bool) -> HashSet<i32> {
+        let hits: HashSet<i32> = candidates.iter().copied().filter(|pid| self.carries(*pid, mark, others)).collect();
+        signal_each(hits.iter().copied(), sys::SIGKILL);
+        hits
+    }
+
+    /// A round in which nobody can fork.
+    ///
+    /// A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So
+    /// nothing is missed by the scan, at the price of a standstill of a few milliseconds for the other commands. What somebody had
+    /// stopped before stays stopped. Children go on before their parents: a shell's job control must not see them stopped.
+    fn kill_frozen(&self, mark: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
+        let stopped: HashSet<i32> = if before.len() <= MANY {
+            before.iter().copied().filter(|pid| self.is_stopped(*pid)).collect()
+        } else {
+            HashSet::new()
+        };
+        signal_all(sys::SIGSTOP);
+        let mut spared: HashSet<i32> = before.iter().copied().collect();
+        let everyone = self.all();
+        let hits = everyone.map(|everyone| {
+            let hits = self.kill_round(mark, &everyone, others);
+            spared.extend(everyone);
+            hits
+        });
+        if let Ok(hits) = &hits {
+            spared.retain(|pid| !hits.contains(pid));
+        }
+        let mut going: Vec<i32> = spared.difference(&stopped).copied().collect();
+        going.sort_unstable_by(|one, other| other.cmp(one));
+        signal_each(going, sys::SIGCONT);
+        hits
+    }
+}
+
+fn number_of(name: &[u8]) -> Option<i32> {
+    std::str::from_utf8(name).ok()?.parse().ok()
+}
+
+/// The state in a line of `/proc/PID/stat`, behind a name that may hold anything.
+fn state_in(text: &[u8]) -> Option<u8> {
+    let at = text.windows(2).rposition(|pair| pair == b") ")?;
+    text.get(at + 2).copied()
+}
+
+/// Signals everything else in this sandbox (0: only looks); true if there is anything, the unreaped included.
+///
+/// Whoever lives descends from process 1, and an orphan becomes its child: without one there is nobody, which is asked first,
+/// since for `kill(-1)` the kernel looks through every process of the machine.
+pub fn signal_all(number: i32) -> bool {
+    sys::has_children() && sys::send_signal(-1, number).is_ok()
+}
+
+fn signal_each(pids: impl IntoIterator<Item = i32>, number: i32) {
+    for pid in pids {
+        // Who is gone needs none.
+        drop(sys::send_signal(pid, number));
+    }
+}
+
+/// Kills a tree; it is over when a whole scan has found nothing alive with the mark.
+///
+/// A tree that forks on is faster than a scan, and many sessions leave process 1 a small share of the processor. So the scan is
+/// made while the sandbox stands still where there are many processes, or newcomers since the last.
+pub struct KillMarked {
+    mark: u64,
+    killed: HashSet<i32>,
+    newcomers: bool,
+}
+
+impl KillMarked {
+    pub fn new(mark: u64) -> KillMarked {
+        KillMarked { mark, killed: HashSet::new(), newcomers: false }
+    }
+
+    pub fn step(&mut self, processes: &Processes) -> Step {
+        let round = processes.all().and_then(|before| {
+            let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);
+            let hits = if frozen {
+                processes.kill_frozen(self.mark, &before, false)?
+            } else {
+                processes.kill_round(self.mark, &before, false)
+            };
+            Ok((frozen, hits))
+        });
+        let (frozen, hits) = match round {
+            Ok(round) => round,
+            Err(_) => {
+                // Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive its
+                // time because of that: the other commands go too.
+                signal_all(sys::SIGKILL);
+                return Step::Done;
+            }
+        };
+        if hits.is_empty() {
+            return Step::Done;
+        }
+        let dying = hits.is_subset(&self.killed);
+        self.newcomers = !self.killed.is_empty() && !dying;
+        self.killed.extend(hits);
+        if frozen || dying {
+            // All are dying, and need the processor for it more than we do.
+            Step::After(PAUSE_SECONDS)
+        } else {
+            Step::Again
+        }
+    }
+}
+
+/// Kills everything but this process and what carries a mark; it is over when all are gone.
+///
+/// One round is enough, since nobody can fork meanwhile; a command that begins later is none of those meant.
+pub struct KillOthers {
+    mark: Option<u64>,
+    killed: Option<HashSet<i32>>,
+}
+
+impl KillOthers {
+    pub fn new(mark: Option<u64>) -> KillOthers {
+        KillOthers { mark, killed: None }
+    }
+
+    pub fn step(&mut self, processes: &Processes) -> Step {
+        match self.round(processes) {
+            Ok(true) => Step::After(PAUSE_SECONDS),
+            Ok(false) => Step::Done,
+            Err(_) => {
+                signal_all(sys::SIGKILL); // As above.
+                Step::Done
+            }
+        }
+    }
+
+    /// Whether any lives on.
+    fn round(&mut self, processes: &Processes) -> io::Result<bool> {
+        if self.killed.is_none() {
+            self.killed = Some(match self.mark {
+                Some(mark) => processes.kill_frozen(mark, &processes.all()?, true)?,
+                None => {
+                    signal_all(sys::SIGKILL);
+                    // Whoever is there now is dying, also one that was born just before.
+                    processes.all()?.into_iter().collect()
+                }
+            });
+        }
+        let killed = self.killed.get_or_insert_with(HashSet::new);
+        Ok(processes.all()?.into_iter().any(|pid| {
+            // Of one that is dead its tracer is told first, and may keep that to itself.
+            killed.contains(&pid) && !matches!(processes.tracer_of(pid), (true, Some(_)))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_behind_any_name() {
+        assert_eq!(state_in(b"7 (sh) S 1 7"), Some(b'S'));
+        assert_eq!(state_in(b"7 (a) T (b) t 1"), Some(b't'));
+        for text in [&b""[..], b"7", b"7 (sh", b"7 (sh) "] {
+            assert_eq!(state_in(text), None);
+        }
+    }
+
+    #[test]
+    fn it_lists_others_and_not_itself() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let processes = Processes::new().unwrap();
+        let all = processes.all().unwrap();
+        let pid = child.id() as i32;
+        assert!(all.contains(&pid) && !all.contains(&sys::process_id()));
+        assert!(processes.mark_of(pid).unwrap().is_some() && !processes.is_stopped(pid) && !processes.is_traced(pid));
+        let own = processes.namespace("self/ns/uts").unwrap();
+        assert_eq!(processes.mark_of(pid).unwrap(), Some(own));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(processes.mark_of(pid).unwrap(), None);
+    }
+}

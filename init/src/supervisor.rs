@@ -1,0 +1,660 @@
+//! The sandbox's one authority: requests in, what they do, answers out. One thread, a bounded amount of work a turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::unix::io::{AsRawFd, OwnedFd};
+
+use crate::again::Again;
+use crate::command::fingerprint;
+use crate::commands::{Commands, News};
+use crate::connection::{Connection, Sent, Source};
+use crate::ending::Ending;
+use crate::errors::{Fields, Refused};
+use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
+use crate::files::{Open, TreeUpload};
+use crate::frames::{self, Head, Sink};
+use crate::json::{self, object, Value};
+use crate::killing::{Cancel, CancelAll, Kill};
+use crate::process_tree::{Processes, Step};
+use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
+
+const PROTOCOL: i64 = 1;
+const FEATURES: [&str; 9] =
+    ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all", "again"];
+const BACKLOG: i32 = 16;
+const ACCEPT_RETRY_SECONDS: f64 = 1.0;
+const RECEIVED_BYTES: usize = 256 << 10;
+/// So much of what was received stays in memory between two turns.
+const KEPT_BYTES: usize = 16 << 10;
+/// So long a result that nobody has taken yet counts as use: its client may be on its way back to it.
+const RESULT_SECONDS: f64 = 60.0;
+const USUAL_ORPHAN_SECONDS: f64 = 600.0;
+
+/// What a process 1 is started with.
+pub struct Descriptors {
+    /// To the server that made the sandbox.
+    pub connection: OwnedFd,
+    /// Where later servers connect.
+    pub listener: OwnedFd,
+    /// A file for last words.
+    pub note: OwnedFd,
+}
+
+/// Work in bounded steps.
+pub trait Job {
+    fn step(&mut self, supervisor: &mut Supervisor) -> Step;
+}
+
+pub struct Supervisor {
+    pub looper: EventLoop,
+    pub processes: Processes,
+    pub commands: Commands,
+    pub connection: Option<Connection>,
+    pub ending: Ending,
+    pub again: Again,
+    pub note: OwnedFd,
+    /// Requests that are not over, by their channels.
+    pub open: HashMap<u16, Open>,
+    /// Trees on their way in, by a number of their own.
+    pub trees: HashMap<u64, TreeUpload>,
+    listener: OwnedFd,
+    children: OwnedFd,
+    received: Room,
+    jobs: HashMap<u64, Box<dyn Job>>,
+    due_jobs: VecDeque<u64>,
+    count: u64,
+    boot_id: Vec<u8>,
+    pid_namespace: u64,
+    configured: bool,
+    orphan_seconds: f64,
+    orphan_due: f64,
+    orphan_timer: Option<Timer>,
+    last_heard: f64,
+    lifetime_end: f64,
+    idle_seconds: Option<f64>,
+    last_call: f64,
+}
+
+impl Supervisor {
+    pub fn new(given: Descriptors) -> io::Result<Supervisor> {
+        let mut looper = EventLoop::new()?;
+        let children = sys::hear_of_children()?;
+        sys::never_block(&given.listener)?;
+        sys::listen_again(&given.listener, BACKLOG)?;
+        looper.watch(given.listener.as_raw_fd(), sys::EPOLLIN, Token::Listener);
+        looper.watch(children.as_raw_fd(), sys::EPOLLIN, Token::Children);
+        let processes = Processes::new()?;
+        let now = looper.now();
+        let mut supervisor = Supervisor {
+            commands: Commands::new(&looper)?,
+            pid_namespace: processes.namespace("self/ns/pid").unwrap_or(0),
+            looper,
+            processes,
+            connection: None,
+            ending: Ending::new(),
+            again: Again::new(),
+            note: given.note,
+            open: HashMap::new(),
+            trees: HashMap::new(),
+            listener: given.listener,
+            children,
+            received: Room::new(RECEIVED_BYTES)?,
+            jobs: HashMap::new(),
+            due_jobs: VecDeque::new(),
+            count: 0,
+            boot_id: boot_id(),
+            configured: false,
+            orphan_seconds: USUAL_ORPHAN_SECONDS,
+            orphan_due: now,
+            orphan_timer: None,
+            last_heard: now,
+            lifetime_end: f64::INFINITY,
+            idle_seconds: None,
+            last_call: now,
+        };
+        supervisor.adopt(given.connection);
+        supervisor.look_for_server();
+        Ok(supervisor)
+    }
+
+    /// Runs until the sandbox is over.
+    pub fn run(&mut self) -> ! {
+        let mut found: Vec<Event> = Vec::new();
+        loop {
+            self.looper.wait(&mut found);
+            for event in found.drain(..) {
+                self.happened(EventLoop::token_of(event), event.events);
+                self.tell_news();
+            }
+            let now = sys::now();
+            while let Some(call) = self.looper.due(now) {
+                self.call(call);
+                self.tell_news();
+            }
+            for _ in 0..self.due_jobs.len() {
+                if let Some(number) = self.due_jobs.pop_front() {
+                    self.work_on(number);
+                    self.tell_news();
+                }
+            }
+            self.flush();
+            if !self.due_jobs.is_empty() {
+                self.looper.hurry();
+            }
+        }
+    }
+
+    fn happened(&mut self, token: Token, events: u32) {
+        match token {
+            Token::Listener => self.accept(),
+            Token::Connection => self.on_connection(events),
+            Token::Children => {
+                // What it says is known: some are dead.
+                drop(sys::read_some(&self.children, &mut [0; 1024]));
+                self.reap();
+            }
+            Token::Output(number, stream) => self.commands.readable(number, stream, &mut self.looper),
+            Token::Input(number) => self.commands.writable(number, &mut self.looper),
+            Token::Birth(number) => self.commands.born(number, &mut self.looper),
+            Token::Drain(number) => self.commands.drain(number, &mut self.looper),
+        }
+    }
+
+    fn call(&mut self, call: Call) {
+        match call {
+            Call::LookForServer => self.look_for_server(),
+            Call::LiveNoLonger => self.end("lifetime", 0.0, None),
+            Call::LookForUse => self.look_for_use(),
+            Call::EndOn => self.end_on(),
+            Call::HangUp => self.hang_up(),
+            Call::LeaveWhenSent => self.leave_when_sent(),
+            Call::AcceptAgain => {
+                let fd = self.listener.as_raw_fd();
+                self.looper.watch(fd, sys::EPOLLIN, Token::Listener);
+            }
+            Call::TryBlindly => {
+                for (token, events) in self.looper.try_blindly() {
+                    self.happened(token, events);
+                }
+            }
+            Call::Job(number) => self.due_jobs.push_back(number),
+            Call::TooLate(number) => {
+                if let Some(exec_id) = self.commands.too_late(number) {
+                    let kill = Kill::new(&exec_id, &self.commands);
+                    self.start_job(Box::new(kill));
+                }
+            }
+            Call::LingerOver(number) => self.commands.linger_over(number, &mut self.looper),
+            Call::ScreenAgain(number) => {
+                let looper = &mut self.looper;
+                if let Some(command) = self.commands.get(number) {
+                    command.outputs[0].wake(looper);
+                }
+            }
+            Call::KeyboardAgain(number) => self.commands.writable(number, &mut self.looper),
+            Call::BirthAgain(number) => self.commands.help_birth(number, &mut self.looper, &self.processes),
+            Call::Reap => self.reap(),
+            Call::PartOver(key) => self.again.part_is_over(&key),
+        }
+    }
+
+    /// Passes on what commands have to tell others.
+    pub fn tell_news(&mut self) {
+        let News { answers, ready, main_exit } = std::mem::take(&mut self.commands.news);
+        for (asker, refused) in answers {
+            let (connection, channel) = match asker {
+                Some(asker) => asker,
+                None => continue,
+            };
+            if self.connection.as_ref().map_or(false, |current| current.number == connection) {
+                match refused {
+                    None => self.reply(channel, &object([])),
+                    Some(refused) => self.refuse(channel, &refused),
+                }
+            }
+        }
+        for number in ready {
+            let current = self.connection.as_ref().map(|connection| connection.number);
+            let listener = self.commands.get(number).and_then(|command| command.subscriber.as_ref());
+            if listener.map_or(false, |listener| !listener.over && Some(listener.connection) == current) {
+                self.feed_from(Source::Command(number));
+            }
+        }
+        if let Some((returncode, oom_killed)) = main_exit {
+            self.main_exited(returncode, oom_killed);
+        }
+    }
+
+    // -- jobs -------------------------------------------------------------------------------------------------------------
+
+    pub fn start_job(&mut self, job: Box<dyn Job>) -> u64 {
+        let number = self.next_number();
+        self.jobs.insert(number, job);
+        self.due_jobs.push_back(number);
+        number
+    }
+
+    pub fn next_number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    fn work_on(&mut self, number: u64) {
+        let mut job = match self.jobs.remove(&number) {
+            Some(job) => job,
+            None => return,
+        };
+        match job.step(self) {
+            Step::Again => self.due_jobs.push_back(number),
+            Step::After(seconds) => drop(self.looper.after(seconds, Call::Job(number))),
+            Step::Done => return,
+        }
+        self.jobs.insert(number, job);
+    }
+
+    // -- the connection ---------------------------------------------------------------------------------------------------
+
+    fn accept(&mut self) {
+        match sys::accept(&self.listener) {
+            Ok(socket) => self.adopt(socket),
+            Err(error) => {
+                if matches!(sys::number_of(&error), sys::EMFILE | sys::ENFILE | sys::ENOMEM | sys::ENOBUFS) {
+                    self.looper.forget(self.listener.as_raw_fd());
+                    self.looper.after(ACCEPT_RETRY_SECONDS, Call::AcceptAgain);
+                }
+            }
+        }
+    }
+
+    /// The newest connection replaces the one before.
+    fn adopt(&mut self, socket: OwnedFd) {
+        self.close_connection();
+        let number = self.next_number();
+        let mut connection = match Connection::new(socket, number, &mut self.looper) {
+            Ok(connection) => connection,
+            Err(_) => return,
+        };
+        self.last_heard = connection.last_heard;
+        let hello = object([
+            ("protocol", PROTOCOL.into()),
+            ("boot_id", Value::Text(self.boot_id.clone())),
+            ("features", Value::Array(FEATURES.iter().map(|name| (*name).into()).collect())),
+            ("pid_namespace", self.pid_namespace.into()),
+            ("orphan_timeout_seconds", self.orphan_seconds.into()),
+            ("configured", self.configured.into()),
+            ("execs", self.commands.summary()),
+        ]);
+        connection.send_json(frames::HELLO, &hello, 0);
+        self.connection = Some(connection);
+    }
+
+    fn close_connection(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.last_heard = connection.last_heard;
+            self.commands.unsubscribe(connection.number, None);
+            connection.close(&mut self.looper);
+            let channels: Vec<u16> = self.open.keys().copied().collect();
+            for channel in channels {
+                self.close_channel(channel);
+            }
+        }
+    }
+
+    fn on_connection(&mut self, events: u32) {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            None => return,
+        };
+        if events & sys::EPOLLOUT != 0 {
+            connection.unblock(&mut self.looper);
+        }
+        if events & (sys::EPOLLIN | sys::EPOLLHUP | sys::EPOLLERR) == 0 {
+            return;
+        }
+        let count = match connection.receive(&mut self.received) {
+            Err(error) if sys::number_of(&error) == sys::EAGAIN => return,
+            Ok(count) if count > 0 => count,
+            _ => return self.close_connection(),
+        };
+        connection.last_heard = self.looper.now();
+        let number = connection.number;
+        let mut decoder = std::mem::take(&mut connection.decoder);
+        // What was received is not this structure's while its frames change that.
+        let mut received = std::mem::replace(&mut self.received, Room::none());
+        let result = decoder.feed(&received[..count], &mut Frames { supervisor: self, connection: number });
+        if count > KEPT_BYTES {
+            received.release();
+        }
+        self.received = received;
+        match self.connection.as_mut().filter(|connection| connection.number == number) {
+            Some(_) if result.is_err() => self.close_connection(),
+            Some(connection) => connection.decoder = decoder,
+            None => {}
+        }
+    }
+
+    pub fn feed_from(&mut self, source: Source) {
+        if let Some(connection) = &mut self.connection {
+            connection.feed_from(source);
+        }
+    }
+
+    /// Sends what there is, as far as the socket takes it.
+    pub fn flush(&mut self) {
+        let mut budget = Connection::budget();
+        loop {
+            self.fill();
+            let connection = match &mut self.connection {
+                Some(connection) if !connection.is_blocked() => connection,
+                _ => return,
+            };
+            match connection.push(&mut budget, &mut self.looper) {
+                Sent::All if connection.sources.is_empty() => return,
+                Sent::All if budget > 0 => {}
+                Sent::All | Sent::Enough => return self.looper.hurry(),
+                Sent::Blocked => return,
+                Sent::Broken => return self.close_connection(),
+            }
+        }
+    }
+
+    /// One pass: a source that never runs dry gets its next piece after the others.
+    fn fill(&mut self) {
+        let sources = self.connection.as_ref().map_or(0, |connection| connection.sources.len());
+        for _ in 0..sources {
+            let source = match self.connection.as_mut().filter(|connection| !connection.is_full()) {
+                Some(connection) => connection.sources.pop_front(),
+                None => return,
+            };
+            let more = match source {
+                None => return,
+                Some(Source::Command(number)) => match (self.commands.get(number), &mut self.connection) {
+                    (Some(command), Some(connection)) => command.pump(connection, &mut self.looper),
+                    _ => false,
+                },
+                Some(Source::Transfer(channel)) => self.pump_transfer(channel),
+            };
+            if let Some(source) = source.filter(|_| more) {
+                self.feed_from(source);
+            }
+        }
+    }
+
+    pub fn send(&mut self, head: Head, payload: &[u8]) {
+        if let Some(connection) = &mut self.connection {
+            connection.send(head, payload);
+        }
+    }
+
+    /// Answers a request, which is over.
+    pub fn reply(&mut self, channel: u16, value: &Value) {
+        self.close_channel(channel);
+        self.send(Head::of(frames::REPLY, channel), &value.to_bytes());
+    }
+
+    pub fn refuse(&mut self, channel: u16, refused: &Refused) {
+        self.close_channel(channel);
+        self.send(Head::of(frames::ERROR, channel), &refused.body());
+    }
+
+    // -- requests ---------------------------------------------------------------------------------------------------------
+
+    fn on_frame(&mut self, head: Head, payload: &[u8]) {
+        let result = match head.kind {
+            frames::REQUEST => self.request(head, payload),
+            frames::ACK => self.acknowledged(payload),
+            frames::CLOSE => {
+                self.close_channel(head.channel);
+                if let Some(connection) = &self.connection {
+                    self.commands.unsubscribe(connection.number, Some(head.channel));
+                }
+                self.send(Head::of(frames::CLOSE, head.channel), b"");
+                Ok(())
+            }
+            frames::DATA | frames::END | frames::CREDIT => self.continued(head, payload),
+            _ => Ok(()),
+        };
+        if let Err(refused) = result {
+            self.refuse(head.channel, &refused);
+        }
+    }
+
+    fn request(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
+        let malformed = |why: String| Refused::invalid(format!("a malformed request: {why}"));
+        let mut text = payload;
+        if matches!(head.stream, 1 | 2 | 5 | 6) {
+            // The same request in another form comes before the JSON.
+            let mut size = [0; 4];
+            size.copy_from_slice(payload.get(..4).ok_or_else(|| malformed("no size".to_owned()))?);
+            text = payload.get(u32::from_ne_bytes(size) as usize..).ok_or_else(|| malformed("no JSON".to_owned()))?;
+        }
+        let request = json::parse(text).map_err(malformed)?;
+        let fields = Fields(&request);
+        let operation = fields.text("op")?;
+        if !matches!(operation, b"configure" | b"ping") {
+            self.used();
+        }
+        let channel = head.channel;
+        match operation {
+            b"configure" => self.configure(&fields),
+            b"exec" => self.exec(channel, &fields),
+            b"stdin" => self.expect_input(channel, &fields),
+            b"signal" => self.signal(channel, &fields),
+            b"resize" => self.resize(channel, &fields),
+            b"cancel" => self.cancel(channel, &fields),
+            b"cancel_all" => {
+                let job = CancelAll::new(channel, self.connection_number(), &mut self.commands);
+                self.start_job(Box::new(job));
+                Ok(())
+            }
+            b"stop" => {
+                let grace = fields.number("grace_seconds")?;
+                self.end("stopped", grace, None);
+                Ok(())
+            }
+            b"ping" => {
+                self.reply(channel, &object([]));
+                Ok(())
+            }
+            other => self.file_request(other, channel, &fields),
+        }
+    }
+
+    pub fn connection_number(&self) -> u64 {
+        self.connection.as_ref().map_or(0, |connection| connection.number)
+    }
+
+    fn configure(&mut self, fields: &Fields<'_>) -> Result<(), Refused> {
+        let environment = fields.variables("environment")?;
+        let working_dir = fields.text("working_dir")?;
+        let nice = fields.int("nice")?;
+        let orphan_seconds = fields.number("orphan_timeout_seconds")?;
+        let lifetime = fields.number_or_none("max_lifetime_seconds")?;
+        let idle = fields.number_or_none("idle_timeout_seconds")?;
+        let open_files = match fields.0.get("limits") {
+            Some(limits) => Fields(limits).size_or_none("open_files")?,
+            None => None,
+        };
+        let now = self.looper.now();
+        self.configured = true;
+        self.commands.environment = environment;
+        self.commands.work_in(working_dir);
+        self.commands.nice = nice as i32;
+        self.commands.open_files = open_files;
+        self.orphan_seconds = orphan_seconds;
+        self.look_for_server();
+        if let Some(seconds) = lifetime {
+            self.lifetime_end = now + seconds;
+            self.looper.after(seconds, Call::LiveNoLonger);
+        }
+        if idle.is_some() {
+            self.idle_seconds = idle;
+            self.look_for_use();
+        }
+        Ok(())
+    }
+
+    fn exec(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        if self.looper.now() >= self.lifetime_end {
+            self.end("lifetime", 0.0, None); // Its timer is due in this turn: nothing starts before it.
+        }
+        let exec_id = fields.text("exec_id")?;
+        let offsets = [fields.size("stdout")?, fields.size("stderr")?];
+        let spec = fields.0.get("spec").filter(|spec| **spec != Value::Null);
+        let spec = spec.map(|value| (value, fingerprint(value)));
+        let number = self.commands.on_record(exec_id, spec, &mut self.looper, &self.processes)?;
+        if let (Some(number), Some(connection)) = (number, &mut self.connection) {
+            self.commands.listen(number, connection, channel, offsets);
+        }
+        Ok(())
+    }
+
+    fn expect_input(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let exec_id = fields.text("exec_id")?.to_vec();
+        let (offset, eof) = (fields.size("offset")?, fields.flag("eof")?);
+        self.commands.find(&exec_id)?;
+        self.open.insert(channel, Open::Input { exec_id, offset, eof });
+        Ok(())
+    }
+
+    fn signal(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let number = fields.int("signal")?;
+        let key = fields.text_or_none("key")?;
+        let command = self.commands.find(fields.text("exec_id")?)?;
+        if !self.again.is_done(key) {
+            command.signal(number as i32);
+            self.again.done(key);
+        }
+        self.reply(channel, &object([]));
+        Ok(())
+    }
+
+    fn resize(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let (width, height) = (fields.size("width")?, fields.size("height")?);
+        self.commands.find(fields.text("exec_id")?)?.resize(width as u16, height as u16)?;
+        self.reply(channel, &object([]));
+        Ok(())
+    }
+
+    fn cancel(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let exec_id = fields.text("exec_id")?;
+        self.commands.cancelled(exec_id);
+        let kill = Kill::new(exec_id, &self.commands);
+        let job = Cancel::new(kill, channel, self.connection_number());
+        self.start_job(Box::new(job));
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, payload: &[u8]) -> Result<(), Refused> {
+        let said = json::parse(payload).map_err(Refused::invalid)?;
+        let fields = Fields(&said);
+        let offsets = [fields.size("stdout")?, fields.size("stderr")?];
+        self.commands.confirm(fields.text("exec_id")?, offsets, fields.flag("done")?, &mut self.looper);
+        Ok(())
+    }
+
+    /// A further frame of an open request; late ones of a request that is over mean nothing.
+    fn continued(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
+        match self.open.get(&head.channel) {
+            Some(Open::Input { .. }) if head.kind == frames::DATA => {}
+            Some(Open::Input { .. }) | None => return Ok(()),
+            Some(_) => return self.continue_transfer(head, payload),
+        }
+        if let Some(Open::Input { exec_id, offset, eof }) = self.shut(head.channel) {
+            let asker = Some((self.connection_number(), head.channel));
+            let command = self.commands.find(&exec_id)?;
+            let (answers, number) =
+                (command.input.write(offset, payload.to_vec(), eof, asker, &mut self.looper), command.number);
+            self.commands.news.answers.extend(answers);
+            self.commands.rest_input(number, &mut self.looper);
+        }
+        Ok(())
+    }
+
+    /// Takes a request out of those that are open.
+    pub fn shut(&mut self, channel: u16) -> Option<Open> {
+        let open = self.open.remove(&channel);
+        if open.is_some() {
+            self.used();
+        }
+        open
+    }
+
+    // -- clocks -----------------------------------------------------------------------------------------------------------
+
+    fn used(&mut self) {
+        self.last_call = self.looper.now();
+    }
+
+    /// Ends the sandbox once it was out of use for so long. Commands that run count as use, and so does every call that reaches
+    /// inside. What a command left behind does not: nobody asked for it any more.
+    fn look_for_use(&mut self) {
+        let seconds = match self.idle_seconds {
+            Some(seconds) => seconds,
+            None => return,
+        };
+        let now = self.looper.now();
+        let in_call = self.open.values().any(Open::is_use);
+        let since = if in_call { now } else { self.last_call.max(self.commands.used_until(now, RESULT_SECONDS)) };
+        let left = since + seconds - now;
+        if left <= 0.0 {
+            self.end("idle", 0.0, None);
+        } else {
+            self.looper.after(left, Call::LookForUse);
+        }
+    }
+
+    fn look_for_server(&mut self) {
+        if let Some(timer) = self.orphan_timer.take() {
+            self.looper.cancel(timer);
+        }
+        let now = self.looper.now();
+        let heard = self.connection.as_ref().map_or(self.last_heard, |connection| connection.last_heard);
+        let mut left = heard + self.orphan_seconds - now;
+        if left <= 0.0 && now - self.orphan_due > STOOD_STILL_SECONDS {
+            // It was this process that stood still, as on a machine that was paused: a server gets its chance to speak.
+            left = self.orphan_seconds.min(now - self.orphan_due);
+        } else if left <= 0.0 {
+            self.end("orphaned", 0.0, None);
+            self.wait_for_nobody();
+            left = 1.0;
+        }
+        self.orphan_due = now + left;
+        self.orphan_timer = Some(self.looper.after(left, Call::LookForServer));
+    }
+
+    fn reap(&mut self) {
+        if self.commands.reap(&mut self.looper) {
+            self.looper.after(0.0, Call::Reap);
+        }
+        self.tell_news();
+        self.come_nearer();
+    }
+}
+
+/// Who takes the frames of a connection.
+struct Frames<'a> {
+    supervisor: &'a mut Supervisor,
+    connection: u64,
+}
+
+impl Sink for Frames<'_> {
+    fn in_pieces(&self, channel: u16) -> bool {
+        self.supervisor.open.get(&channel).map_or(false, |open| !matches!(open, Open::Input { .. }))
+    }
+
+    fn frame(&mut self, head: Head, payload: &[u8]) {
+        // It may have been replaced meanwhile.
+        if self.supervisor.connection_number() == self.connection {
+            self.supervisor.on_frame(head, payload);
+            self.supervisor.tell_news();
+        }
+    }
+}
+
+fn boot_id() -> Vec<u8> {
+    let mut text = [0; 64];
+    let read = sys::open_at(AT_FDCWD, b"/proc/sys/kernel/random/boot_id", O_RDONLY, 0)
+        .and_then(|fd| sys::read_some(&fd, &mut text));
+    text[..read.unwrap_or(0)].split(|byte| *byte == b'\n').next().unwrap_or(b"").to_vec()
+}
