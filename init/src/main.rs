@@ -7,6 +7,7 @@ mod archive;
 mod base64;
 mod command;
 mod commands;
+mod confine;
 mod connection;
 mod directory;
 mod ending;
@@ -23,6 +24,7 @@ mod process_tree;
 mod spawn;
 mod supervisor;
 mod sys;
+mod zygote;
 
 use std::io;
 use std::os::unix::io::{OwnedFd, RawFd};
@@ -30,10 +32,15 @@ use std::os::unix::io::{OwnedFd, RawFd};
 use supervisor::{Descriptors, Supervisor};
 
 const USAGE: &str = "\
-usage: aviato-init serve --connection FD --listener FD --note FD
+usage: aviato-init zygote --control FD [--gives-ids]
+       aviato-init serve --connection FD --listener FD --note FD
        aviato-init --version
 
-Is process 1 of a sandbox. Each FD is a descriptor that it is started with:
+zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
+mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made.
+
+Each FD is a descriptor that it is started with:
+  --control     a socket of messages to a server
   --connection  a stream socket to the server that made the sandbox
   --listener    a listening stream socket for later servers
   --note        a file for its last words
@@ -43,6 +50,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
+        Some(("zygote", flags)) => zygote(flags),
         Some(("--version", [])) => {
             println!("aviato-init {}", env!("CARGO_PKG_VERSION"));
             return;
@@ -68,6 +76,7 @@ fn serve(flags: &[String]) -> Result<(), String> {
         connection: descriptor(flags, "--connection")?,
         listener: descriptor(flags, "--listener")?,
         note: descriptor(flags, "--note")?,
+        others: Vec::new(),
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();
@@ -78,6 +87,14 @@ fn serve(flags: &[String]) -> Result<(), String> {
         Ok(mut supervisor) => supervisor.run(),
         Err(error) => Err(format!("aviato-init serve: it could not begin: {error}")),
     }
+}
+
+fn zygote(flags: &[String]) -> Result<(), String> {
+    let control = descriptor(flags, "--control")?;
+    let gives_ids = flags.iter().any(|flag| flag == "--gives-ids");
+    zygote::Zygote::new(control, gives_ids)
+        .and_then(|mut zygote| zygote.run())
+        .map_err(|error| format!("aviato-init zygote: {error}"))
 }
 
 /// A descriptor by the number that a flag has.

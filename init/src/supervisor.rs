@@ -38,6 +38,8 @@ pub struct Descriptors {
     pub listener: OwnedFd,
     /// A file for last words.
     pub note: OwnedFd,
+    /// Of a sandbox that a zygote made: its layer, what tells of its sockets, and what its ports and control groups need.
+    pub others: Vec<OwnedFd>,
 }
 
 /// Work in bounded steps.
@@ -58,6 +60,7 @@ pub struct Supervisor {
     /// Trees on their way in, by a number of their own.
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
+    _others: Vec<OwnedFd>,
     children: OwnedFd,
     received: Room,
     jobs: HashMap<u64, Box<dyn Job>>,
@@ -97,6 +100,7 @@ impl Supervisor {
             open: HashMap::new(),
             trees: HashMap::new(),
             listener: given.listener,
+            _others: given.others,
             children,
             received: Room::new(RECEIVED_BYTES)?,
             jobs: HashMap::new(),

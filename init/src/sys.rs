@@ -14,12 +14,20 @@ mod arch {
     pub const O_DIRECTORY: i32 = 0o200_000;
     pub const O_NOFOLLOW: i32 = 0o400_000;
     pub const SCHED_SETATTR: i64 = 314;
+    pub const CLONE: i64 = 56;
+    pub const PIVOT_ROOT: i64 = 155;
+    pub const KEYCTL: i64 = 250;
+    pub const SECCOMP: i64 = 317;
 }
 #[cfg(target_arch = "aarch64")]
 mod arch {
     pub const O_DIRECTORY: i32 = 0o40_000;
     pub const O_NOFOLLOW: i32 = 0o100_000;
     pub const SCHED_SETATTR: i64 = 274;
+    pub const CLONE: i64 = 220;
+    pub const PIVOT_ROOT: i64 = 41;
+    pub const KEYCTL: i64 = 219;
+    pub const SECCOMP: i64 = 277;
 }
 pub use arch::{O_DIRECTORY, O_NOFOLLOW};
 
@@ -29,6 +37,7 @@ pub const O_RDWR: i32 = 2;
 pub const O_CREAT: i32 = 0o100;
 pub const O_EXCL: i32 = 0o200;
 pub const O_NOCTTY: i32 = 0o400;
+pub const O_APPEND: i32 = 0o2000;
 pub const O_NONBLOCK: i32 = 0o4000;
 pub const O_PATH: i32 = 0o10_000_000;
 const O_CLOEXEC: i32 = 0o2_000_000;
@@ -88,7 +97,64 @@ const EPOLL_CTL_ADD: c_int = 1;
 const EPOLL_CTL_DEL: c_int = 2;
 const EPOLL_CTL_MOD: c_int = 3;
 
-const CLONE_NEWUTS: c_int = 0x0400_0000;
+pub const CLONE_NEWNS: u64 = 0x0002_0000;
+pub const CLONE_NEWCGROUP: u64 = 0x0200_0000;
+pub const CLONE_NEWUTS: u64 = 0x0400_0000;
+pub const CLONE_NEWIPC: u64 = 0x0800_0000;
+pub const CLONE_NEWUSER: u64 = 0x1000_0000;
+pub const CLONE_NEWPID: u64 = 0x2000_0000;
+pub const CLONE_NEWNET: u64 = 0x4000_0000;
+const CLONE_PIDFD: u64 = 0x0000_1000;
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+pub const MS_RDONLY: u64 = 1;
+pub const MS_NOSUID: u64 = 2;
+pub const MS_NODEV: u64 = 4;
+pub const MS_NOEXEC: u64 = 8;
+pub const MS_REMOUNT: u64 = 32;
+pub const MS_NOATIME: u64 = 1024;
+pub const MS_NODIRATIME: u64 = 2048;
+pub const MS_BIND: u64 = 4096;
+pub const MS_REC: u64 = 16_384;
+pub const MS_PRIVATE: u64 = 1 << 18;
+pub const MS_RELATIME: u64 = 1 << 21;
+const MNT_DETACH: c_int = 2;
+pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+const AT_RECURSIVE: c_uint = 0x8000;
+const OPEN_TREE_CLONE: c_uint = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
+const SYS_OPEN_TREE: c_long = 428;
+const SYS_MOVE_MOUNT: c_long = 429;
+const SYS_CLONE3: c_long = 435;
+const SYS_CLOSE_RANGE: c_long = 436;
+const SYS_MOUNT_SETATTR: c_long = 442;
+
+pub const PR_SET_DUMPABLE: c_int = 4;
+const PR_SET_NAME: c_int = 15;
+const PR_CAPBSET_DROP: c_int = 24;
+pub const PR_SET_CHILD_SUBREAPER: c_int = 36;
+pub const PR_SET_NO_NEW_PRIVS: c_int = 38;
+const PR_CAP_AMBIENT: c_int = 47;
+
+const AF_UNIX: c_int = 1;
+const AF_INET: c_int = 2;
+const AF_NETLINK: c_int = 16;
+const NETLINK_SOCK_DIAG: c_int = 4;
+const SOCK_STREAM: c_int = 1;
+const SOCK_DGRAM: c_int = 2;
+const SOCK_RAW: c_int = 3;
+const SOCK_SEQPACKET: c_int = 5;
+const SOL_SOCKET: c_int = 1;
+const SCM_RIGHTS: c_int = 1;
+const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+const MSG_NOSIGNAL: c_int = 0x4000;
+const SIOCGIFFLAGS: c_ulong = 0x8913;
+const SIOCSIFFLAGS: c_ulong = 0x8914;
+const IFF_UP: u16 = 1;
+const SECCOMP_SET_MODE_FILTER: c_uint = 1;
+const SECCOMP_FILTER_FLAG_SPEC_ALLOW: c_uint = 4;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+const LOCK_EXCLUSIVE_NOW: c_int = 2 | 4;
 const CLOCK_MONOTONIC: c_int = 1;
 const F_GETFL: c_int = 3;
 const F_SETFL: c_int = 4;
@@ -201,7 +267,30 @@ struct IoVec {
     length: usize,
 }
 
+#[repr(C)]
+struct MessageHead {
+    name: *mut c_void,
+    name_length: c_uint,
+    pieces: *mut IoVec,
+    piece_count: usize,
+    control: *mut c_void,
+    control_length: usize,
+    flags: c_int,
+}
+
+#[repr(C)]
+struct PollFd {
+    fd: c_int,
+    events: i16,
+    returned: i16,
+}
+
 type SignalSet = [u64; 16];
+
+/// So many descriptors at most come or go with one message.
+const MOST_DESCRIPTORS: usize = 32;
+/// Room for them behind their head, in words.
+type ControlRoom = [u64; 2 + MOST_DESCRIPTORS / 2];
 
 extern "C" {
     fn accept4(fd: c_int, address: *mut c_void, length: *mut c_uint, flags: c_int) -> c_int;
@@ -262,6 +351,32 @@ extern "C" {
     fn utimensat(directory: c_int, path: *const c_char, times: *const Timespec, flags: c_int) -> c_int;
     fn wait4(pid: c_int, status: *mut c_int, options: c_int, usage: *mut Rusage) -> c_int;
     fn waitid(kind: c_int, id: c_uint, information: *mut c_void, options: c_int) -> c_int;
+    fn capset(head: *const u32, data: *const u32) -> c_int;
+    fn bind(fd: c_int, address: *const c_void, length: c_uint) -> c_int;
+    fn fchownat(directory: c_int, path: *const c_char, uid: c_uint, gid: c_uint, flags: c_int) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn mount(
+        source: *const c_char,
+        target: *const c_char,
+        kind: *const c_char,
+        flags: c_ulong,
+        options: *const c_char,
+    ) -> c_int;
+    fn recvmsg(fd: c_int, message: *mut MessageHead, flags: c_int) -> isize;
+    fn sched_setaffinity(pid: c_int, size: usize, set: *const u64) -> c_int;
+    fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize;
+    fn sendmsg(fd: c_int, message: *const MessageHead, flags: c_int) -> isize;
+    fn setgroups(count: usize, groups: *const c_uint) -> c_int;
+    fn sethostname(name: *const c_char, length: usize) -> c_int;
+    fn setresgid(real: c_uint, effective: c_uint, saved: c_uint) -> c_int;
+    fn setresuid(real: c_uint, effective: c_uint, saved: c_uint) -> c_int;
+    fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair(family: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    fn umask(mask: c_uint) -> c_uint;
+    fn umount2(target: *const c_char, flags: c_int) -> c_int;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn geteuid() -> c_uint;
+    fn poll(fds: *mut PollFd, count: c_ulong, milliseconds: c_int) -> c_int;
     fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize;
     fn _exit(code: c_int) -> !;
@@ -569,6 +684,12 @@ impl Stat {
     }
 }
 
+/// A device's number as stat(2) has it.
+fn device_number([major, minor]: [u32; 2]) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | minor & 0xff
+}
+
 fn nanoseconds_of(time: &StatxTime) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
 }
@@ -584,7 +705,7 @@ fn stat_by(directory: RawFd, path: &CStr, flags: c_int) -> io::Result<Stat> {
         size: found.size,
         blocks: found.blocks,
         inode: found.inode,
-        device: u64::from(found.device[0]) << 32 | u64::from(found.device[1]),
+        device: device_number(found.device),
         modified_nanoseconds: nanoseconds_of(&found.modified),
         changed_nanoseconds: nanoseconds_of(&found.changed),
     })
@@ -877,12 +998,11 @@ pub fn send_signal(pid: i32, number: i32) -> io::Result<()> {
 /// Enters a fresh namespace of host names, which marks what is started from now on.
 pub fn enter_fresh_uts() -> io::Result<()> {
     // SAFETY: plain call; this process has one thread.
-    check(unsafe { unshare(CLONE_NEWUTS) }).map(drop)
+    check(unsafe { unshare(CLONE_NEWUTS as c_int) }).map(drop)
 }
 
 /// Keeps what this process may from the programs that it starts.
 pub fn keep_capabilities() {
-    const PR_CAP_AMBIENT: c_int = 47;
     const CLEAR_ALL: c_ulong = 4;
     // SAFETY: plain call; it fails where there is no such set.
     unsafe { prctl(PR_CAP_AMBIENT, CLEAR_ALL, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
@@ -920,6 +1040,14 @@ pub fn hear_of_children() -> io::Result<OwnedFd> {
         check(sigprocmask(SIG_BLOCK, &set, ptr::null_mut()))?;
         owned(signalfd(-1, &set, O_NONBLOCK | O_CLOEXEC))
     }
+}
+
+/// Has keys like Ctrl-C mean nothing to this process; as process 1 a copy of it is safe from its inside only without handlers.
+pub fn ignore_interrupts() {
+    const SIGINT: c_int = 2;
+    const SIG_IGN: usize = 1;
+    // SAFETY: plain call.
+    unsafe { signal(SIGINT, SIG_IGN) };
 }
 
 /// Asks for turns of the processor that are short and come soon, for this process alone.
@@ -1027,4 +1155,440 @@ unsafe fn become_program(
         }
     }
     execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+}
+
+// -- namespaces and mounts ------------------------------------------------------------------------------------------------
+
+/// A copy of this process in new namespaces, born in a control group if one is given.
+///
+/// # Returns
+/// Its number and a descriptor of it; nothing in the copy.
+pub fn clone_into(namespaces: u64, group: Option<&OwnedFd>) -> io::Result<Option<(i32, OwnedFd)>> {
+    let mut pidfd: c_int = -1;
+    let place = &mut pidfd as *mut c_int;
+    let pid = match group {
+        None => {
+            let flags = namespaces | CLONE_PIDFD | SIGCHLD as u64;
+            // SAFETY: as fork; the kernel writes the descriptor before it returns here.
+            unsafe { syscall(arch::CLONE, flags, 0_usize, place, 0_usize, 0_usize) }
+        }
+        Some(group) => {
+            let flags = namespaces | CLONE_PIDFD | CLONE_INTO_CGROUP;
+            let given: [u64; 11] = [flags, place as u64, 0, 0, SIGCHLD as u64, 0, 0, 0, 0, 0, group.as_raw_fd() as u64];
+            // SAFETY: as above; the structure is as long as said.
+            unsafe { syscall(SYS_CLONE3, given.as_ptr(), std::mem::size_of_val(&given)) }
+        }
+    };
+    match check(pid as c_int)? {
+        0 => Ok(None),
+        pid => Ok(Some((pid, owned(pidfd)?))),
+    }
+}
+
+/// Leaves namespaces for new ones.
+pub fn leave_for_new(namespaces: u64) -> io::Result<()> {
+    // SAFETY: plain call; this process has one thread.
+    check(unsafe { unshare(namespaces as c_int) }).map(drop)
+}
+
+/// A plain copy of this process; 0 in the copy.
+pub fn copy_process() -> io::Result<i32> {
+    // SAFETY: one thread.
+    check(unsafe { fork() })
+}
+
+/// Waits for one child; the code it ended with.
+pub fn wait_for(pid: i32) -> io::Result<i32> {
+    let mut raw = 0;
+    loop {
+        // SAFETY: the status is writable.
+        match check(unsafe { waitpid(pid, &mut raw, 0) }) {
+            Err(error) if number_of(&error) == EINTR => {}
+            result => return result.map(|_| Status::of(raw).code()),
+        }
+    }
+}
+
+fn or_null(text: &Option<CString>) -> *const c_char {
+    text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
+}
+
+/// Mounts, binds or remounts.
+pub fn mount_on(
+    source: Option<&[u8]>,
+    target: &[u8],
+    kind: Option<&[u8]>,
+    flags: u64,
+    options: Option<&[u8]>,
+) -> io::Result<()> {
+    let target = text(target)?;
+    let (source, kind, options) =
+        (source.map(text).transpose()?, kind.map(text).transpose()?, options.map(text).transpose()?);
+    // SAFETY: all strings end, or are null.
+    check(unsafe { mount(or_null(&source), target.as_ptr(), or_null(&kind), flags as c_ulong, or_null(&options)) })
+        .map(drop)
+}
+
+/// Takes a mount away as soon as nobody uses it.
+pub fn unmount(target: &[u8]) -> io::Result<()> {
+    let target = text(target)?;
+    // SAFETY: the path ends.
+    check(unsafe { umount2(target.as_ptr(), MNT_DETACH) }).map(drop)
+}
+
+pub fn pivot_root(new: &[u8], old: &[u8]) -> io::Result<()> {
+    let (new, old) = (text(new)?, text(old)?);
+    // SAFETY: both paths end.
+    check(unsafe { syscall(arch::PIVOT_ROOT, new.as_ptr(), old.as_ptr()) } as c_int).map(drop)
+}
+
+/// A detached copy of a mount, with what is mounted below it or without; an empty path is the directory itself.
+pub fn copy_mount(directory: RawFd, path: &[u8], recursive: bool) -> io::Result<OwnedFd> {
+    let empty = if path.is_empty() { AT_EMPTY_PATH as c_uint } else { 0 };
+    let flags = OPEN_TREE_CLONE | O_CLOEXEC as c_uint | empty | if recursive { AT_RECURSIVE } else { 0 };
+    let path = text(path)?;
+    // SAFETY: the path ends.
+    owned(unsafe { syscall(SYS_OPEN_TREE, directory, path.as_ptr(), flags) } as c_int)
+}
+
+/// What is set of a mount.
+#[derive(Clone, Copy, Default)]
+pub struct MountChange<'a> {
+    /// Attributes that are added.
+    pub attributes: u64,
+    pub recursive: bool,
+    /// No later mount elsewhere comes to it.
+    pub private: bool,
+    /// By whose ids its files are seen.
+    pub user_namespace: Option<&'a OwnedFd>,
+}
+
+pub fn change_mount(fd: &OwnedFd, change: MountChange<'_>) -> io::Result<()> {
+    let namespace = change.user_namespace.map_or(0, |fd| fd.as_raw_fd() as u64);
+    let set = [change.attributes, 0, if change.private { MS_PRIVATE } else { 0 }, namespace];
+    let flags = AT_EMPTY_PATH as c_uint | if change.recursive { AT_RECURSIVE } else { 0 };
+    let path = text(b"")?;
+    // SAFETY: the path ends, and the structure is as long as said.
+    let result = unsafe {
+        syscall(SYS_MOUNT_SETATTR, fd.as_raw_fd(), path.as_ptr(), flags, set.as_ptr(), std::mem::size_of_val(&set))
+    };
+    check(result as c_int).map(drop)
+}
+
+/// Attaches a detached mount.
+pub fn attach_mount(fd: &OwnedFd, target: &[u8]) -> io::Result<()> {
+    let (none, target) = (text(b"")?, text(target)?);
+    // SAFETY: both paths end.
+    let result = unsafe {
+        syscall(SYS_MOVE_MOUNT, fd.as_raw_fd(), none.as_ptr(), AT_FDCWD, target.as_ptr(), MOVE_MOUNT_F_EMPTY_PATH)
+    };
+    check(result as c_int).map(drop)
+}
+
+pub fn enter_directory(path: &[u8]) -> io::Result<()> {
+    let path = text(path)?;
+    // SAFETY: the path ends.
+    check(unsafe { chdir(path.as_ptr()) }).map(drop)
+}
+
+// -- powers ---------------------------------------------------------------------------------------------------------------
+
+pub fn effective_user() -> u32 {
+    // SAFETY: plain call.
+    unsafe { geteuid() }
+}
+
+/// Has these ids and no others.
+pub fn be(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: plain calls.
+    unsafe {
+        check(setresgid(gid, gid, gid))?;
+        check(setresuid(uid, uid, uid)).map(drop)
+    }
+}
+
+/// Leaves all other groups.
+pub fn leave_groups() -> io::Result<()> {
+    // SAFETY: an empty list.
+    check(unsafe { setgroups(0, ptr::null()) }).map(drop)
+}
+
+pub fn own(directory: RawFd, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+    let name = text(name)?;
+    // SAFETY: the name ends.
+    check(unsafe { fchownat(directory, name.as_ptr(), uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX), 0) }).map(drop)
+}
+
+pub fn set_mode_at(path: &[u8], mode: u32) -> io::Result<()> {
+    let path = text(path)?;
+    // SAFETY: the path ends.
+    check(unsafe { chmod(path.as_ptr(), mode) }).map(drop)
+}
+
+/// Locks a file for as long as it is open somewhere.
+pub fn lock(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { flock(fd.as_raw_fd(), LOCK_EXCLUSIVE_NOW) }).map(drop)
+}
+
+/// An attribute of this process.
+pub fn control(option: i32, value: u64) -> io::Result<()> {
+    // SAFETY: options of numbers alone.
+    check(unsafe { prctl(option, value as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) }).map(drop)
+}
+
+/// Names this process; 15 bytes of it.
+pub fn set_name(name: &[u8]) -> io::Result<()> {
+    let name = text(name)?;
+    // SAFETY: the name ends.
+    check(unsafe { prctl(PR_SET_NAME, name.as_ptr(), 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) }).map(drop)
+}
+
+/// Takes all other capabilities out of what this process, and whoever it starts, may ever have.
+pub fn bound_capabilities(kept: &[u64]) -> io::Result<()> {
+    for number in (0..64).filter(|number| !kept.contains(number)) {
+        if let Err(error) = control(PR_CAPBSET_DROP, number) {
+            // The kernel has no more.
+            return if number_of(&error) == EINVAL { Ok(()) } else { Err(error) };
+        }
+    }
+    Ok(())
+}
+
+/// Has these capabilities, by bits, and no others.
+pub fn set_capabilities(bits: u64) -> io::Result<()> {
+    let head = [CAPABILITY_VERSION_3, 0];
+    let (low, high) = (bits as u32, (bits >> 32) as u32);
+    let data = [low, low, 0, high, high, 0];
+    // SAFETY: two structures of this version, and six words.
+    check(unsafe { capset(head.as_ptr(), data.as_ptr()) }).map(drop)
+}
+
+pub fn set_umask(mask: u32) {
+    // SAFETY: plain call.
+    unsafe { umask(mask) };
+}
+
+pub fn name_host(name: &[u8]) -> io::Result<()> {
+    // SAFETY: it is as long as said.
+    check(unsafe { sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
+}
+
+/// Has at most so much of a resource, for good, and no more than it has already.
+pub fn limit_resource(resource: i32, value: u64) -> io::Result<()> {
+    let mut limit = Rlimit { soft: 0, hard: 0 };
+    // SAFETY: the structure is writable, then read.
+    unsafe {
+        check(getrlimit(resource, &mut limit))?;
+        let bounded = value.min(limit.hard);
+        check(setrlimit(resource, &Rlimit { soft: bounded, hard: bounded })).map(drop)
+    }
+}
+
+/// Runs on these processors alone.
+pub fn run_on(processors: &[u64]) -> io::Result<()> {
+    let mut set = [0_u64; 16];
+    for number in processors {
+        if let Some(word) = set.get_mut(*number as usize / 64) {
+            *word |= 1 << (number % 64);
+        }
+    }
+    // SAFETY: it is as long as said.
+    check(unsafe { sched_setaffinity(0, std::mem::size_of_val(&set), set.as_ptr()) }).map(drop)
+}
+
+/// Has a filter of system calls, for good.
+pub fn load_filter(program: &[u8]) -> io::Result<()> {
+    #[repr(C)]
+    struct Filter {
+        length: u16,
+        instructions: *const c_void,
+    }
+    let aligned: Vec<u64> = program
+        .chunks_exact(8)
+        .map(|bytes| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes);
+            u64::from_ne_bytes(word)
+        })
+        .collect();
+    let filter = Filter { length: aligned.len() as u16, instructions: aligned.as_ptr().cast() };
+    // Without the flag older kernels slow everything inside down, to protect it from others, of which it has none.
+    // SAFETY: the kernel copies the instructions, each of eight bytes, during the call.
+    let result = unsafe {
+        syscall(arch::SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter as *const Filter)
+    };
+    check(result as c_int).map(drop)
+}
+
+/// Has a new session keyring that nobody may use; where keyrings are not to be had, nobody inside has them either.
+pub fn leave_session_keyring() -> io::Result<()> {
+    const JOIN: c_int = 1;
+    const SET_PERMISSIONS: c_int = 5;
+    const OF_THE_SESSION: c_int = -3;
+    // SAFETY: plain calls.
+    unsafe {
+        if syscall(arch::KEYCTL, JOIN, 0_usize) < 0 {
+            let error = io::Error::last_os_error();
+            return match number_of(&error) {
+                ENOSYS | EPERM | EACCES => Ok(()),
+                _ => Err(error),
+            };
+        }
+        check(syscall(arch::KEYCTL, SET_PERMISSIONS, OF_THE_SESSION, 0 as c_long) as c_int).map(drop)
+    }
+}
+
+// -- sockets --------------------------------------------------------------------------------------------------------------
+
+/// A Unix socket with a name in the current directory: of streams, or of messages.
+pub fn bind_here(name: &[u8], of_messages: bool) -> io::Result<OwnedFd> {
+    let kind = if of_messages { SOCK_SEQPACKET } else { SOCK_STREAM };
+    // SAFETY: plain call.
+    let fd = owned(unsafe { socket(AF_UNIX, kind | O_CLOEXEC, 0) })?;
+    let mut address = [0_u8; 110];
+    address[..2].copy_from_slice(&(AF_UNIX as u16).to_ne_bytes());
+    let room = address.get_mut(2..2 + name.len()).ok_or_else(|| io::Error::from_raw_os_error(EINVAL))?;
+    room.copy_from_slice(name);
+    // SAFETY: the address is as long as said, with the byte that ends its path.
+    check(unsafe { bind(fd.as_raw_fd(), address.as_ptr().cast(), 3 + name.len() as c_uint) })?;
+    Ok(fd)
+}
+
+/// Two sockets that take messages from each other.
+pub fn message_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: there is room for two numbers.
+    check(unsafe { socketpair(AF_UNIX, SOCK_SEQPACKET | O_CLOEXEC, 0, fds.as_mut_ptr()) })?;
+    Ok((owned(fds[0])?, owned(fds[1])?))
+}
+
+/// What tells of the sockets of this network namespace; where there is no such thing, a descriptor that tells nothing.
+pub fn open_diagnosis() -> io::Result<OwnedFd> {
+    // SAFETY: plain call.
+    owned(unsafe { socket(AF_NETLINK, SOCK_RAW | O_CLOEXEC, NETLINK_SOCK_DIAG) })
+        .or_else(|_| open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0))
+}
+
+/// Has `lo` up.
+pub fn raise_loopback() -> io::Result<()> {
+    // SAFETY: plain call.
+    let fd = owned(unsafe { socket(AF_INET, SOCK_DGRAM | O_CLOEXEC, 0) })?;
+    let mut request = [0_u8; 40];
+    request[..2].copy_from_slice(b"lo");
+    // SAFETY: the structure has 40 bytes: 16 of a name, then the flags.
+    check(unsafe { ioctl(fd.as_raw_fd(), SIOCGIFFLAGS, request.as_mut_ptr()) })?;
+    let flags = u16::from_ne_bytes([request[16], request[17]]);
+    if flags & IFF_UP == 0 {
+        request[16..18].copy_from_slice(&(flags | IFF_UP).to_ne_bytes());
+        // SAFETY: as above.
+        check(unsafe { ioctl(fd.as_raw_fd(), SIOCSIFFLAGS, request.as_mut_ptr()) })?;
+    }
+    Ok(())
+}
+
+/// A message and the descriptors that came with it; 0 bytes at the end.
+pub fn receive_message(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut piece = IoVec { base: buffer.as_mut_ptr() as *const c_void, length: buffer.len() };
+    let mut control: ControlRoom = [0; 2 + MOST_DESCRIPTORS / 2];
+    let mut head = MessageHead {
+        name: ptr::null_mut(),
+        name_length: 0,
+        pieces: &mut piece,
+        piece_count: 1,
+        control: control.as_mut_ptr().cast(),
+        control_length: std::mem::size_of_val(&control),
+        flags: 0,
+    };
+    let count = loop {
+        // SAFETY: buffer and control room are as long as said.
+        match check_size(unsafe { recvmsg(fd.as_raw_fd(), &mut head, MSG_CMSG_CLOEXEC) }) {
+            Err(error) if number_of(&error) == EINTR => {}
+            result => break result?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    let rights = u64::from(SCM_RIGHTS as u32) << 32 | u64::from(SOL_SOCKET as u32);
+    if head.control_length >= 16 && control[1] == rights {
+        for at in 0..(control[0] as usize).saturating_sub(16) / 4 {
+            let number = (control[2 + at / 2] >> (32 * (at % 2))) as u32 as RawFd;
+            descriptors.push(owned(number)?);
+        }
+    }
+    Ok((count, descriptors))
+}
+
+/// Sends a message with descriptors, none of which is given away.
+pub fn send_message(fd: &OwnedFd, data: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+    let mut piece = IoVec { base: data.as_ptr().cast(), length: data.len() };
+    let mut control: ControlRoom = [0; 2 + MOST_DESCRIPTORS / 2];
+    if descriptors.len() > MOST_DESCRIPTORS {
+        return Err(io::Error::from_raw_os_error(EINVAL));
+    }
+    control[0] = 16 + 4 * descriptors.len() as u64;
+    control[1] = u64::from(SCM_RIGHTS as u32) << 32 | u64::from(SOL_SOCKET as u32);
+    for (at, number) in descriptors.iter().enumerate() {
+        control[2 + at / 2] |= u64::from(*number as u32) << (32 * (at % 2));
+    }
+    let control_length = if descriptors.is_empty() { 0 } else { (control[0] as usize + 7) & !7 };
+    let head = MessageHead {
+        name: ptr::null_mut(),
+        name_length: 0,
+        pieces: &mut piece,
+        piece_count: 1,
+        control: control.as_mut_ptr().cast(),
+        control_length,
+        flags: 0,
+    };
+    loop {
+        // SAFETY: data and control room are as long as said.
+        match check_size(unsafe { sendmsg(fd.as_raw_fd(), &head, MSG_NOSIGNAL) }) {
+            Err(error) if number_of(&error) == EINTR => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Copies a part of a file to the end of another; how much of it.
+pub fn copy_between(from: &OwnedFd, offset: u64, to: &OwnedFd, count: u64) -> io::Result<usize> {
+    let mut offset = offset as i64;
+    // SAFETY: the offset is writable.
+    check_size(unsafe { sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut offset, count.min(1 << 30) as usize) })
+}
+
+/// Whether there is something to read within so many milliseconds.
+pub fn wait_readable(fds: &[&OwnedFd], milliseconds: i32) -> Vec<bool> {
+    const POLLIN: i16 = 1;
+    let mut asked: Vec<PollFd> =
+        fds.iter().map(|fd| PollFd { fd: fd.as_raw_fd(), events: POLLIN, returned: 0 }).collect();
+    // SAFETY: as many as said.
+    unsafe { poll(asked.as_mut_ptr(), asked.len() as c_ulong, milliseconds) };
+    asked.iter().map(|one| one.returned != 0).collect()
+}
+
+/// Brings descriptors to these places, from the first on, and closes all others from there on.
+///
+/// Whoever had them before must not let go of them: their numbers mean others now.
+pub fn arrange(descriptors: &[RawFd], first: RawFd) -> io::Result<Vec<OwnedFd>> {
+    const HIGH: c_int = 64;
+    let mut high = Vec::new();
+    for fd in descriptors {
+        // SAFETY: plain call.
+        high.push(check(unsafe { fcntl(*fd, F_DUPFD_CLOEXEC, HIGH) })?);
+    }
+    let mut placed = Vec::new();
+    for (at, fd) in high.iter().enumerate() {
+        let target = first + at as RawFd;
+        // SAFETY: plain calls; 2 is F_SETFD, 1 is FD_CLOEXEC.
+        unsafe {
+            check(dup2(*fd, target))?;
+            check(fcntl(target, 2, 1 as c_int))?;
+        }
+        placed.push(owned(target)?);
+    }
+    // SAFETY: plain call.
+    check(
+        unsafe { syscall(SYS_CLOSE_RANGE, (first + placed.len() as RawFd) as c_uint, u32::MAX, 0 as c_uint) } as c_int
+    )?;
+    Ok(placed)
 }

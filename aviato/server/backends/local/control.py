@@ -26,6 +26,8 @@ END_SECONDS = 5.0
 BURIAL_SECONDS = 1.0
 LARGEST_ANSWER = 16 << 10
 """Memory of that size is at hand: each time that it were new memory it would cost more than the answer."""
+GIVES_IDS = "--gives-ids"
+"""Asks `aviato-init zygote` to be root of a user namespace with subordinate ids."""
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
 _OWN_VARIABLES = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 """Each process would have a page that the kernel writes to when it gives it a processor; nobody here asks which one that is."""
@@ -255,6 +257,8 @@ def _connected(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.so
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     executable: str = getattr(sys, "_base_executable", sys.executable)
     with theirs:
+        if (init := native.init()) is not None:
+            return _begin([init, "zygote", "--control", str(theirs.fileno()), *(GIVES_IDS for _ in words)], theirs), ours
         if (copy := sealed.copy_of(executable)) is not None:
             try:
                 return _run(executable, theirs, copy, words), ours
@@ -272,9 +276,18 @@ def _run(executable: str, control: socket.socket, copy: int | None, words: Seque
         kept.append(copy)
         if (beside := sealed.libraries(executable, copy)) is not None:
             environment["LD_LIBRARY_PATH"] = ":".join([beside, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
+    argv = [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept), *words]
+    return _popen(argv, kept, environment, None if copy is None else f"/proc/self/fd/{copy}")
+
+
+def _begin(argv: list[str], control: socket.socket) -> subprocess.Popen[bytes]:
+    return _popen(argv, [control.fileno()], {}, None)
+
+
+def _popen(argv: list[str], kept: list[int], environment: dict[str, str], executable: str | None) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept), *words],
-        executable=None if copy is None else f"/proc/self/fd/{copy}",
+        argv,
+        executable=executable,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

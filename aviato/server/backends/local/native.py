@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PACKAGE = os.path.abspath(f"{os.path.dirname(os.path.abspath(__file__))}/../../..")
 LIBRARY = f"{PACKAGE}/{compiling.LIBRARY}"
 SWITCH = "AVIATO_COMPILED"
+INIT = "AVIATO_INIT"
 """An environment variable of the server: `0` leaves the compiled part out."""
 
 OPERATIONS = (
@@ -231,4 +232,9 @@ def load(*, renews: bool = True) -> Any | None:
 
 def wanted() -> bool:
     """Whether the server is to use it."""
-    return os.environ.get(SWITCH) != "0" and load() is not None
+    return os.environ.get(SWITCH) != "0" and init() is None and load() is not None
+
+
+def init() -> str | None:
+    """The `aviato-init` that makes sandboxes and is their process 1, in place of all that is here; None: it is not asked for."""
+    return os.environ.get(INIT) or None

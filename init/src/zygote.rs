@@ -1,0 +1,413 @@
+//! The process that sandboxes are born from: a server asks it by messages, each with the first connection to a sandbox.
+//!
+//! A request says what the sandbox's place, its ids and its control groups are to be, and by which steps its process 1 is confined
+//! (`confine`). The answer carries a descriptor of that process. When the socket closes the zygote ends, and its sandboxes live on.
+
+use std::io;
+use std::os::unix::io::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use crate::confine::{id_map, open_known, Confinement, Failure};
+use crate::errors::{Fields, Refused};
+use crate::frames::{self, Head};
+use crate::json::{self, object, Value};
+use crate::supervisor::{Descriptors, Supervisor};
+use crate::sys::{self, MountChange, AT_FDCWD, O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_WRONLY};
+
+const MOST_MESSAGE_BYTES: usize = 1 << 18;
+/// What the messages begin with that are no JSON: a burial, an oblivion, and how processors are shared.
+const BURIAL: &[u8] = b"AVB\x02";
+const OTHERS: [&[u8]; 2] = [b"AVB\x03", b"AVB\x04"];
+const FIRST_DESCRIPTOR: RawFd = 3;
+const REPORT_MILLISECONDS: i32 = 10_000;
+const NAME: &[u8] = b"aviato-supervisor";
+const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
+    | sys::CLONE_NEWNS
+    | sys::CLONE_NEWPID
+    | sys::CLONE_NEWIPC
+    | sys::CLONE_NEWUTS
+    | sys::CLONE_NEWNET
+    | sys::CLONE_NEWCGROUP;
+
+pub struct Zygote {
+    control: OwnedFd,
+    children: OwnedFd,
+}
+
+/// What a sandbox's process 1 has to have, and who owns what.
+struct Birth {
+    connection: OwnedFd,
+    listener: OwnedFd,
+    note: OwnedFd,
+    ports: Option<OwnedFd>,
+    groups: Vec<OwnedFd>,
+    content: Option<OwnedFd>,
+    /// Mounts that the zygote made, by name.
+    trees: Vec<(Vec<u8>, OwnedFd)>,
+}
+
+impl Zygote {
+    /// With `gives_ids` it becomes root of a user namespace that has subordinate ids, which the server maps.
+    pub fn new(control: OwnedFd, gives_ids: bool) -> io::Result<Zygote> {
+        if gives_ids {
+            take_subordinate_ids(&control)?;
+        } else if sys::effective_user() == 0 {
+            match sys::leave_groups() {
+                // A root without this right has none to give its sandboxes other ids either.
+                Err(error) if sys::number_of(&error) == sys::EPERM => {}
+                result => result?,
+            }
+        }
+        // Possession opens keys, whatever the uid: what the server's login session holds (Kerberos tickets, say) stays outside.
+        sys::leave_session_keyring()?;
+        sys::control(sys::PR_SET_CHILD_SUBREAPER, 1)?;
+        sys::control(sys::PR_SET_DUMPABLE, 1)?;
+        sys::ignore_interrupts();
+        Ok(Zygote { control, children: sys::hear_of_children()? })
+    }
+
+    /// Serves until the server is gone.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        loop {
+            let ready = sys::wait_readable(&[&self.control, &self.children], -1);
+            if ready[1] {
+                // What it says is known: some are dead.
+                drop(sys::read_some(&self.children, &mut [0; 1024]));
+                while matches!(sys::wait_any(), Ok(Some(_))) {}
+            }
+            if ready[0] {
+                let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                self.serve(&buffer[..count], came)?;
+            }
+        }
+    }
+
+    fn serve(&mut self, message: &[u8], came: Vec<OwnedFd>) -> io::Result<()> {
+        if OTHERS.iter().any(|magic| message.starts_with(magic)) {
+            return Ok(());
+        }
+        if message.starts_with(BURIAL) {
+            let number =
+                message.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let answer = object([("n", u64::from(number).into()), ("kept", Value::Array(Vec::new()))]);
+            return self.tell(&answer, &[]);
+        }
+        let head = message.split(|byte| *byte == 0).next().unwrap_or(message);
+        let request = match json::parse(head) {
+            Ok(request) => request,
+            Err(why) => {
+                return self.tell(&object([("n", 0.into()), ("errno", 0.into()), ("error", why.as_str().into())]), &[])
+            }
+        };
+        let number = request.get("n").cloned().unwrap_or(Value::Int(0));
+        match self.create(&request, came) {
+            Ok((pid, pidfd)) => self.tell(&object([("n", number), ("pid", pid.into())]), &[pidfd.as_raw_fd()]),
+            Err(why) => self.tell(&object([("n", number), ("errno", 0.into()), ("error", why.as_str().into())]), &[]),
+        }
+    }
+
+    fn tell(&self, answer: &Value, descriptors: &[RawFd]) -> io::Result<()> {
+        const EPIPE: i32 = 32;
+        const ECONNRESET: i32 = 104;
+        match sys::send_message(&self.control, &answer.to_bytes(), descriptors) {
+            // The next message says that the server is gone.
+            Err(error) if matches!(sys::number_of(&error), EPIPE | ECONNRESET) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Makes the place, clones, maps the ids.
+    fn create(&mut self, request: &Value, came: Vec<OwnedFd>) -> Result<(i32, OwnedFd), String> {
+        let fields = Fields(request);
+        let wrong = |refused: Refused| String::from_utf8_lossy(&refused.message).into_owned();
+        let failed = |what: &str, error: io::Error| format!("{what}: {error}");
+        let (uid, gid) = (fields.size("uid").map_err(wrong)?, fields.size("gid").map_err(wrong)?);
+        let ids = fields.size("ids").map_err(wrong)?;
+        let place = fields.text("place").map_err(wrong)?;
+        let mut came = came.into_iter();
+        let connection = came.next().ok_or("no connection came with the request")?;
+        let owned = fields.texts("owned").map_err(wrong)?;
+        let (listener, note) =
+            make_place(place, &owned, uid as u32, gid as u32).map_err(|error| failed("its place", error))?;
+        let ports = if fields.flag("ports").map_err(wrong)? {
+            Some(bind_in(place, b"p", true).map_err(|error| failed("its place", error))?)
+        } else {
+            None
+        };
+        let settings = fields.value("groups").map_err(wrong)?;
+        let groups = make_groups(settings, uid as u32).map_err(|error| failed("its control groups", error))?;
+        let trees = copy_trees(fields.value("trees").map_err(wrong)?).map_err(|error| failed("a mount", error))?;
+        let content = fields.flag_or("content", Some(false)).map_err(wrong)?.then(|| came.next()).flatten();
+        let mut namespaces = ALL_NAMESPACES;
+        let mut group = None;
+        if let Some(Value::Text(path)) = first_of(settings).and_then(|first| first.get("supervisors")) {
+            let opened = sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0);
+            group = Some(opened.map_err(|error| failed("its control group", error))?);
+            // Nobody is let into a group that lies outside of what his namespace shows.
+            namespaces &= !sys::CLONE_NEWCGROUP;
+        }
+        let (ours, theirs) = sys::message_pair().map_err(|error| failed("a socket", error))?;
+        let birth = Birth { connection, listener, note, ports, groups, content, trees };
+        match sys::clone_into(namespaces, group.as_ref()).map_err(|error| failed("clone", error))? {
+            None => {
+                drop(ours);
+                self.be_born(request, birth, theirs)
+            }
+            Some((pid, pidfd)) => {
+                drop(theirs);
+                let lower = fields.text_or_none("lower").map_err(wrong)?;
+                if let Err(error) = map_ids(pid, (uid, gid, ids), lower, &ours) {
+                    drop(sys::send_signal(pid, sys::SIGKILL));
+                    return Err(failed("its ids", error));
+                }
+                Ok((pid, pidfd))
+            }
+        }
+    }
+
+    /// In the child: takes the steps, then is process 1.
+    fn be_born(&self, request: &Value, birth: Birth, sync: OwnedFd) -> ! {
+        let connection = birth.connection.as_raw_fd();
+        let why = match confined(request, birth, sync) {
+            Ok(descriptors) => match begin(descriptors) {
+                Ok(mut supervisor) => supervisor.run(),
+                Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
+            },
+            Err(Failure::Step(why)) => format!("the sandbox could not be confined: {why}"),
+            Err(Failure::Unfit(why)) => report(connection, &why, Some("mounted_files")),
+        };
+        report(connection, &why, None)
+    }
+}
+
+fn first_of(list: &Value) -> Option<&Value> {
+    match list {
+        Value::Array(items) => items.first(),
+        _ => None,
+    }
+}
+
+/// Takes the steps, and gives what process 1 has to have; all else is closed.
+fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<Vec<OwnedFd>, Failure> {
+    let step = |what: &'static str| move |error: io::Error| Failure::Step(format!("{what}: {error}"));
+    sys::set_name(NAME).map_err(step("its name"))?;
+    let filter = hexadecimal(request.get("filter"));
+    let modern = request.get("modern") == Some(&Value::Bool(true));
+    let mut confinement = Confinement::new(sync, modern, birth.content, filter);
+    for (name, tree) in birth.trees {
+        confinement.keep(&name, tree);
+    }
+    confinement.execute(request.get("plan").unwrap_or(&Value::Null))?;
+    let layer = confinement.kept(b"layer").map_err(step("its layer"))?;
+    let sockets = confinement.kept(b"sockets").map_err(step("its sockets"))?;
+    let mut given = vec![birth.connection, birth.listener, birth.note, layer, sockets];
+    given.extend(birth.ports);
+    given.extend(birth.groups);
+    // From here on their numbers mean others: nobody may let go of what he had.
+    std::mem::forget(confinement);
+    let numbers: Vec<RawFd> = given.into_iter().map(IntoRawFd::into_raw_fd).collect();
+    sys::arrange(&numbers, FIRST_DESCRIPTOR).map_err(step("its descriptors"))
+}
+
+fn begin(descriptors: Vec<OwnedFd>) -> Result<Supervisor, (io::Error, RawFd)> {
+    let connection = FIRST_DESCRIPTOR;
+    let mut given = descriptors.into_iter();
+    match (given.next(), given.next(), given.next()) {
+        (Some(connection), Some(listener), Some(note)) => crate::reserve_standard_streams()
+            .and_then(|()| {
+                sys::take_short_turns();
+                let others = given.collect();
+                Supervisor::new(Descriptors { connection, listener, note, others })
+            })
+            .map_err(|error| (error, FIRST_DESCRIPTOR)),
+        _ => Err((io::Error::from_raw_os_error(sys::EINVAL), connection)),
+    }
+}
+
+/// Says over the first connection why there is no sandbox, and ends.
+fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
+    let body = object([
+        ("code", if unfit.is_some() { "VALIDATION".into() } else { "UNAVAILABLE".into() }),
+        ("reason", unfit.unwrap_or("start_failed").into()),
+        ("is_infrastructure", unfit.is_none().into()),
+        ("retryable", false.into()),
+        ("message", message.into()),
+    ])
+    .to_bytes();
+    if let Ok(fd) = sys::adopt(connection) {
+        drop(sys::write_all(&fd, &[&Head::of(frames::ERROR, 0).encode(body.len())[..], &body].concat()));
+        // The server speaks first. Gone before that, this process would be a broken pipe to it, and the report never read.
+        if sys::wait_readable(&[&fd], REPORT_MILLISECONDS)[0] {
+            drop(sys::read_some(&fd, &mut [0; 4096]));
+        }
+    }
+    sys::exit_now(1)
+}
+
+fn hexadecimal(value: Option<&Value>) -> Vec<u8> {
+    let digits = match value {
+        Some(Value::Text(digits)) => digits.as_slice(),
+        _ => b"",
+    };
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    digits.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+/// A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns.
+///
+/// Nobody comes in but the server and that id, and it cannot change who does: it passes by its group.
+fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let is_another = uid != sys::effective_user();
+    sys::make_directory(AT_FDCWD, place, if is_another { 0o710 } else { 0o700 })?;
+    if is_another {
+        sys::own(AT_FDCWD, place, None, Some(gid))?;
+    }
+    for name in owned {
+        let path = crate::paths::join(place, name);
+        sys::make_directory(AT_FDCWD, &path, 0o755)?;
+        sys::own(AT_FDCWD, &path, Some(uid), Some(gid))?;
+    }
+    let note = sys::open_at(AT_FDCWD, &crate::paths::join(place, b"note"), O_WRONLY | sys::O_APPEND | O_CREAT, 0o600)?;
+    sys::lock(&note)?;
+    Ok((bind_in(place, b"s", false)?, note))
+}
+
+/// A Unix socket in a sandbox's directory, where nobody inside can see it. A path of one letter is never too long for a socket.
+fn bind_in(place: &[u8], name: &[u8], of_messages: bool) -> io::Result<OwnedFd> {
+    sys::enter_directory(place)?;
+    let bound = sys::bind_here(name, of_messages);
+    sys::leave_directory();
+    bound
+}
+
+/// The control groups of a sandbox. Given are for version 1 how often memory ran out, the peak, and each list of tasks; for version
+/// 2 the events and the directory.
+fn make_groups(settings: &Value, uid: u32) -> io::Result<Vec<OwnedFd>> {
+    let malformed = || io::Error::from_raw_os_error(sys::EINVAL);
+    let groups = match settings {
+        Value::Array(groups) => groups,
+        _ => return Err(malformed()),
+    };
+    let mut paths = Vec::new();
+    for group in groups {
+        let path = Fields(group).text("path").map_err(|_| malformed())?;
+        sys::make_directory(AT_FDCWD, path, 0o777)?;
+        if let Some(Value::Array(files)) = group.get("files") {
+            for file in files {
+                match file {
+                    Value::Array(parts) => match &parts[..] {
+                        [Value::Text(name), Value::Text(value), Value::Bool(needed)] => {
+                            set(&crate::paths::join(path, name), value, *needed)?;
+                        }
+                        _ => return Err(malformed()),
+                    },
+                    _ => return Err(malformed()),
+                }
+            }
+        }
+        paths.push(path);
+    }
+    let first = match paths.first() {
+        Some(first) => *first,
+        None => return Ok(Vec::new()),
+    };
+    let open = |path: &[u8], name: &[u8], flags: i32| sys::open_at(AT_FDCWD, &crate::paths::join(path, name), flags, 0);
+    if groups[0].get("supervisors").is_some() {
+        // Process 1 starts commands in there, and it is the kernel that asks whether it may.
+        sys::own(AT_FDCWD, &crate::paths::join(first, b"cgroup.procs"), Some(uid), None)?;
+        let directory = sys::open_at(AT_FDCWD, first, O_PATH | O_DIRECTORY, 0)?;
+        return Ok(vec![open(first, b"memory.events", O_RDONLY)?, directory]);
+    }
+    let mut opened =
+        vec![open(first, b"memory.oom_control", O_RDONLY)?, open(first, b"memory.max_usage_in_bytes", O_RDONLY)?];
+    for path in paths {
+        opened.push(open(path, b"tasks", O_WRONLY)?);
+    }
+    Ok(opened)
+}
+
+fn set(path: &[u8], value: &[u8], needed: bool) -> io::Result<()> {
+    let fd = match sys::open_at(AT_FDCWD, path, O_WRONLY, 0) {
+        Err(error) if sys::number_of(&error) == sys::ENOENT && !needed => return Ok(()),
+        opened => opened?,
+    };
+    match sys::write_some(&fd, value) {
+        Err(error) if needed || sys::number_of(&error) != sys::EINVAL => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Mounts that the real root makes: the sandbox's id may not be able to look into where they lie.
+fn copy_trees(trees: &Value) -> io::Result<Vec<(Vec<u8>, OwnedFd)>> {
+    let malformed = || io::Error::from_raw_os_error(sys::EINVAL);
+    let mut made = Vec::new();
+    for tree in match trees {
+        Value::Array(trees) => trees,
+        _ => return Err(malformed()),
+    } {
+        let parts = match tree {
+            Value::Array(parts) => &parts[..],
+            _ => return Err(malformed()),
+        };
+        let (name, path, attributes, known) = match parts {
+            [_, Value::Text(name), Value::Text(path), Value::Int(attributes), Value::Array(known)] => {
+                (name, path, *attributes as u64, known)
+            }
+            _ => return Err(malformed()),
+        };
+        let fd = match known[..] {
+            [Value::Int(device), Value::Int(inode)] if inode != 0 => {
+                let directory = open_known(path, device as u64, inode as u64)?;
+                sys::copy_mount(directory.as_raw_fd(), b"", true)?
+            }
+            _ => sys::copy_mount(AT_FDCWD, path, true)?,
+        };
+        let change = MountChange { attributes, recursive: true, private: true, user_namespace: None };
+        sys::change_mount(&fd, change)?;
+        made.push((name.clone(), fd));
+    }
+    Ok(made)
+}
+
+/// Maps the ids of a child, and tells it; with what lies below its layers, seen by its ids, if that is not its own.
+fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64), lower: Option<&[u8]>, sync: &OwnedFd) -> io::Result<()> {
+    let write = |name: &str, content: &[u8]| {
+        let fd = sys::open_at(AT_FDCWD, format!("/proc/{pid}/{name}").as_bytes(), O_WRONLY, 0)?;
+        sys::write_some(&fd, content).map(drop)
+    };
+    if ids == 1 {
+        write("setgroups", b"deny")?;
+    }
+    write("uid_map", &id_map(uid, ids))?;
+    write("gid_map", &id_map(gid, ids))?;
+    let lower = match lower {
+        Some(lower) => lower,
+        None => return sys::send_message(sync, b"m", &[]),
+    };
+    let tree = sys::copy_mount(AT_FDCWD, lower, false)?;
+    let namespace = sys::open_at(AT_FDCWD, format!("/proc/{pid}/ns/user").as_bytes(), O_RDONLY, 0)?;
+    let change = MountChange {
+        attributes: sys::MOUNT_ATTR_IDMAP,
+        recursive: false,
+        private: true,
+        user_namespace: Some(&namespace),
+    };
+    sys::change_mount(&tree, change)?;
+    sys::send_message(sync, b"m", &[tree.as_raw_fd()])
+}
+
+/// Is root of a user namespace that has them; the server maps them.
+fn take_subordinate_ids(control: &OwnedFd) -> io::Result<()> {
+    let none = || io::Error::new(io::ErrorKind::PermissionDenied, "no ids were mapped");
+    sys::leave_for_new(sys::CLONE_NEWUSER)?;
+    sys::send_message(control, b"map", &[])?;
+    let mut said = [0; 16];
+    let (count, _) = sys::receive_message(control, &mut said)?;
+    if &said[..count] != b"mapped" {
+        return Err(none());
+    }
+    sys::leave_groups()
+}
