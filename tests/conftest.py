@@ -27,6 +27,8 @@ from tests.skeletons import share
 
 START_SECONDS = 40.0
 SERVE = "from aviato.cli.main import main; main()"
+INIT = "AVIATO_INIT"
+"""Of all variables of ours the one that the tests are made with: another process 1."""
 SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 """What every server of the tests has."""
 
@@ -123,7 +125,7 @@ def start_server(
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
     command = [*before, sys.executable, "-c", SERVE, "serve", *places, *flags]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")} | {**environment}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_") or name == INIT} | {**environment}
     log = state_dir / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)
@@ -201,7 +203,7 @@ def stop_embedded(state: Path) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _private_environment(embedded_state: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("AVIATO_", "WANDB_"))]:
+        for name in [name for name in os.environ if name.startswith(("AVIATO_", "WANDB_")) and name != INIT]:
             patch.delenv(name)
         patch.setenv("AVIATO_STATE_DIR", str(embedded_state))
         # Whatever a test or a block of a guide does with W&B, it waits for no network and writes nothing beside the code.

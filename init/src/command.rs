@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::base64;
+use crate::cases::Cases;
 use crate::connection::Connection;
 use crate::errors::{Fields, Refused};
 use crate::event_loop::{Call, EventLoop, Timer, Token};
@@ -14,7 +15,8 @@ use crate::input::{Answers, Input};
 use crate::json::{object, Value};
 use crate::output::Output;
 use crate::process_tree::{signal_all, Processes};
-use crate::spawn::{Ends, Failure};
+use crate::programs::Programs;
+use crate::spawn::{self, Ends, Failure};
 use crate::sys::{self, Status, Usage};
 
 /// How long after its exit a command's pipes may stay open before the result comes without their end.
@@ -36,6 +38,10 @@ pub struct Spec {
     pub input: Option<Vec<u8>>,
     /// Width and height.
     pub terminal: Option<(u16, u16)>,
+    /// Runs several cases in a program of ours.
+    pub cases: Option<Box<Cases>>,
+    /// Its cases are programs.
+    pub programs: Option<Box<Programs>>,
     /// Tells a repeated request from another one under the same id.
     pub fingerprint: u64,
 }
@@ -54,8 +60,12 @@ impl Spec {
             },
             Some(_) => return Err(Refused::invalid("a malformed request: \"terminal\"")),
         };
-        if !matches!(value.get("cases"), None | Some(Value::Null)) {
-            return Err(Refused::invalid("cases are not known here"));
+        let (mut cases, mut programs) = (None, None);
+        if let Some(given) = value.get("cases").filter(|given| **given != Value::Null) {
+            match given.get("programs") {
+                None | Some(Value::Null) => cases = Some(Box::new(Cases::read(given)?)),
+                Some(_) => programs = Some(Box::new(Programs::read(given)?)),
+            }
         }
         Ok(Spec {
             exec_id: fields.text("exec_id")?.to_vec(),
@@ -67,6 +77,8 @@ impl Spec {
             timeout_seconds: fields.number_or_none("timeout_seconds")?,
             input: input.transpose()?,
             terminal,
+            cases,
+            programs,
             fingerprint: fingerprint(value),
         })
     }
@@ -121,6 +133,13 @@ pub struct Command {
     pub outputs: [Output; 2],
     pub input: Input,
     pub limit: Option<Timer>,
+    /// Of a command of several cases, each in turn: what it was asked for, and what runs them.
+    pub spec: Option<Box<Spec>>,
+    pub cases: Option<Box<Cases>>,
+    pub programs: Option<Box<Programs>>,
+    /// Pipes that it gives away, to which somebody may still write.
+    pub left: Vec<OwnedFd>,
+    begun: bool,
     is_terminal: bool,
     birth: Option<Birth>,
     failure: Option<Failure>,
@@ -155,6 +174,11 @@ impl Command {
             ],
             input: Input::new(ends.stdin, Token::Input(number), is_terminal),
             limit: None,
+            spec: None,
+            cases: None,
+            programs: None,
+            left: Vec::new(),
+            begun: false,
             is_terminal,
             birth: None,
             failure: None,
@@ -166,14 +190,20 @@ impl Command {
         }
     }
 
-    /// Whether its own process has not been reaped yet.
+    /// Whether it is not over, be it that no process of it lives for the moment.
     pub fn is_running(&self) -> bool {
-        self.pid.is_some() && self.status.is_none()
+        self.begun && self.status.is_none()
     }
 
-    /// Whether it has begun and its result comes when its process and its pipes are done.
+    /// Whether it has begun and its result comes when its process and its pipes are done. Held, it needs somebody else.
     pub fn is_unfinished(&self) -> bool {
-        self.pid.is_some() && self.result.is_none()
+        let is_held = self.programs.as_ref().map_or(false, |programs| programs.is_held());
+        self.begun && self.result.is_none() && !is_held
+    }
+
+    /// Whether somebody has ended it, so that nothing more of it runs.
+    pub fn is_given_up(&self) -> bool {
+        self.silenced || self.was_killed()
     }
 
     fn was_killed(&self) -> bool {
@@ -187,6 +217,11 @@ impl Command {
 
     // -- its birth --------------------------------------------------------------------------------------------------------
 
+    /// It is on record, and its first process follows.
+    pub fn begin_series(&mut self) {
+        self.begun = true;
+    }
+
     /// It has a process, which is about to become its program.
     pub fn begin(
         &mut self,
@@ -197,6 +232,7 @@ impl Command {
         name: Vec<u8>,
         looper: &mut EventLoop,
     ) {
+        self.begun = true;
         self.pid = Some(pid);
         self.mark = Some(mark);
         looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Birth(self.number));
@@ -248,7 +284,12 @@ impl Command {
 
     fn not_born(&mut self, birth: &Birth, number: i32) {
         let error = io::Error::from_raw_os_error(number);
-        self.failure = Some(crate::spawn::failure(&birth.name, &birth.program, &error));
+        self.failure = Some(spawn::failure(&birth.name, &birth.program, &error));
+    }
+
+    /// Why its last process could not become its program.
+    pub fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
     }
 
     // -- its life ---------------------------------------------------------------------------------------------------------
@@ -304,6 +345,24 @@ impl Command {
         answers
     }
 
+    /// No other process of one that has several follows.
+    pub fn end_series(&mut self, looper: &mut EventLoop) -> Answers {
+        let mut answers = Answers::new();
+        let (mut status, mut usage) = (Status::Exited(0), Usage::default());
+        if let Some(mut cases) = self.cases.take() {
+            (status, usage) = (cases.series.status, cases.series.usage);
+            cases.close(self, looper);
+        }
+        if let Some(mut programs) = self.programs.take() {
+            (status, usage) = (programs.series.status, programs.series.usage);
+            answers.extend(programs.close_input());
+            programs.close(self, looper);
+        }
+        self.spec = None;
+        answers.extend(self.reaped(status, usage, looper));
+        answers
+    }
+
     pub fn linger_no_longer(&mut self) {
         self.lingered = true;
     }
@@ -322,7 +381,7 @@ impl Command {
         if let Some(words) = self.last_words.clone() {
             self.say(&words);
         }
-        let failed_at_birth = self.failure.take().filter(|_| self.pid.is_some());
+        let failed_at_birth = self.failure.take().filter(|_| self.begun);
         let mut status = self.status.unwrap_or(Status::Exited(0));
         if let Some(failure) = failed_at_birth.filter(|_| !self.was_killed()) {
             self.say(&failure.message);
@@ -343,7 +402,7 @@ impl Command {
             ("stdout_bytes_total", self.outputs[0].end().into()),
             ("stderr_bytes_total", self.outputs[1].end().into()),
         ]);
-        if self.pid.is_some() {
+        if self.begun {
             result = result.with([
                 ("cpu_seconds", rounded(self.usage.cpu_seconds).into()),
                 ("max_rss_bytes", self.usage.max_rss_bytes.into()),
@@ -353,7 +412,8 @@ impl Command {
         left
     }
 
-    fn say(&mut self, line: &[u8]) {
+    /// Adds a line of process 1's own to its stderr, or its terminal.
+    pub fn say(&mut self, line: &[u8]) {
         let end: &[u8] = if self.is_terminal { b"\r\n" } else { b"\n" };
         self.outputs[usize::from(!self.is_terminal)].put(&[line, end].concat());
     }

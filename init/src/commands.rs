@@ -4,18 +4,21 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
+use crate::cases::Cases;
 use crate::command::{Command, Spec, Subscriber, LINGER_SECONDS};
 use crate::connection::Connection;
 use crate::errors::{reason_of, Refused};
 use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
-use crate::input::Answers;
+use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
 use crate::output::Took;
 use crate::paths::{self, join};
 use crate::process_tree::Processes;
-use crate::spawn::{self, Ends, Failure, Spawned, Streams};
-use crate::sys::{self, Status, AT_FDCWD, O_DIRECTORY, O_RDONLY};
+use crate::programs::Programs;
+use crate::spawn::{self, CaseEnds, Ends, Failure, Spawned, Streams};
+use crate::successive::{Next, GATHERED_BYTES};
+use crate::sys::{self, Status, Usage, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 
 /// Ids of finished and confirmed commands that are still refused a second run, the newest of them.
 const REMEMBERED: usize = 16_384;
@@ -38,7 +41,12 @@ pub struct News {
     pub ready: Vec<u64>,
     /// The main command is over: its code, and whether the memory limit ended it.
     pub main_exit: Option<(i32, bool)>,
+    /// Commands, by number, of which another process follows once nothing of the last one lives.
+    pub renewals: Vec<u64>,
 }
+
+/// A process with its mark, or why there is none.
+type Launched = Result<(u64, Spawned), Failure>;
 
 pub struct Commands {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
@@ -166,7 +174,7 @@ impl Commands {
                 if spec.exec_id != exec_id {
                     return Err(Refused::invalid("a malformed request: two ids"));
                 }
-                self.start(&spec, looper, processes).map(Some)
+                self.start(spec, looper, processes).map(Some)
             }
             (None, _) => Err(Refused::unknown_exec(exec_id)),
         }
@@ -183,55 +191,113 @@ impl Commands {
         }
     }
 
-    fn start(&mut self, spec: &Spec, looper: &mut EventLoop, processes: &Processes) -> Result<u64, Refused> {
-        let directory = self.directory(spec)?;
-        let name = spec.command.first().cloned().unwrap_or_default();
-        let launched = match spawn::enter(&directory, &name)? {
+    fn start(&mut self, mut spec: Spec, looper: &mut EventLoop, processes: &Processes) -> Result<u64, Refused> {
+        let directory = self.directory(&spec)?;
+        let (cases, programs) = (spec.cases.take(), spec.programs.take());
+        let launched = match (&cases, &programs) {
+            (_, Some(_)) => {
+                // Each of its programs, the first too, starts when its input has come.
+                let entered = spawn::enter(&directory, b"");
+                sys::leave_directory();
+                if entered?.is_some() {
+                    return Err(Refused::file(&directory, "file", "nothing more can be opened"));
+                }
+                None
+            }
+            (Some(cases), _) => {
+                let streams = Streams::Cases { reports: cases.reports };
+                Some(self.launch(&spec, &directory, &spec.command, streams, looper, processes)?)
+            }
+            _ => {
+                let streams = match spec.terminal {
+                    Some((width, height)) => Streams::Terminal { width, height },
+                    None => Streams::Pipes { stdin: spec.stdin, given: None },
+                };
+                Some(self.launch(&spec, &directory, &spec.command, streams, looper, processes)?)
+            }
+        };
+        self.count += 1;
+        let number = self.count;
+        self.by_id.insert(spec.exec_id.clone(), number);
+        let (input, timeout) = (spec.input.take(), spec.timeout_seconds);
+        match launched {
+            Some(Err(failure)) => {
+                let mut command = Command::new(number, &spec, Ends::none(), looper);
+                command.fail(failure, looper);
+                self.by_number.insert(number, command);
+                self.is_over(number, looper);
+                return Ok(number);
+            }
+            Some(Ok((mark, mut spawned))) => {
+                let case_ends = spawned.ends.cases.take();
+                let ends = std::mem::replace(&mut spawned.ends, Ends::none());
+                let mut command = Command::new(number, &spec, ends, looper);
+                command.cases = cases;
+                if case_ends.is_some() {
+                    command.input.kept = Some(Vec::new());
+                    command.spec = Some(Box::new(spec));
+                }
+                self.by_number.insert(number, command);
+                self.runs(number, mark, spawned, case_ends, looper, processes);
+            }
+            None => {
+                let mut command = Command::new(number, &spec, Ends::none(), looper);
+                command.begin_series();
+                command.programs = programs;
+                command.spec = Some(Box::new(spec));
+                if let Some(programs) = &mut command.programs {
+                    self.news.answers.extend(programs.begin());
+                }
+                self.by_number.insert(number, command);
+                self.news.renewals.push(number);
+            }
+        }
+        if let Some(input) = input {
+            self.write_input(number, 0, input, true, None, looper);
+        }
+        if let Some(command) = self.by_number.get_mut(&number) {
+            match command.programs.take() {
+                Some(mut programs) => {
+                    programs.limit(timeout, command, looper);
+                    command.programs = Some(programs);
+                }
+                None => command.limit = timeout.map(|seconds| looper.after(seconds, Call::TooLate(number))),
+            }
+        }
+        self.rest_input(number, looper);
+        Ok(number)
+    }
+
+    /// Starts a process in a directory.
+    ///
+    /// # Errors
+    /// The directory is not there. That the program cannot be started is a result.
+    fn launch(
+        &mut self,
+        spec: &Spec,
+        directory: &[u8],
+        words: &[Vec<u8>],
+        streams: Streams<'_>,
+        looper: &mut EventLoop,
+        processes: &Processes,
+    ) -> Result<Launched, Refused> {
+        let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
+        let launched = match spawn::enter(directory, name)? {
             Some(failure) => Err(failure),
-            None => match self.launch(spec, processes) {
+            None => match self.launch_here(spec, words, streams, processes) {
                 Err(failure) if failure.for_now => {
                     while self.reap(looper) {}
-                    self.launch(spec, processes)
+                    self.launch_here(spec, words, streams, processes)
                 }
                 launched => launched,
             },
         };
         sys::leave_directory();
-        self.count += 1;
-        let number = self.count;
-        self.by_id.insert(spec.exec_id.clone(), number);
-        match launched {
-            Err(failure) => {
-                let ends = Ends { stdin: None, stdout: None, stderr: None };
-                let mut command = Command::new(number, spec, ends, looper);
-                command.fail(failure, looper);
-                self.by_number.insert(number, command);
-                self.is_over(number, looper);
-            }
-            Ok((mark, spawned)) => {
-                let mut command = Command::new(number, spec, spawned.ends, looper);
-                command.begin(spawned.pid, mark, spawned.report, spawned.program, name, looper);
-                // A number comes back only when its namespace is gone: whoever had it before has no process left.
-                self.by_mark.insert(mark, spec.exec_id.clone());
-                self.by_pid.insert(spawned.pid, number);
-                if self.nice != 0 {
-                    sys::set_nice(spawned.pid, self.nice);
-                }
-                processes.offer(spawned.pid, &self.badness);
-                if let Some(input) = &spec.input {
-                    let answers = command.input.write(0, input.clone(), true, None, looper);
-                    self.news.answers.extend(answers);
-                }
-                command.limit = spec.timeout_seconds.map(|seconds| looper.after(seconds, Call::TooLate(number)));
-                self.by_number.insert(number, command);
-                self.rest_input(number, looper);
-            }
-        }
-        Ok(number)
+        Ok(launched)
     }
 
-    fn launch(&self, spec: &Spec, processes: &Processes) -> Result<(u64, Spawned), Failure> {
-        let name: &[u8] = spec.command.first().map_or(b"", Vec::as_slice);
+    fn launch_here(&self, spec: &Spec, words: &[Vec<u8>], streams: Streams<'_>, processes: &Processes) -> Launched {
+        let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
         let mark = processes.new_mark().map_err(|error| {
             let why = sys::describe(sys::number_of(&error));
             Failure::new(126, name, format!("no namespace to mark it with: {why}"))
@@ -246,12 +312,267 @@ impl Commands {
                 None => environment.push((own.clone(), value.clone())),
             }
         }
-        let streams = match spec.terminal {
-            Some((width, height)) => Streams::Terminal { width, height, directory: self.terminals.as_ref() },
-            None => Streams::Pipes { stdin: spec.stdin, null: &self.null },
+        let by = spawn::By { null: &self.null, terminals: self.terminals.as_ref(), open_files: self.open_files };
+        spawn::spawn(words, &environment, streams, by).map(|spawned| (mark, spawned))
+    }
+
+    /// A process of a command runs.
+    fn runs(
+        &mut self,
+        number: u64,
+        mark: u64,
+        spawned: Spawned,
+        case_ends: Option<CaseEnds>,
+        looper: &mut EventLoop,
+        processes: &Processes,
+    ) {
+        let Spawned { pid, ends, report, program, name } = spawned;
+        let command = match self.by_number.get_mut(&number) {
+            Some(command) => command,
+            None => return,
         };
-        let spawned = spawn::spawn(&spec.command, &environment, streams, self.open_files)?;
-        Ok((mark, spawned))
+        command.begin(pid, mark, report, program, name, looper);
+        // A number comes back only when its namespace is gone: whoever had it before has no process left.
+        self.by_mark.insert(mark, command.exec_id.clone());
+        self.by_pid.insert(pid, number);
+        if let (Some(mut cases), Some(case_ends)) = (command.cases.take(), case_ends) {
+            cases.started(case_ends, command, looper);
+            command.cases = Some(cases);
+        }
+        if let Some(mut programs) = command.programs.take() {
+            programs.started(ends, command, looper);
+            command.programs = Some(programs);
+        }
+        if self.nice != 0 {
+            sys::set_nice(pid, self.nice);
+        }
+        processes.offer(pid, &self.badness);
+    }
+
+    // -- several processes, one after the other ---------------------------------------------------------------------------
+
+    /// Takes bytes of a command's input.
+    pub fn write_input(
+        &mut self,
+        number: u64,
+        offset: u64,
+        data: Vec<u8>,
+        eof: bool,
+        asker: Asker,
+        looper: &mut EventLoop,
+    ) {
+        let command = match self.by_number.get_mut(&number) {
+            Some(command) => command,
+            None => return,
+        };
+        if let Some(programs) = &mut command.programs {
+            self.news.answers.extend(programs.write(offset, data, asker, looper));
+            self.go_on(number, looper);
+            return;
+        }
+        let answers = command.input.write(offset, data, eof, asker, looper);
+        self.news.answers.extend(answers);
+        self.rest_input(number, looper);
+    }
+
+    /// Something has happened that a command of several cases may have waited for.
+    fn go_on(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            if let Some(mut cases) = command.cases.take() {
+                cases.go_on(command, looper);
+                command.cases = Some(cases);
+            }
+            if let Some(mut programs) = command.programs.take() {
+                if programs.go_on(command, looper) {
+                    self.news.renewals.push(number);
+                }
+                command.programs = Some(programs);
+            }
+        }
+    }
+
+    /// Another process, once nothing of the last one lives.
+    pub fn renew(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
+        let command = match self.by_number.get_mut(&number).filter(|command| command.result.is_none()) {
+            Some(command) => command,
+            None => return,
+        };
+        let is_given_up = match &command.programs {
+            Some(programs) => programs.is_given_up(command),
+            None => command.is_given_up(),
+        };
+        let spec = match command.spec.take() {
+            Some(spec) if !is_given_up && !self.ending => spec,
+            _ => return self.end_series(number, looper),
+        };
+        let mut input = None;
+        let mut words = spec.command.clone();
+        if let Some(mut programs) = command.programs.take() {
+            let may_begin = programs.may_begin(command, looper);
+            if may_begin {
+                words = programs.next_command();
+                input = programs.open_input(command);
+            }
+            command.programs = Some(programs);
+            if !may_begin {
+                command.spec = Some(spec);
+                return;
+            }
+            if input.is_none() {
+                return self.end_series(number, looper);
+            }
+        }
+        let reports = command.cases.as_ref().map(|cases| cases.reports);
+        let streams = match (reports, &input) {
+            (Some(reports), _) => Streams::Cases { reports },
+            (None, given) => Streams::Pipes { stdin: false, given: given.as_ref() },
+        };
+        let launched = self
+            .directory(&spec)
+            .and_then(|directory| self.launch(&spec, &directory, &words, streams, looper, processes));
+        if let Some(command) = self.by_number.get_mut(&number) {
+            command.spec = Some(spec);
+        }
+        match launched {
+            Err(_) => self.end_series(number, looper),
+            Ok(Err(failure)) => self.not_started(number, &failure, looper),
+            Ok(Ok((mark, mut spawned))) => {
+                let case_ends = spawned.ends.cases.take();
+                if let Some(command) = self.by_number.get_mut(&number).filter(|_| case_ends.is_some()) {
+                    let given = command.input.kept.take().unwrap_or_default();
+                    let mut fresh = Input::new(spawned.ends.stdin.take(), Token::Input(number), false);
+                    fresh.kept = Some(Vec::new());
+                    fresh.write(0, given, true, None, looper);
+                    command.input = fresh;
+                }
+                self.runs(number, mark, spawned, case_ends, looper, processes);
+            }
+        }
+    }
+
+    fn not_started(&mut self, number: u64, failure: &Failure, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let next = if let Some(mut cases) = command.cases.take() {
+                let next = cases.not_started(failure, command, looper);
+                command.cases = Some(cases);
+                next
+            } else if let Some(mut programs) = command.programs.take() {
+                let next = programs.not_started(failure, command, looper);
+                command.programs = Some(programs);
+                next
+            } else {
+                Next::Wait
+            };
+            self.follow(number, next, looper);
+        }
+    }
+
+    /// What follows a case.
+    fn follow(&mut self, number: u64, next: Next, looper: &mut EventLoop) {
+        self.collect_left(number, looper);
+        match next {
+            Next::Wait => {}
+            Next::Over => return self.end_series(number, looper),
+            Next::Renew => {
+                if let Some(programs) = self.by_number.get_mut(&number).and_then(|command| command.programs.as_mut()) {
+                    self.news.answers.extend(programs.begin_share());
+                }
+                self.news.renewals.push(number);
+            }
+        }
+        let waiting = self.by_number.get(&number).map_or(0, |command| command.outputs[0].waiting_bytes());
+        if waiting >= GATHERED_BYTES {
+            self.moved(number, looper);
+        }
+    }
+
+    /// No other process of it follows.
+    fn end_series(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let answers = command.end_series(looper);
+            self.news.answers.extend(answers);
+            self.moved(number, looper);
+        }
+    }
+
+    /// Something has come by a pipe of what runs the cases of a command.
+    pub fn case_happened(&mut self, number: u64, which: u8, looper: &mut EventLoop) {
+        self.with_series(
+            number,
+            looper,
+            |cases, command, looper| {
+                cases.happened(usize::from(which), command, looper);
+                Next::Wait
+            },
+            |programs, command, looper| programs.happened(usize::from(which), command, looper),
+        );
+    }
+
+    /// The time of a case is over.
+    pub fn case_late(&mut self, number: u64, looper: &mut EventLoop) {
+        self.with_series(
+            number,
+            looper,
+            |cases, command, looper| {
+                cases.too_late(command, looper);
+                Next::Wait
+            },
+            |programs, command, looper| programs.too_late(command, looper),
+        );
+    }
+
+    /// Nobody can record anything any more.
+    pub fn case_unheard(&mut self, number: u64, looper: &mut EventLoop) {
+        self.with_series(
+            number,
+            looper,
+            |cases, command, _| {
+                cases.give_up(command);
+                Next::Wait
+            },
+            |_, _, _| Next::Wait,
+        );
+    }
+
+    fn with_series(
+        &mut self,
+        number: u64,
+        looper: &mut EventLoop,
+        of_cases: impl FnOnce(&mut Cases, &mut Command, &mut EventLoop) -> Next,
+        of_programs: impl FnOnce(&mut Programs, &mut Command, &mut EventLoop) -> Next,
+    ) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            let mut next = Next::Wait;
+            if let Some(mut cases) = command.cases.take() {
+                next = of_cases(&mut cases, command, looper);
+                command.cases = Some(cases);
+            } else if let Some(mut programs) = command.programs.take() {
+                next = of_programs(&mut programs, command, looper);
+                command.programs = Some(programs);
+            }
+            self.follow(number, next, looper);
+        }
+    }
+
+    /// Whether there has been no sign for too long of those whom a command of programs waits for. Its id then.
+    pub fn starved(&mut self, number: u64, looper: &mut EventLoop) -> Option<Vec<u8>> {
+        let command = self.by_number.get_mut(&number)?;
+        let mut programs = command.programs.take()?;
+        let is_starved = programs.is_starved(command, looper);
+        command.programs = Some(programs);
+        if is_starved {
+            self.too_late(number, looper)
+        } else {
+            None
+        }
+    }
+
+    /// Somebody has ended a command: no process may be there whose end would be the end of it.
+    fn give_up(&mut self, number: u64, looper: &mut EventLoop) {
+        let is_held = |command: &Command| command.programs.as_ref().map_or(false, |programs| programs.is_held());
+        if self.by_number.get(&number).map_or(false, is_held) {
+            self.end_series(number, looper);
+        }
     }
 
     // -- what happens to them ---------------------------------------------------------------------------------------------
@@ -318,16 +639,23 @@ impl Commands {
 
     /// Something was read or may be over.
     pub fn moved(&mut self, number: u64, looper: &mut EventLoop) {
-        if self.by_number.get(&number).map_or(false, Command::is_over) {
-            let left = self.by_number.get_mut(&number).map(|command| command.finish(looper)).unwrap_or_default();
-            for fd in left {
-                self.count += 1;
-                looper.watch(fd.as_raw_fd(), sys::EPOLLIN, Token::Drain(self.count));
-                self.drains.insert(self.count, fd);
-            }
+        if let Some(command) = self.by_number.get_mut(&number).filter(|command| command.is_over()) {
+            let left = command.finish(looper);
+            command.left.extend(left);
             self.is_over(number, looper);
         }
+        self.collect_left(number, looper);
         self.news.ready.push(number);
+    }
+
+    /// Takes the pipes that a command has given away.
+    fn collect_left(&mut self, number: u64, looper: &mut EventLoop) {
+        let left = self.by_number.get_mut(&number).map(|command| std::mem::take(&mut command.left)).unwrap_or_default();
+        for fd in left {
+            self.count += 1;
+            looper.watch(fd.as_raw_fd(), sys::EPOLLIN, Token::Drain(self.count));
+            self.drains.insert(self.count, fd);
+        }
     }
 
     fn is_over(&mut self, number: u64, looper: &EventLoop) {
@@ -348,6 +676,10 @@ impl Commands {
                 output.confirm(offset, looper);
             }
         }
+        if let Some(programs) = self.by_number.get_mut(&number).and_then(|command| command.programs.as_mut()) {
+            programs.confirmed(looper);
+        }
+        self.go_on(number, looper);
         self.moved(number, looper);
         if done && self.by_number.get(&number).map_or(false, |command| command.result.is_some()) {
             self.by_id.remove(exec_id);
@@ -399,18 +731,39 @@ impl Commands {
                 continue;
             }
             if let Some(number) = self.by_pid.remove(&pid) {
-                if let Some(command) = self.by_number.get_mut(&number) {
-                    command.silenced = self.ending && matches!(status, Status::Killed(_));
-                    let answers = command.reaped(status, usage, looper);
-                    self.news.answers.extend(answers);
-                    self.moved(number, looper);
-                    if self.by_number.get(&number).map_or(false, |command| command.result.is_none()) {
-                        looper.after(LINGER_SECONDS, Call::LingerOver(number));
-                    }
-                }
+                self.reaped(number, status, usage, looper);
             }
         }
         true
+    }
+
+    fn reaped(&mut self, number: u64, status: Status, usage: Usage, looper: &mut EventLoop) {
+        let command = match self.by_number.get_mut(&number) {
+            Some(command) => command,
+            None => return,
+        };
+        command.silenced = self.ending && matches!(status, Status::Killed(_));
+        if command.cases.is_some() || command.programs.is_some() {
+            command.hear_of_birth(looper);
+            command.pid = None;
+            if let Some(failure) = command.take_failure() {
+                return self.not_started(number, &failure, looper);
+            }
+            let answers = command.input.close(looper);
+            self.news.answers.extend(answers.into_iter().filter(|(asker, _)| asker.is_some()));
+            return self.with_series(
+                number,
+                looper,
+                |cases, command, looper| cases.reaped(status, usage, command, looper),
+                |programs, command, looper| programs.reaped(status, usage, command, looper),
+            );
+        }
+        let answers = command.reaped(status, usage, looper);
+        self.news.answers.extend(answers);
+        self.moved(number, looper);
+        if self.by_number.get(&number).map_or(false, |command| command.result.is_none()) {
+            looper.after(LINGER_SECONDS, Call::LingerOver(number));
+        }
     }
 
     pub fn linger_over(&mut self, number: u64, looper: &mut EventLoop) {
@@ -440,32 +793,34 @@ impl Commands {
     }
 
     /// The caller gives a command up: if it runs, that is how it ended.
-    pub fn cancelled(&mut self, exec_id: &[u8]) {
-        if let Ok(command) = self.find(exec_id) {
-            if command.is_running() {
+    pub fn cancelled(&mut self, exec_id: &[u8], looper: &mut EventLoop) {
+        let number = match self.find(exec_id) {
+            Ok(command) if command.is_running() => {
                 command.cancelled = true;
+                command.number
             }
-        }
+            _ => return,
+        };
+        self.give_up(number, looper);
     }
 
     /// Its time is over. Its id, where it runs.
-    pub fn too_late(&mut self, number: u64) -> Option<Vec<u8>> {
+    pub fn too_late(&mut self, number: u64, looper: &mut EventLoop) -> Option<Vec<u8>> {
         let command = self.by_number.get_mut(&number).filter(|command| command.is_running())?;
         command.timed_out = true;
-        Some(command.exec_id.clone())
+        let exec_id = command.exec_id.clone();
+        self.give_up(number, looper);
+        Some(exec_id)
     }
 
     /// Ids of all but the main command, those that run given up; and the mark of that if it runs.
-    pub fn give_up_others(&mut self) -> (Vec<Vec<u8>>, Option<u64>) {
-        let mut others = Vec::new();
-        let mut mark = None;
-        for command in self.by_number.values_mut() {
-            if command.main {
-                mark = command.mark.filter(|_| command.is_running()).or(mark);
-                continue;
-            }
-            command.cancelled |= command.is_running();
-            others.push(command.exec_id.clone());
+    pub fn give_up_others(&mut self, looper: &mut EventLoop) -> (Vec<Vec<u8>>, Option<u64>) {
+        let is_main = |command: &&Command| command.main && command.is_running();
+        let mark = self.by_number.values().find(is_main).and_then(|command| command.mark);
+        let others: Vec<Vec<u8>> =
+            self.by_number.values().filter(|command| !command.main).map(|command| command.exec_id.clone()).collect();
+        for exec_id in &others {
+            self.cancelled(exec_id, looper);
         }
         (others, mark)
     }

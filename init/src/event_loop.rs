@@ -22,6 +22,8 @@ pub enum Token {
     Input(u64),
     Birth(u64),
     Drain(u64),
+    /// Pipe 0 to 3 of what runs the cases of a command, by its number.
+    Case(u64, u8),
 }
 
 impl Token {
@@ -34,6 +36,7 @@ impl Token {
             Token::Input(number) => (4, number, 0),
             Token::Birth(number) => (5, number, 0),
             Token::Drain(number) => (6, number, 0),
+            Token::Case(number, pipe) => (7, number, pipe),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -47,7 +50,8 @@ impl Token {
             3 => Token::Output(number, stream),
             4 => Token::Input(number),
             5 => Token::Birth(number),
-            _ => Token::Drain(number),
+            6 => Token::Drain(number),
+            _ => Token::Case(number, stream),
         }
     }
 }
@@ -71,18 +75,28 @@ pub enum Call {
     ScreenAgain(u64),
     KeyboardAgain(u64),
     BirthAgain(u64),
+    CaseLate(u64),
+    CaseUnheard(u64),
+    Starved(u64),
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }
 
-/// A call in the future: its time and a number.
-pub type Timer = (u64, u64);
+/// A call in the future, by its number.
+pub type Timer = u64;
+
+struct Entry {
+    call: Call,
+    /// Of a limit: what it gets anew, once, where nothing ran here meanwhile.
+    anew_seconds: Option<f64>,
+}
 
 pub struct EventLoop {
     epoll: Epoll,
     watched: HashMap<RawFd, Token>,
     blind: HashMap<RawFd, (u32, Token)>,
-    timers: BTreeMap<Timer, Call>,
+    timers: BTreeMap<(u64, Timer), Entry>,
+    due: HashMap<Timer, u64>,
     count: u64,
     busy: bool,
 }
@@ -94,6 +108,7 @@ impl EventLoop {
             watched: HashMap::new(),
             blind: HashMap::new(),
             timers: BTreeMap::new(),
+            due: HashMap::new(),
             count: 0,
             busy: false,
         })
@@ -136,14 +151,36 @@ impl EventLoop {
     }
 
     pub fn after(&mut self, seconds: f64, call: Call) -> Timer {
-        let due = sys::now().saturating_add((seconds.max(0.0) * 1e9) as u64);
         self.count += 1;
-        self.timers.insert((due, self.count), call);
-        (due, self.count)
+        self.set(self.count, seconds, Entry { call, anew_seconds: None });
+        self.count
+    }
+
+    /// Calls once so much time has passed in which things ran here; see `after`.
+    ///
+    /// What is limited had none of the time that this process, and the machine with it, stood still. So it gets all of its time anew
+    /// then; once, or whoever keeps this process busy would be let run on for ever.
+    pub fn limit(&mut self, seconds: f64, call: Call) -> Timer {
+        self.count += 1;
+        self.set(self.count, seconds, Entry { call, anew_seconds: Some(seconds) });
+        self.count
+    }
+
+    fn set(&mut self, timer: Timer, seconds: f64, entry: Entry) {
+        let due = sys::now().saturating_add((seconds.max(0.0) * 1e9) as u64);
+        self.timers.insert((due, timer), entry);
+        self.due.insert(timer, due);
+    }
+
+    /// When it is called, in seconds of `now`.
+    pub fn due_of(&self, timer: Timer) -> Option<f64> {
+        self.due.get(&timer).map(|due| *due as f64 / 1e9)
     }
 
     pub fn cancel(&mut self, timer: Timer) {
-        self.timers.remove(&timer);
+        if let Some(due) = self.due.remove(&timer) {
+            self.timers.remove(&(due, timer));
+        }
     }
 
     /// Does not wait in the next turn.
@@ -174,8 +211,17 @@ impl EventLoop {
 
     /// The next call whose time has come by then.
     pub fn due(&mut self, now: u64) -> Option<Call> {
-        let first = *self.timers.keys().next().filter(|(due, _)| *due <= now)?;
-        self.timers.remove(&first)
+        loop {
+            let (due, timer) = *self.timers.keys().next().filter(|(due, _)| *due <= now)?;
+            let entry = self.timers.remove(&(due, timer))?;
+            self.due.remove(&timer);
+            match entry.anew_seconds {
+                Some(seconds) if now - due > (STOOD_STILL_SECONDS * 1e9) as u64 => {
+                    self.set(timer, seconds, Entry { call: entry.call, anew_seconds: None });
+                }
+                _ => return Some(entry.call),
+            }
+        }
     }
 
     /// Those that epoll has no room for, as if all had happened to them.

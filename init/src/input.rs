@@ -8,7 +8,7 @@ use crate::event_loop::{EventLoop, Token};
 use crate::sys;
 
 /// So much waits for a command that does not read.
-const MOST_BYTES: usize = 256 << 10;
+pub const MOST_BYTES: usize = 256 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// The key that ends a terminal's input, unless a program chose another.
 const END_OF_FILE: u8 = 4;
@@ -46,6 +46,8 @@ pub struct Input {
     pause: f64,
     /// When to look again; the command's clock is told of it.
     pub wake_after: Option<f64>,
+    /// A copy of all that was accepted, where it will be wanted again.
+    pub kept: Option<Vec<u8>>,
 }
 
 impl Input {
@@ -63,6 +65,7 @@ impl Input {
             resting: false,
             pause: FIRST_END_SECONDS,
             wake_after: None,
+            kept: None,
         }
     }
 
@@ -122,6 +125,9 @@ impl Input {
                     self.written = 0;
                 }
                 self.buffer.extend_from_slice(fresh);
+                if let Some(kept) = &mut self.kept {
+                    kept.extend_from_slice(fresh);
+                }
                 self.accepted += fresh.len() as u64;
                 if write.eof && !self.eof {
                     self.eof = true;

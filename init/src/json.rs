@@ -83,10 +83,15 @@ impl Value {
         }
     }
 
-    /// Adds members behind those of an object.
+    /// Adds members to an object, or gives those that it has other values.
     pub fn with<const N: usize>(mut self, more: [(&str, Value); N]) -> Value {
         if let Value::Object(members) = &mut self {
-            members.extend(more.into_iter().map(|(name, value)| (name.as_bytes().to_vec(), value)));
+            for (name, value) in more {
+                match members.iter_mut().find(|(own, _)| own == name.as_bytes()) {
+                    Some(member) => member.1 = value,
+                    None => members.push((name.as_bytes().to_vec(), value)),
+                }
+            }
         }
         self
     }

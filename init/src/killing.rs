@@ -1,6 +1,7 @@
 //! Jobs that end what commands have started.
 
 use crate::commands::Commands;
+use crate::event_loop::EventLoop;
 use crate::json::object;
 use crate::process_tree::{KillMarked, KillOthers, Step, PAUSE_SECONDS, TAKE_SECONDS};
 use crate::supervisor::{Job, Supervisor};
@@ -70,6 +71,29 @@ impl Job for Kill {
     }
 }
 
+/// Another process of a command of several cases, once nothing of the last one lives.
+pub struct Renew {
+    kill: Kill,
+    number: u64,
+}
+
+impl Renew {
+    pub fn new(number: u64, commands: &mut Commands) -> Option<Renew> {
+        let exec_id = commands.get(number)?.exec_id.clone();
+        Some(Renew { kill: Kill::new(&exec_id, commands), number })
+    }
+}
+
+impl Job for Renew {
+    fn step(&mut self, supervisor: &mut Supervisor) -> Step {
+        let step = self.kill.step(supervisor);
+        if step == Step::Done {
+            supervisor.commands.renew(self.number, &mut supervisor.looper, &supervisor.processes);
+        }
+        step
+    }
+}
+
 /// Kills what a command has started, and answers.
 pub struct Cancel {
     kill: Kill,
@@ -114,8 +138,8 @@ pub struct CancelAll {
 }
 
 impl CancelAll {
-    pub fn new(channel: u16, connection: u64, commands: &mut Commands) -> CancelAll {
-        let (others, mark) = commands.give_up_others();
+    pub fn new(channel: u16, connection: u64, commands: &mut Commands, looper: &mut EventLoop) -> CancelAll {
+        let (others, mark) = commands.give_up_others(looper);
         let answer = Answer { channel, connection };
         CancelAll { kill: Some(KillOthers::new(mark)), others, reclaiming: None, answer }
     }

@@ -5,6 +5,7 @@
 mod again;
 mod archive;
 mod base64;
+mod cases;
 mod command;
 mod commands;
 mod confine;
@@ -21,7 +22,9 @@ mod killing;
 mod output;
 mod paths;
 mod process_tree;
+mod programs;
 mod spawn;
+mod successive;
 mod supervisor;
 mod sys;
 mod zygote;

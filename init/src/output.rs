@@ -166,6 +166,11 @@ impl Output {
         self.base + self.window.len() as u64
     }
 
+    /// How much is not confirmed.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.window.len() as u64
+    }
+
     /// Whether nothing is read before something is confirmed.
     pub fn is_full(&self) -> bool {
         self.window.len() >= self.window.limit

@@ -29,10 +29,23 @@ impl Failure {
 /// What a command reads and writes.
 #[derive(Clone, Copy)]
 pub enum Streams<'a> {
-    /// Pipes; without a pipe for stdin it reads this.
-    Pipes { stdin: bool, null: &'a OwnedFd },
-    /// A new terminal of this width and height, from this directory of terminals.
-    Terminal { width: u16, height: u16, directory: Option<&'a OwnedFd> },
+    /// Pipes; without a pipe for stdin it reads what is given, or nothing.
+    Pipes { stdin: bool, given: Option<&'a OwnedFd> },
+    /// What a program that runs cases is connected by; `reports`: it reports as well.
+    Cases { reports: bool },
+    /// A new terminal of this width and height.
+    Terminal { width: u16, height: u16 },
+}
+
+/// What commands are started by.
+#[derive(Clone, Copy)]
+pub struct By<'a> {
+    /// An open /dev/null.
+    pub null: &'a OwnedFd,
+    /// The directory of the sandbox's terminals, if it has any.
+    pub terminals: Option<&'a OwnedFd>,
+    /// How many descriptors a command may have.
+    pub open_files: Option<u64>,
 }
 
 /// Our ends of them.
@@ -40,6 +53,23 @@ pub struct Ends {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
+    pub cases: Option<CaseEnds>,
+}
+
+impl Ends {
+    /// Of a command that has no process.
+    pub fn none() -> Ends {
+        Ends { stdin: None, stdout: None, stderr: None, cases: None }
+    }
+}
+
+/// The same of a program that runs cases: also for its records, what it is told, and reports where they were asked for.
+pub struct CaseEnds {
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+    pub record: OwnedFd,
+    pub go: OwnedFd,
+    pub report: Option<OwnedFd>,
 }
 
 pub struct Spawned {
@@ -49,6 +79,8 @@ pub struct Spawned {
     pub report: OwnedFd,
     /// The file that was started.
     pub program: Vec<u8>,
+    /// The command's first word.
+    pub name: Vec<u8>,
 }
 
 /// Makes a directory the current one, for the lookup and for the command; a failure if nothing more can be opened.
@@ -109,7 +141,7 @@ pub fn spawn(
     command: &[Vec<u8>],
     environment: &[(Vec<u8>, Vec<u8>)],
     streams: Streams<'_>,
-    open_files: Option<u64>,
+    by: By<'_>,
 ) -> Result<Spawned, Failure> {
     let name: &[u8] = command.first().map_or(b"", Vec::as_slice);
     let path = environment.iter().rev().find(|(own, _)| own == b"PATH").map_or(DEFAULT_PATH, |(_, value)| value);
@@ -122,18 +154,19 @@ pub fn spawn(
             environment: &variables,
             descriptors,
             terminal,
-            open_files,
+            open_files: by.open_files,
         })
     };
     let started = match streams {
-        Streams::Pipes { stdin, null } => on_pipes(stdin, null, start),
-        Streams::Terminal { width, height, directory } => match open_terminal(width, height, directory) {
+        Streams::Pipes { stdin, given } => on_pipes(stdin, given.unwrap_or(by.null), start),
+        Streams::Cases { reports } => on_case_pipes(reports, start),
+        Streams::Terminal { width, height } => match open_terminal(width, height, by.terminals) {
             Ok((master, inner)) => on_terminal(master, &inner, start),
             Err(error) => return Err(no_terminal(name, &error)),
         },
     };
     match started {
-        Ok((pid, ends, report)) => Ok(Spawned { pid, ends, report, program }),
+        Ok((pid, ends, report)) => Ok(Spawned { pid, ends, report, program, name: name.to_vec() }),
         Err(error) => Err(failure(name, &program, &error)),
     }
 }
@@ -154,7 +187,29 @@ fn on_pipes(
     for fd in [Some(&out_read), Some(&err_read), in_write.as_ref()].into_iter().flatten() {
         sys::never_block(fd)?;
     }
-    Ok((pid, Ends { stdin: in_write, stdout: Some(out_read), stderr: Some(err_read) }, report))
+    Ok((pid, Ends { stdin: in_write, stdout: Some(out_read), stderr: Some(err_read), cases: None }, report))
+}
+
+fn on_case_pipes(
+    reports: bool,
+    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<(i32, OwnedFd)>,
+) -> io::Result<Started> {
+    let (in_read, in_write) = sys::make_pipe()?;
+    let (go_read, go_write) = sys::make_pipe()?;
+    let (out_read, out_write) = sys::make_pipe()?;
+    let (err_read, err_write) = sys::make_pipe()?;
+    let (record_read, record_write) = sys::make_pipe()?;
+    let (report_read, report_write) =
+        if reports { sys::make_pipe().map(|(read, write)| (Some(read), Some(write)))? } else { (None, None) };
+    let mut given: Vec<RawFd> =
+        [&in_read, &out_write, &err_write, &record_write, &go_read].iter().map(|fd| fd.as_raw_fd()).collect();
+    given.extend(report_write.as_ref().map(AsRawFd::as_raw_fd));
+    let (pid, report) = within_room(start(&given, None))?;
+    for fd in [&in_write, &out_read, &err_read, &record_read, &go_write].into_iter().chain(report_read.as_ref()) {
+        sys::never_block(fd)?;
+    }
+    let cases = CaseEnds { stdout: out_read, stderr: err_read, record: record_read, go: go_write, report: report_read };
+    Ok((pid, Ends { stdin: Some(in_write), stdout: None, stderr: None, cases: Some(cases) }, report))
 }
 
 /// Process 1 is the only one that has the outer side of a terminal, and never has the inner one open: it would be told the end of
@@ -168,7 +223,7 @@ fn on_terminal(
     let typed = sys::duplicate(&master)?;
     let (pid, report) = within_room(start(&[], Some(inner)))?;
     sys::never_block(&master)?;
-    Ok((pid, Ends { stdin: Some(typed), stdout: Some(master), stderr: None }, report))
+    Ok((pid, Ends { stdin: Some(typed), stdout: Some(master), stderr: None, cases: None }, report))
 }
 
 /// A new terminal, and the path of its inner side.
@@ -271,7 +326,8 @@ mod tests {
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let null = sys::open_at(AT_FDCWD, b"/dev/null", O_RDWR, 0).unwrap();
         let command = [script.to_str().unwrap().as_bytes().to_vec()];
-        let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, null: &null }, None).unwrap();
+        let by = By { null: &null, terminals: None, open_files: None };
+        let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];
         assert_eq!(sys::read_some(&spawned.report, &mut number).unwrap(), 4);
         let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number));

@@ -14,13 +14,24 @@ use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
 use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
 use crate::json::{self, object, Value};
-use crate::killing::{Cancel, CancelAll, Kill};
+use crate::killing::{Cancel, CancelAll, Kill, Renew};
 use crate::process_tree::{Processes, Step};
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 9] =
-    ["exec", "files", "usage", "kill_scope:command", "terminal", "long_commands", "input", "cancel_all", "again"];
+const FEATURES: [&str; 11] = [
+    "exec",
+    "files",
+    "usage",
+    "kill_scope:command",
+    "terminal",
+    "long_commands",
+    "input",
+    "cancel_all",
+    "again",
+    "cases",
+    "programs",
+];
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 const RECEIVED_BYTES: usize = 256 << 10;
@@ -161,6 +172,7 @@ impl Supervisor {
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
             Token::Birth(number) => self.commands.born(number, &mut self.looper),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
+            Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
         }
     }
 
@@ -183,7 +195,7 @@ impl Supervisor {
             }
             Call::Job(number) => self.due_jobs.push_back(number),
             Call::TooLate(number) => {
-                if let Some(exec_id) = self.commands.too_late(number) {
+                if let Some(exec_id) = self.commands.too_late(number, &mut self.looper) {
                     let kill = Kill::new(&exec_id, &self.commands);
                     self.start_job(Box::new(kill));
                 }
@@ -197,6 +209,14 @@ impl Supervisor {
             }
             Call::KeyboardAgain(number) => self.commands.writable(number, &mut self.looper),
             Call::BirthAgain(number) => self.commands.help_birth(number, &mut self.looper, &self.processes),
+            Call::CaseLate(number) => self.commands.case_late(number, &mut self.looper),
+            Call::CaseUnheard(number) => self.commands.case_unheard(number, &mut self.looper),
+            Call::Starved(number) => {
+                if let Some(exec_id) = self.commands.starved(number, &mut self.looper) {
+                    let kill = Kill::new(&exec_id, &self.commands);
+                    self.start_job(Box::new(kill));
+                }
+            }
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
         }
@@ -204,7 +224,12 @@ impl Supervisor {
 
     /// Passes on what commands have to tell others.
     pub fn tell_news(&mut self) {
-        let News { answers, ready, main_exit } = std::mem::take(&mut self.commands.news);
+        let News { answers, ready, main_exit, renewals } = std::mem::take(&mut self.commands.news);
+        for number in renewals {
+            if let Some(job) = Renew::new(number, &mut self.commands) {
+                self.start_job(Box::new(job));
+            }
+        }
         for (asker, refused) in answers {
             let (connection, channel) = match asker {
                 Some(asker) => asker,
@@ -447,7 +472,7 @@ impl Supervisor {
             b"resize" => self.resize(channel, &fields),
             b"cancel" => self.cancel(channel, &fields),
             b"cancel_all" => {
-                let job = CancelAll::new(channel, self.connection_number(), &mut self.commands);
+                let job = CancelAll::new(channel, self.connection_number(), &mut self.commands, &mut self.looper);
                 self.start_job(Box::new(job));
                 Ok(())
             }
@@ -542,7 +567,7 @@ impl Supervisor {
 
     fn cancel(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let exec_id = fields.text("exec_id")?;
-        self.commands.cancelled(exec_id);
+        self.commands.cancelled(exec_id, &mut self.looper);
         let kill = Kill::new(exec_id, &self.commands);
         let job = Cancel::new(kill, channel, self.connection_number());
         self.start_job(Box::new(job));
@@ -566,11 +591,8 @@ impl Supervisor {
         }
         if let Some(Open::Input { exec_id, offset, eof }) = self.shut(head.channel) {
             let asker = Some((self.connection_number(), head.channel));
-            let command = self.commands.find(&exec_id)?;
-            let (answers, number) =
-                (command.input.write(offset, payload.to_vec(), eof, asker, &mut self.looper), command.number);
-            self.commands.news.answers.extend(answers);
-            self.commands.rest_input(number, &mut self.looper);
+            let number = self.commands.find(&exec_id)?.number;
+            self.commands.write_input(number, offset, payload.to_vec(), eof, asker, &mut self.looper);
         }
         Ok(())
     }

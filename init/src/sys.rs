@@ -318,6 +318,7 @@ extern "C" {
     fn listen(fd: c_int, backlog: c_int) -> c_int;
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64;
     fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int;
     fn mmap(
         address: *mut c_void,
@@ -525,6 +526,22 @@ pub fn never_block(fd: &OwnedFd) -> io::Result<()> {
         let flags = check(fcntl(fd.as_raw_fd(), F_GETFL))?;
         check(fcntl(fd.as_raw_fd(), F_SETFL, flags | O_NONBLOCK)).map(drop)
     }
+}
+
+/// A file in memory, without a name and for no child.
+pub fn make_memory_file() -> io::Result<OwnedFd> {
+    const CLOSE_ON_EXEC: c_uint = 1;
+    const ALLOW_SEALING: c_uint = 2;
+    // SAFETY: the name ends.
+    owned(unsafe { memfd_create(b"stdin\0".as_ptr().cast(), CLOSE_ON_EXEC | ALLOW_SEALING) })
+}
+
+/// Nobody changes such a file any more, nor keeps anything of his own in it.
+pub fn seal(fd: &OwnedFd) -> io::Result<()> {
+    const F_ADD_SEALS: c_int = 1033;
+    const ALL: c_int = 1 | 2 | 4 | 8;
+    // SAFETY: plain call.
+    check(unsafe { fcntl(fd.as_raw_fd(), F_ADD_SEALS, ALL) }).map(drop)
 }
 
 /// Asks for a larger pipe; a terminal has no size, and a user may have too much in pipes already.
