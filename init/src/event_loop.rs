@@ -24,6 +24,10 @@ pub enum Token {
     Drain(u64),
     /// Pipe 0 to 3 of what runs the cases of a command, by its number.
     Case(u64, u8),
+    PortsListener,
+    Ports,
+    /// A connection on its way, by its number.
+    Dial(u64),
 }
 
 impl Token {
@@ -37,6 +41,9 @@ impl Token {
             Token::Birth(number) => (5, number, 0),
             Token::Drain(number) => (6, number, 0),
             Token::Case(number, pipe) => (7, number, pipe),
+            Token::PortsListener => (8, 0, 0),
+            Token::Ports => (9, 0, 0),
+            Token::Dial(number) => (10, number, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -51,7 +58,10 @@ impl Token {
             4 => Token::Input(number),
             5 => Token::Birth(number),
             6 => Token::Drain(number),
-            _ => Token::Case(number, stream),
+            7 => Token::Case(number, stream),
+            8 => Token::PortsListener,
+            9 => Token::Ports,
+            _ => Token::Dial(number),
         }
     }
 }
@@ -78,6 +88,9 @@ pub enum Call {
     CaseLate(u64),
     CaseUnheard(u64),
     Starved(u64),
+    PortsAcceptAgain,
+    PortsFlush,
+    DialLate(u64),
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }

@@ -21,6 +21,7 @@ mod json;
 mod killing;
 mod output;
 mod paths;
+mod ports;
 mod process_tree;
 mod programs;
 mod spawn;
@@ -79,7 +80,10 @@ fn serve(flags: &[String]) -> Result<(), String> {
         connection: descriptor(flags, "--connection")?,
         listener: descriptor(flags, "--listener")?,
         note: descriptor(flags, "--note")?,
-        others: Vec::new(),
+        layer: None,
+        sockets: None,
+        ports: None,
+        groups: Vec::new(),
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();

@@ -15,6 +15,7 @@ use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
 use crate::json::{self, object, Value};
 use crate::killing::{Cancel, CancelAll, Kill, Renew};
+use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
@@ -49,8 +50,14 @@ pub struct Descriptors {
     pub listener: OwnedFd,
     /// A file for last words.
     pub note: OwnedFd,
-    /// Of a sandbox that a zygote made: its layer, what tells of its sockets, and what its ports and control groups need.
-    pub others: Vec<OwnedFd>,
+    /// Its writable layer.
+    pub layer: Option<OwnedFd>,
+    /// What tells of its sockets.
+    pub sockets: Option<OwnedFd>,
+    /// Where servers connect for what ports need.
+    pub ports: Option<OwnedFd>,
+    /// Of control groups, see `zygote::make_groups`.
+    pub groups: Vec<OwnedFd>,
 }
 
 /// Work in bounded steps.
@@ -71,7 +78,10 @@ pub struct Supervisor {
     /// Trees on their way in, by a number of their own.
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
-    _others: Vec<OwnedFd>,
+    ports: Option<Ports>,
+    _groups: Vec<OwnedFd>,
+    _layer: Option<OwnedFd>,
+    _sockets: Option<OwnedFd>,
     children: OwnedFd,
     received: Room,
     jobs: HashMap<u64, Box<dyn Job>>,
@@ -97,6 +107,7 @@ impl Supervisor {
         sys::listen_again(&given.listener, BACKLOG)?;
         looper.watch(given.listener.as_raw_fd(), sys::EPOLLIN, Token::Listener);
         looper.watch(children.as_raw_fd(), sys::EPOLLIN, Token::Children);
+        let ports = given.ports.map(|listener| Ports::new(listener, &mut looper)).transpose()?;
         let processes = Processes::new()?;
         let now = looper.now();
         let mut supervisor = Supervisor {
@@ -111,7 +122,10 @@ impl Supervisor {
             open: HashMap::new(),
             trees: HashMap::new(),
             listener: given.listener,
-            _others: given.others,
+            ports,
+            _groups: given.groups,
+            _layer: given.layer,
+            _sockets: given.sockets,
             children,
             received: Room::new(RECEIVED_BYTES)?,
             jobs: HashMap::new(),
@@ -172,6 +186,7 @@ impl Supervisor {
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
             Token::Birth(number) => self.commands.born(number, &mut self.looper),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
+            Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
         }
     }
@@ -217,8 +232,34 @@ impl Supervisor {
                     self.start_job(Box::new(kill));
                 }
             }
+            Call::PortsAcceptAgain | Call::PortsFlush | Call::DialLate(_) => self.ports_called(&call),
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
+        }
+    }
+
+    fn ports_happened(&mut self, token: Token, events: u32) {
+        let looper = &mut self.looper;
+        if let Some(ports) = &mut self.ports {
+            let before = ports.connections;
+            match token {
+                Token::PortsListener => ports.accept(looper),
+                Token::Dial(id) => ports.dial_happened(id, looper),
+                _ => ports.happened(events, looper),
+            }
+            if ports.connections != before {
+                self.used();
+            }
+        }
+    }
+
+    fn ports_called(&mut self, call: &Call) {
+        if let Some(ports) = &mut self.ports {
+            match call {
+                Call::PortsAcceptAgain => ports.watch_listener(&mut self.looper),
+                Call::DialLate(id) => ports.dial_late(*id, &mut self.looper),
+                _ => ports.flush(&mut self.looper),
+            }
         }
     }
 
@@ -620,7 +661,8 @@ impl Supervisor {
             None => return,
         };
         let now = self.looper.now();
-        let in_call = self.open.values().any(Open::is_use);
+        let connected = self.ports.as_ref().map_or(false, |ports| ports.connections > 0);
+        let in_call = connected || self.open.values().any(Open::is_use);
         let since = if in_call { now } else { self.last_call.max(self.commands.used_until(now, RESULT_SECONDS)) };
         let left = since + seconds - now;
         if left <= 0.0 {

@@ -138,6 +138,7 @@ const PR_CAP_AMBIENT: c_int = 47;
 
 const AF_UNIX: c_int = 1;
 const AF_INET: c_int = 2;
+const AF_INET6: c_int = 10;
 const AF_NETLINK: c_int = 16;
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_STREAM: c_int = 1;
@@ -378,6 +379,10 @@ extern "C" {
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn geteuid() -> c_uint;
     fn poll(fds: *mut PollFd, count: c_ulong, milliseconds: c_int) -> c_int;
+    fn connect(fd: c_int, address: *const c_void, length: c_uint) -> c_int;
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_int, length: *mut c_uint) -> c_int;
+    fn getsockname(fd: c_int, address: *mut c_void, length: *mut c_uint) -> c_int;
+    fn getpeername(fd: c_int, address: *mut c_void, length: *mut c_uint) -> c_int;
     fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize;
     fn _exit(code: c_int) -> !;
@@ -1502,6 +1507,71 @@ pub fn raise_loopback() -> io::Result<()> {
         check(unsafe { ioctl(fd.as_raw_fd(), SIOCSIFFLAGS, request.as_mut_ptr()) })?;
     }
     Ok(())
+}
+
+/// The address of a port of this network namespace's own, and its length.
+fn loopback(port: u16, by_version_6: bool) -> ([u8; 28], c_uint) {
+    let mut address = [0_u8; 28];
+    let family = if by_version_6 { AF_INET6 } else { AF_INET };
+    address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    address[2..4].copy_from_slice(&port.to_be_bytes());
+    if by_version_6 {
+        address[23] = 1;
+        return (address, 28);
+    }
+    address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+    (address, 16)
+}
+
+/// A socket that listens at 127.0.0.1.
+pub fn listen_on_loopback(port: u16, backlog: i32) -> io::Result<OwnedFd> {
+    let (address, length) = loopback(port, false);
+    // SAFETY: the address is as long as said.
+    unsafe {
+        let fd = owned(socket(AF_INET, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0))?;
+        check(bind(fd.as_raw_fd(), address.as_ptr().cast(), length))?;
+        check(listen(fd.as_raw_fd(), backlog))?;
+        Ok(fd)
+    }
+}
+
+/// A socket on its way to a port of this network namespace's own; it can be written to once that has come about or failed.
+pub fn connect_to_loopback(port: u16, by_version_6: bool) -> io::Result<OwnedFd> {
+    const EINPROGRESS: i32 = 115;
+    let (address, length) = loopback(port, by_version_6);
+    let family = if by_version_6 { AF_INET6 } else { AF_INET };
+    // SAFETY: plain call.
+    let fd = owned(unsafe { socket(family, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0) })?;
+    // SAFETY: the address is as long as said.
+    match check(unsafe { connect(fd.as_raw_fd(), address.as_ptr().cast(), length) }) {
+        Err(error) if number_of(&error) != EINPROGRESS => Err(error),
+        _ => Ok(fd),
+    }
+}
+
+/// Why a connection did not come about; 0: it did.
+pub fn socket_error(fd: &OwnedFd) -> i32 {
+    const SO_ERROR: c_int = 4;
+    let (mut error, mut length): (c_int, c_uint) = (0, 4);
+    // SAFETY: there is room for one int.
+    let result = unsafe { getsockopt(fd.as_raw_fd(), SOL_SOCKET, SO_ERROR, &mut error, &mut length) };
+    if result < 0 {
+        EIO
+    } else {
+        error
+    }
+}
+
+/// Whether a connection is one with itself.
+pub fn has_met_itself(fd: &OwnedFd) -> bool {
+    let (mut own, mut other) = ([0_u8; 28], [0_u8; 28]);
+    let (mut own_length, mut other_length): (c_uint, c_uint) = (28, 28);
+    // SAFETY: the addresses are as long as said.
+    let failed = unsafe {
+        getsockname(fd.as_raw_fd(), own.as_mut_ptr().cast(), &mut own_length) < 0
+            || getpeername(fd.as_raw_fd(), other.as_mut_ptr().cast(), &mut other_length) < 0
+    };
+    failed || own == other
 }
 
 /// A message and the descriptors that came with it; 0 bytes at the end.

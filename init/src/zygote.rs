@@ -172,7 +172,7 @@ impl Zygote {
     fn be_born(&self, request: &Value, birth: Birth, sync: OwnedFd) -> ! {
         let connection = birth.connection.as_raw_fd();
         let why = match confined(request, birth, sync) {
-            Ok(descriptors) => match begin(descriptors) {
+            Ok((descriptors, has_ports)) => match begin(descriptors, has_ports) {
                 Ok(mut supervisor) => supervisor.run(),
                 Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
             },
@@ -191,7 +191,7 @@ fn first_of(list: &Value) -> Option<&Value> {
 }
 
 /// Takes the steps, and gives what process 1 has to have; all else is closed.
-fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<Vec<OwnedFd>, Failure> {
+fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<(Vec<OwnedFd>, bool), Failure> {
     let step = |what: &'static str| move |error: io::Error| Failure::Step(format!("{what}: {error}"));
     sys::set_name(NAME).map_err(step("its name"))?;
     let filter = hexadecimal(request.get("filter"));
@@ -204,27 +204,29 @@ fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<Vec<OwnedFd>
     let layer = confinement.kept(b"layer").map_err(step("its layer"))?;
     let sockets = confinement.kept(b"sockets").map_err(step("its sockets"))?;
     let mut given = vec![birth.connection, birth.listener, birth.note, layer, sockets];
+    let has_ports = birth.ports.is_some();
     given.extend(birth.ports);
     given.extend(birth.groups);
     // From here on their numbers mean others: nobody may let go of what he had.
     std::mem::forget(confinement);
     let numbers: Vec<RawFd> = given.into_iter().map(IntoRawFd::into_raw_fd).collect();
-    sys::arrange(&numbers, FIRST_DESCRIPTOR).map_err(step("its descriptors"))
+    let placed = sys::arrange(&numbers, FIRST_DESCRIPTOR).map_err(step("its descriptors"))?;
+    Ok((placed, has_ports))
 }
 
-fn begin(descriptors: Vec<OwnedFd>) -> Result<Supervisor, (io::Error, RawFd)> {
-    let connection = FIRST_DESCRIPTOR;
+fn begin(descriptors: Vec<OwnedFd>, has_ports: bool) -> Result<Supervisor, (io::Error, RawFd)> {
+    let failed = |error: io::Error| (error, FIRST_DESCRIPTOR);
     let mut given = descriptors.into_iter();
-    match (given.next(), given.next(), given.next()) {
-        (Some(connection), Some(listener), Some(note)) => crate::reserve_standard_streams()
-            .and_then(|()| {
-                sys::take_short_turns();
-                let others = given.collect();
-                Supervisor::new(Descriptors { connection, listener, note, others })
-            })
-            .map_err(|error| (error, FIRST_DESCRIPTOR)),
-        _ => Err((io::Error::from_raw_os_error(sys::EINVAL), connection)),
-    }
+    let (connection, listener, note) = match (given.next(), given.next(), given.next()) {
+        (Some(connection), Some(listener), Some(note)) => (connection, listener, note),
+        _ => return Err(failed(io::Error::from_raw_os_error(sys::EINVAL))),
+    };
+    let (layer, sockets) = (given.next(), given.next());
+    let ports = if has_ports { given.next() } else { None };
+    let groups = given.collect();
+    crate::reserve_standard_streams().map_err(failed)?;
+    sys::take_short_turns();
+    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups }).map_err(failed)
 }
 
 /// Says over the first connection why there is no sandbox, and ends.
