@@ -1,6 +1,6 @@
 //! The table of commands. It owns "at most once": an id that ran is never run again.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
@@ -14,9 +14,10 @@ use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
 use crate::output::Took;
 use crate::paths::{self, join};
-use crate::process_tree::Processes;
+use crate::limits::cgroup::Group;
+use crate::process_tree::{signal_all, Processes};
 use crate::programs::Programs;
-use crate::spawn::{self, CaseEnds, Ends, Failure, Spawned, Streams};
+use crate::spawn::{self, Birthplace, CaseEnds, Ends, Failure, Spawned, Streams};
 use crate::successive::{Next, GATHERED_BYTES};
 use crate::sys::{self, Status, Usage, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 
@@ -43,6 +44,10 @@ pub struct News {
     pub main_exit: Option<(i32, bool)>,
     /// Commands, by number, of which another process follows once nothing of the last one lives.
     pub renewals: Vec<u64>,
+    /// Whether any process has started.
+    pub started: bool,
+    /// Commands, by id, of which all goes for the memory that they have taken.
+    pub kills: Vec<Vec<u8>>,
 }
 
 /// A process with its mark, or why there is none.
@@ -56,6 +61,10 @@ pub struct Commands {
     /// No command starts any more, and one that a signal ends gets no result: the sandbox ended it.
     pub ending: bool,
     pub news: News,
+    /// In which the kernel keeps the limit of memory.
+    pub group: Option<Group>,
+    /// Where commands are born.
+    pub birth: Birthplace,
     unmade: Option<io::Error>,
     null: OwnedFd,
     terminals: Option<OwnedFd>,
@@ -81,6 +90,8 @@ impl Commands {
             open_files: None,
             ending: false,
             news: News::default(),
+            group: None,
+            birth: Birthplace::default(),
             unmade: None,
             null: sys::open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0)?,
             terminals: sys::open_at(AT_FDCWD, b"/dev/pts", O_RDONLY | O_DIRECTORY, 0).ok(),
@@ -312,7 +323,12 @@ impl Commands {
                 None => environment.push((own.clone(), value.clone())),
             }
         }
-        let by = spawn::By { null: &self.null, terminals: self.terminals.as_ref(), open_files: self.open_files };
+        let by = spawn::By {
+            null: &self.null,
+            terminals: self.terminals.as_ref(),
+            open_files: self.open_files,
+            birth: &self.birth,
+        };
         spawn::spawn(words, &environment, streams, by).map(|spawned| (mark, spawned))
     }
 
@@ -347,6 +363,7 @@ impl Commands {
             sys::set_nice(pid, self.nice);
         }
         processes.offer(pid, &self.badness);
+        self.news.started = true;
     }
 
     // -- several processes, one after the other ---------------------------------------------------------------------------
@@ -716,6 +733,58 @@ impl Commands {
         }
     }
 
+    // -- too much memory --------------------------------------------------------------------------------------------------
+
+    /// If the kernel has killed a process for its memory, the rest of its command goes the same way.
+    pub fn blame(&mut self, killed: Option<u64>) {
+        let is_running = |command: &&Command| command.is_running();
+        let running: Vec<Option<u64>> =
+            self.by_number.values().filter(is_running).map(|command| command.mark).collect();
+        let group = match &mut self.group {
+            Some(group) => group,
+            None => return,
+        };
+        if group.has_killed() {
+            if let Some(mark) = killed.or_else(|| group.suspect(&running)) {
+                self.out_of_memory(mark);
+            }
+        }
+    }
+
+    /// Kills all of a command, which has taken too much; whether there is one of this mark.
+    pub fn out_of_memory(&mut self, mark: u64) -> bool {
+        let exec_id = match self.by_mark.get(&mark) {
+            Some(exec_id) => exec_id.clone(),
+            None => return false,
+        };
+        if let Ok(command) = self.find(&exec_id) {
+            if command.is_running() && command.mark == Some(mark) {
+                command.oom_killed = true;
+            }
+        }
+        self.news.kills.push(exec_id);
+        true
+    }
+
+    /// Kills all commands; those that run say why on stderr.
+    pub fn kill_all(&mut self, why: &str, looper: &mut EventLoop) {
+        let running: Vec<u64> =
+            self.by_number.values().filter(|command| command.is_running()).map(|command| command.number).collect();
+        for number in running {
+            if let Some(command) = self.by_number.get_mut(&number) {
+                command.last_words = Some(why.as_bytes().to_vec());
+            }
+            self.give_up(number, looper);
+        }
+        signal_all(sys::SIGKILL);
+    }
+
+    /// Device and number of each file in memory that is a program's input: nobody inside made it or can write to it.
+    pub fn input_files(&self) -> HashSet<(u64, u64)> {
+        let given = |command: &Command| command.programs.as_ref().and_then(|programs| programs.input_file());
+        self.by_number.values().filter_map(given).collect()
+    }
+
     // -- their end --------------------------------------------------------------------------------------------------------
 
     /// Collects the dead, the orphans included, and a bounded number a turn; true if there may be more.
@@ -731,6 +800,11 @@ impl Commands {
                 continue;
             }
             if let Some(number) = self.by_pid.remove(&pid) {
+                if self.group.is_some() {
+                    // Because the kernel killed something at the limit of memory?
+                    let killed = self.by_number.get(&number).and_then(|command| command.mark);
+                    self.blame(killed.filter(|_| status == Status::Killed(sys::SIGKILL)));
+                }
                 self.reaped(number, status, usage, looper);
             }
         }

@@ -91,6 +91,7 @@ pub enum Call {
     PortsAcceptAgain,
     PortsFlush,
     DialLate(u64),
+    CountDisk,
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }

@@ -19,6 +19,7 @@ mod frames;
 mod input;
 mod json;
 mod killing;
+mod limits;
 mod output;
 mod paths;
 mod ports;
@@ -84,6 +85,7 @@ fn serve(flags: &[String]) -> Result<(), String> {
         sockets: None,
         ports: None,
         groups: Vec::new(),
+        born_filter: Vec::new(),
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();

@@ -60,7 +60,7 @@ pub fn open_path(path: &[u8], flags: i32, at: RawFd, whose: Whose) -> io::Result
 
 /// Whether what is open lies on one of the kernel's own file systems.
 pub fn is_of_the_kernel(fd: &OwnedFd) -> bool {
-    sys::file_system_of(fd).map_or(true, |number| KERNEL_FILE_SYSTEMS.contains(&number))
+    sys::file_system_of(fd).map_or(true, |found| KERNEL_FILE_SYSTEMS.contains(&found.kind))
 }
 
 /// Whether a path leads nowhere, also by links of the kernel.

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 
@@ -67,8 +67,13 @@ impl Processes {
         }
     }
 
+    /// The directory of /proc.
+    pub fn directory(&self) -> RawFd {
+        self.proc.as_raw_fd()
+    }
+
     /// The mark that a process carries; `None` of one that is dead. Once its first thread has ended, only its others show it.
-    fn mark_of(&self, pid: i32) -> io::Result<Option<u64>> {
+    pub fn mark_of(&self, pid: i32) -> io::Result<Option<u64>> {
         let proc = self.proc.as_raw_fd();
         let look = |place: String| match sys::stat_path(proc, format!("{place}/ns/uts").as_bytes()) {
             Ok(found) => Ok(Some(found.inode)),
@@ -90,9 +95,25 @@ impl Processes {
         Ok(None)
     }
 
+    /// Where /proc tells of a process: once its first thread has ended, only its others show what it has.
+    pub fn places(&self, pid: i32) -> Vec<String> {
+        let mut threads = Vec::new();
+        let path = format!("{pid}/task");
+        if let Ok(listed) = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), O_RDONLY | O_DIRECTORY, 0) {
+            while matches!(sys::read_names(&listed, &mut threads), Ok(true)) {}
+        }
+        let others = threads.iter().filter_map(|(name, _)| number_of(name)).filter(|thread| *thread != pid);
+        std::iter::once(pid.to_string()).chain(others.map(|thread| format!("{pid}/task/{thread}"))).collect()
+    }
+
     /// A file of a process, as far as it fits.
-    fn told(&self, pid: i32, name: &str) -> Option<Vec<u8>> {
-        let fd = sys::open_at(self.proc.as_raw_fd(), format!("{pid}/{name}").as_bytes(), O_RDONLY, 0).ok()?;
+    pub fn told(&self, pid: i32, name: &str) -> Option<Vec<u8>> {
+        self.text(&format!("{pid}/{name}"))
+    }
+
+    /// A file of /proc, as far as it fits.
+    pub fn text(&self, path: &str) -> Option<Vec<u8>> {
+        let fd = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), O_RDONLY, 0).ok()?;
         let mut text = vec![0; 4096];
         let count = sys::read_some(&fd, &mut text).ok()?;
         text.truncate(count);

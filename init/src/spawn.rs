@@ -37,6 +37,17 @@ pub enum Streams<'a> {
     Terminal { width: u16, height: u16 },
 }
 
+/// Where commands are born.
+#[derive(Default)]
+pub struct Birthplace {
+    /// A control group of version 2.
+    pub directory: Option<OwnedFd>,
+    /// A filter of system calls that they take beside that of process 1.
+    pub filter: Vec<u8>,
+    /// Lists of tasks of control groups of version 1.
+    pub tasks: Vec<OwnedFd>,
+}
+
 /// What commands are started by.
 #[derive(Clone, Copy)]
 pub struct By<'a> {
@@ -46,6 +57,7 @@ pub struct By<'a> {
     pub terminals: Option<&'a OwnedFd>,
     /// How many descriptors a command may have.
     pub open_files: Option<u64>,
+    pub birth: &'a Birthplace,
 }
 
 /// Our ends of them.
@@ -155,6 +167,9 @@ pub fn spawn(
             descriptors,
             terminal,
             open_files: by.open_files,
+            group: by.birth.directory.as_ref(),
+            filter: &by.birth.filter,
+            tasks: &by.birth.tasks,
         })
     };
     let started = match streams {
@@ -326,7 +341,8 @@ mod tests {
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let null = sys::open_at(AT_FDCWD, b"/dev/null", O_RDWR, 0).unwrap();
         let command = [script.to_str().unwrap().as_bytes().to_vec()];
-        let by = By { null: &null, terminals: None, open_files: None };
+        let birth = Birthplace::default();
+        let by = By { null: &null, terminals: None, open_files: None, birth: &birth };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];
         assert_eq!(sys::read_some(&spawned.report, &mut number).unwrap(), 4);

@@ -15,8 +15,11 @@ use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
 use crate::json::{self, object, Value};
 use crate::killing::{Cancel, CancelAll, Kill, Renew};
+use crate::limits::cgroup::Group;
+use crate::limits::{sysv, Act, Watch};
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
+use crate::spawn::Birthplace;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
@@ -41,6 +44,7 @@ const KEPT_BYTES: usize = 16 << 10;
 /// So long a result that nobody has taken yet counts as use: its client may be on its way back to it.
 const RESULT_SECONDS: f64 = 60.0;
 const USUAL_ORPHAN_SECONDS: f64 = 600.0;
+const FIRST_LOOK_SECONDS: f64 = 0.1;
 
 /// What a process 1 is started with.
 pub struct Descriptors {
@@ -58,6 +62,8 @@ pub struct Descriptors {
     pub ports: Option<OwnedFd>,
     /// Of control groups, see `zygote::make_groups`.
     pub groups: Vec<OwnedFd>,
+    /// Of a control group of version 2: what every command takes beside the filter of process 1.
+    pub born_filter: Vec<u8>,
 }
 
 /// Work in bounded steps.
@@ -79,9 +85,7 @@ pub struct Supervisor {
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
     ports: Option<Ports>,
-    _groups: Vec<OwnedFd>,
-    _layer: Option<OwnedFd>,
-    _sockets: Option<OwnedFd>,
+    pub watch: Watch,
     children: OwnedFd,
     received: Room,
     jobs: HashMap<u64, Box<dyn Job>>,
@@ -123,9 +127,7 @@ impl Supervisor {
             trees: HashMap::new(),
             listener: given.listener,
             ports,
-            _groups: given.groups,
-            _layer: given.layer,
-            _sockets: given.sockets,
+            watch: Watch::new(given.layer, given.sockets),
             children,
             received: Room::new(RECEIVED_BYTES)?,
             jobs: HashMap::new(),
@@ -141,9 +143,27 @@ impl Supervisor {
             idle_seconds: None,
             last_call: now,
         };
+        supervisor.enter_groups(given.groups, given.born_filter);
         supervisor.adopt(given.connection);
         supervisor.look_for_server();
         Ok(supervisor)
+    }
+
+    /// Has commands started in control groups, in which the kernel keeps the limit of memory.
+    fn enter_groups(&mut self, groups: Vec<OwnedFd>, born_filter: Vec<u8>) {
+        let mut groups = groups.into_iter();
+        let (control, second) = match (groups.next(), groups.next()) {
+            (Some(control), Some(second)) => (control, second),
+            _ => return,
+        };
+        if born_filter.is_empty() {
+            self.commands.group = Some(Group::new(control, Some(second)));
+            self.commands.birth = Birthplace { tasks: groups.collect(), ..Birthplace::default() };
+        } else {
+            self.watch.commands_have_a_filter();
+            self.commands.group = Some(Group::new(control, None));
+            self.commands.birth = Birthplace { directory: Some(second), filter: born_filter, tasks: Vec::new() };
+        }
     }
 
     /// Runs until the sandbox is over.
@@ -233,6 +253,7 @@ impl Supervisor {
                 }
             }
             Call::PortsAcceptAgain | Call::PortsFlush | Call::DialLate(_) => self.ports_called(&call),
+            Call::CountDisk => self.count_disk(),
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
         }
@@ -265,7 +286,16 @@ impl Supervisor {
 
     /// Passes on what commands have to tell others.
     pub fn tell_news(&mut self) {
-        let News { answers, ready, main_exit, renewals } = std::mem::take(&mut self.commands.news);
+        let News { answers, ready, main_exit, renewals, started, kills } = std::mem::take(&mut self.commands.news);
+        for exec_id in kills {
+            sysv::remove(&self.processes);
+            let kill = Kill::new(&exec_id, &self.commands);
+            self.start_job(Box::new(kill));
+        }
+        if started && self.watch.watches() && !self.watch.running {
+            self.watch.running = true;
+            self.start_job(Box::new(Looks { has_waited: false }));
+        }
         for number in renewals {
             if let Some(job) = Renew::new(number, &mut self.commands) {
                 self.start_job(Box::new(job));
@@ -541,10 +571,14 @@ impl Supervisor {
         let orphan_seconds = fields.number("orphan_timeout_seconds")?;
         let lifetime = fields.number_or_none("max_lifetime_seconds")?;
         let idle = fields.number_or_none("idle_timeout_seconds")?;
-        let open_files = match fields.0.get("limits") {
-            Some(limits) => Fields(limits).size_or_none("open_files")?,
-            None => None,
-        };
+        let none = object([]);
+        let limits = Fields(fields.0.get("limits").unwrap_or(&none));
+        let open_files = limits.size_or_none("open_files")?;
+        let group_memory = limits.size_or_none("group_memory")?;
+        self.watch.limit(&limits, self.commands.group.is_some())?;
+        if let Some(group) = &mut self.commands.group {
+            group.limit = group_memory.unwrap_or(0);
+        }
         let now = self.looper.now();
         self.configured = true;
         self.commands.environment = environment;
@@ -691,12 +725,78 @@ impl Supervisor {
         self.orphan_timer = Some(self.looper.after(left, Call::LookForServer));
     }
 
+    // -- limits -----------------------------------------------------------------------------------------------------------
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::KillAll(why) => self.commands.kill_all(&why, &mut self.looper),
+            Act::OutOfMemory(mark, pids) => {
+                sysv::remove(&self.processes);
+                if !mark.map_or(false, |mark| self.commands.out_of_memory(mark)) {
+                    for pid in pids {
+                        // Who is gone needs none.
+                        drop(sys::send_signal(pid, sys::SIGKILL));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts what is on disk.
+    pub fn count_disk(&mut self) {
+        let not_theirs = self.commands.input_files();
+        let pids = self.watch.pids();
+        self.watch.disk.begin(pids, not_theirs, &mut self.looper);
+        if self.watch.disk.is_counting() {
+            self.start_job(Box::new(CountDisk));
+        }
+    }
+
     fn reap(&mut self) {
         if self.commands.reap(&mut self.looper) {
             self.looper.after(0.0, Call::Reap);
         }
         self.tell_news();
         self.come_nearer();
+    }
+}
+
+/// Looks at what is limited.
+struct Looks {
+    /// Most commands are over before the first look; who means harm could as well wait for a look to be over.
+    has_waited: bool,
+}
+
+impl Job for Looks {
+    fn step(&mut self, supervisor: &mut Supervisor) -> Step {
+        if !std::mem::replace(&mut self.has_waited, true) {
+            return Step::After(FIRST_LOOK_SECONDS);
+        }
+        let Supervisor { watch, processes, commands, looper, .. } = supervisor;
+        let (step, act) = watch.step(processes, commands, looper);
+        if let Some(act) = act {
+            supervisor.act(act);
+        }
+        step
+    }
+}
+
+struct CountDisk;
+
+impl Job for CountDisk {
+    fn step(&mut self, supervisor: &mut Supervisor) -> Step {
+        let pids = supervisor.watch.pids();
+        let Supervisor { watch, processes, looper, .. } = supervisor;
+        let (is_over, passed) = watch.disk.step(processes, &pids, looper);
+        if let Some(words) = passed {
+            // Whose the files are cannot be told, so it is all of them.
+            supervisor.act(Act::KillAll(format!("aviato: killed: the sandbox's limit of {words} is reached")));
+        }
+        if is_over {
+            Step::Done
+        } else {
+            Step::Again
+        }
     }
 }
 

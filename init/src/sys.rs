@@ -383,6 +383,10 @@ extern "C" {
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_int, length: *mut c_uint) -> c_int;
     fn getsockname(fd: c_int, address: *mut c_void, length: *mut c_uint) -> c_int;
     fn getpeername(fd: c_int, address: *mut c_void, length: *mut c_uint) -> c_int;
+    fn msgctl(id: c_int, command: c_int, buffer: *mut c_void) -> c_int;
+    fn semctl(id: c_int, number: c_int, command: c_int) -> c_int;
+    fn shmctl(id: c_int, command: c_int, buffer: *mut c_void) -> c_int;
+    fn pread(fd: c_int, buffer: *mut c_void, length: usize, offset: i64) -> isize;
     fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize;
     fn _exit(code: c_int) -> !;
@@ -455,6 +459,24 @@ pub fn now() -> u64 {
     time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
 }
 
+/// How long this process has run on a processor, in nanoseconds.
+pub fn own_processor_time() -> u64 {
+    const CLOCK_PROCESS_CPUTIME: c_int = 2;
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the structure is writable; this clock is always there.
+    unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME, &mut time) };
+    time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
+}
+
+/// How long a process has run, in nanoseconds; `None` of one that is gone. Cheap: who has not run has not changed.
+pub fn processor_time(pid: i32) -> Option<u64> {
+    const SCHEDULED: c_int = 2;
+    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the structure is writable.
+    let result = unsafe { clock_gettime(!pid << 3 | SCHEDULED, &mut time) };
+    (result == 0).then_some(time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64)
+}
+
 /// Fills a buffer with random bytes.
 pub fn random(buffer: &mut [u8]) {
     // SAFETY: the buffer is as long as said. So few bytes come whole once the machine has started.
@@ -494,6 +516,40 @@ pub fn write_some(fd: &OwnedFd, data: &[u8]) -> io::Result<usize> {
             other => return other,
         }
     }
+}
+
+/// Reads from an offset.
+pub fn read_from(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: the buffer is as long as said.
+    check_size(unsafe { pread(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) })
+}
+
+/// How much a pipe can hold.
+pub fn pipe_size(fd: &OwnedFd) -> io::Result<u64> {
+    const F_GETPIPE_SZ: c_int = 1032;
+    // SAFETY: plain call.
+    check(unsafe { fcntl(fd.as_raw_fd(), F_GETPIPE_SZ) }).map(|size| size as u64)
+}
+
+/// What System V keeps for nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SystemV {
+    Shared,
+    Semaphores,
+    Messages,
+}
+
+/// Takes one away.
+pub fn remove_system_v(kind: SystemV, id: i32) {
+    const IPC_RMID: c_int = 0;
+    // SAFETY: with this command no buffer is looked at.
+    unsafe {
+        match kind {
+            SystemV::Shared => shmctl(id, IPC_RMID, ptr::null_mut()),
+            SystemV::Semaphores => semctl(id, 0, IPC_RMID),
+            SystemV::Messages => msgctl(id, IPC_RMID, ptr::null_mut()),
+        }
+    };
 }
 
 /// Writes all of it to a file.
@@ -766,12 +822,32 @@ pub fn open_no_magic(directory: RawFd, path: &[u8], flags: i32) -> io::Result<Ow
     owned(result as c_int)
 }
 
-/// The kernel's number of the file system on which something open lies.
-pub fn file_system_of(fd: &OwnedFd) -> io::Result<i64> {
+/// A file system.
+pub struct FileSystem {
+    /// The kernel's number of its kind.
+    pub kind: i64,
+    pub used_bytes: u64,
+    pub free_bytes: u64,
+    /// Of those, what is not root's alone.
+    pub available_bytes: u64,
+    pub free_inodes: u64,
+}
+
+/// The file system on which something open lies.
+pub fn file_system_of(fd: &OwnedFd) -> io::Result<FileSystem> {
     let mut found = [0_i64; 32];
-    // SAFETY: the structure is shorter than this, and begins with the number.
+    // SAFETY: the structure is shorter than this, and of words on these machines.
     check(unsafe { fstatfs(fd.as_raw_fd(), found.as_mut_ptr().cast()) })?;
-    Ok(found[0])
+    let [kind, block, blocks, free, available, _, free_inodes, _, _, fragment] =
+        [found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7], found[8], found[9]];
+    let size = if fragment > 0 { fragment } else { block } as u64;
+    Ok(FileSystem {
+        kind,
+        used_bytes: (blocks as u64).saturating_sub(free as u64) * size,
+        free_bytes: free as u64 * size,
+        available_bytes: available as u64 * size,
+        free_inodes: free_inodes as u64,
+    })
 }
 
 pub fn read_link(directory: RawFd, name: &[u8]) -> io::Result<Vec<u8>> {
@@ -1098,6 +1174,12 @@ pub struct Program<'a> {
     pub terminal: Option<&'a [u8]>,
     /// How many descriptors it may have; `None`: as many as this process.
     pub open_files: Option<u64>,
+    /// The directory of a control group of version 2 that it is born in.
+    pub group: Option<&'a OwnedFd>,
+    /// A filter of system calls that it takes; none where it is empty.
+    pub filter: &'a [u8],
+    /// Lists of tasks of control groups of version 1, which it enters.
+    pub tasks: &'a [OwnedFd],
 }
 
 /// Starts a program in a session of its own, in the current directory.
@@ -1118,12 +1200,22 @@ pub fn start(program: &Program<'_>) -> io::Result<(i32, OwnedFd)> {
     };
     let (arguments, environment) = (pointers(&arguments), pointers(&environment)); // The texts live in the shadowed names.
     let (report, said) = make_pipe()?;
-    // SAFETY: one thread; the child makes plain calls on what was prepared, and ends by exec or `_exit`.
-    let pid = check(unsafe { fork() })?;
+    let filter = words_of(program.filter);
+    let pid = match program.group {
+        // SAFETY: one thread; the child makes plain calls on what was prepared, and ends by exec or `_exit`.
+        None => check(unsafe { fork() })?,
+        Some(group) => {
+            // A process that is moved waits for every processor of the machine, so it begins where it belongs.
+            let given: [u64; 11] =
+                [CLONE_INTO_CGROUP, 0, 0, 0, SIGCHLD as u64, 0, 0, 0, 0, 0, group.as_raw_fd() as u64];
+            // SAFETY: as above; the structure is as long as said.
+            check(unsafe { syscall(SYS_CLONE3, given.as_ptr(), std::mem::size_of_val(&given)) } as c_int)?
+        }
+    };
     if pid == 0 {
         // SAFETY: in the child; all pointers are to memory that it has a copy of.
         unsafe {
-            become_program(&path, &arguments, &environment, program, terminal.as_deref());
+            become_program(&path, &arguments, &environment, program, &filter, terminal.as_deref());
             let number = io::Error::last_os_error().raw_os_error().unwrap_or(EIO).to_ne_bytes();
             write(said.as_raw_fd(), number.as_ptr().cast(), number.len());
             _exit(127)
@@ -1141,9 +1233,18 @@ unsafe fn become_program(
     arguments: &[*const c_char],
     environment: &[*const c_char],
     program: &Program<'_>,
+    filter: &[u64],
     terminal: Option<&CStr>,
 ) {
     setsid();
+    for list in program.tasks {
+        if write(list.as_raw_fd(), b"0".as_ptr().cast(), 1) < 0 {
+            return;
+        }
+    }
+    if !filter.is_empty() && load_words(filter) < 0 {
+        return;
+    }
     if let Some(most) = program.open_files {
         let hard = {
             let mut limit = Rlimit { soft: 0, hard: NO_LIMIT };
@@ -1419,28 +1520,33 @@ pub fn run_on(processors: &[u64]) -> io::Result<()> {
     check(unsafe { sched_setaffinity(0, std::mem::size_of_val(&set), set.as_ptr()) }).map(drop)
 }
 
-/// Has a filter of system calls, for good.
-pub fn load_filter(program: &[u8]) -> io::Result<()> {
-    #[repr(C)]
-    struct Filter {
-        length: u16,
-        instructions: *const c_void,
-    }
-    let aligned: Vec<u64> = program
+/// The instructions of a filter, aligned as the kernel reads them.
+fn words_of(program: &[u8]) -> Vec<u64> {
+    program
         .chunks_exact(8)
         .map(|bytes| {
             let mut word = [0; 8];
             word.copy_from_slice(bytes);
             u64::from_ne_bytes(word)
         })
-        .collect();
-    let filter = Filter { length: aligned.len() as u16, instructions: aligned.as_ptr().cast() };
+        .collect()
+}
+
+fn load_words(instructions: &[u64]) -> c_long {
+    #[repr(C)]
+    struct Filter {
+        length: u16,
+        instructions: *const c_void,
+    }
+    let filter = Filter { length: instructions.len() as u16, instructions: instructions.as_ptr().cast() };
     // Without the flag older kernels slow everything inside down, to protect it from others, of which it has none.
     // SAFETY: the kernel copies the instructions, each of eight bytes, during the call.
-    let result = unsafe {
-        syscall(arch::SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter as *const Filter)
-    };
-    check(result as c_int).map(drop)
+    unsafe { syscall(arch::SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter as *const Filter) }
+}
+
+/// Has a filter of system calls, for good.
+pub fn load_filter(program: &[u8]) -> io::Result<()> {
+    check(load_words(&words_of(program)) as c_int).map(drop)
 }
 
 /// Has a new session keyring that nobody may use; where keyrings are not to be had, nobody inside has them either.

@@ -172,7 +172,7 @@ impl Zygote {
     fn be_born(&self, request: &Value, birth: Birth, sync: OwnedFd) -> ! {
         let connection = birth.connection.as_raw_fd();
         let why = match confined(request, birth, sync) {
-            Ok((descriptors, has_ports)) => match begin(descriptors, has_ports) {
+            Ok((descriptors, has_ports)) => match begin(descriptors, has_ports, hexadecimal(request.get("born_filter"))) {
                 Ok(mut supervisor) => supervisor.run(),
                 Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
             },
@@ -214,7 +214,7 @@ fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<(Vec<OwnedFd
     Ok((placed, has_ports))
 }
 
-fn begin(descriptors: Vec<OwnedFd>, has_ports: bool) -> Result<Supervisor, (io::Error, RawFd)> {
+fn begin(descriptors: Vec<OwnedFd>, has_ports: bool, born_filter: Vec<u8>) -> Result<Supervisor, (io::Error, RawFd)> {
     let failed = |error: io::Error| (error, FIRST_DESCRIPTOR);
     let mut given = descriptors.into_iter();
     let (connection, listener, note) = match (given.next(), given.next(), given.next()) {
@@ -226,7 +226,7 @@ fn begin(descriptors: Vec<OwnedFd>, has_ports: bool) -> Result<Supervisor, (io::
     let groups = given.collect();
     crate::reserve_standard_streams().map_err(failed)?;
     sys::take_short_turns();
-    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups }).map_err(failed)
+    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter }).map_err(failed)
 }
 
 /// Says over the first connection why there is no sandbox, and ends.

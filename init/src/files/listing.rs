@@ -8,6 +8,7 @@ use crate::directory::{Names, RemoveTree};
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::{object, Value};
+use crate::limits::disk::SETTLE_SECONDS;
 use crate::paths::{self, join, make_directories, open_path, split, without_slashes_at_its_end, Whose, DIRECTORY};
 use crate::process_tree::Step;
 use crate::supervisor::{Job, Supervisor};
@@ -177,6 +178,8 @@ impl Job for List {
 enum Removal {
     ToBegin,
     Tree(RemoveTree),
+    /// What is there now is being counted; whether that has begun.
+    Settling(bool),
 }
 
 struct Remove {
@@ -195,6 +198,9 @@ impl Remove {
         let refused = |error: io::Error| Refused::os(path, &error);
         if let Removal::Tree(tree) = &mut self.stage {
             return tree.step().map_err(refused);
+        }
+        if let Removal::Settling(_) = self.stage {
+            return Ok(true);
         }
         let (folder, name) = split(without_slashes_at_its_end(path));
         if matches!(name, b"" | b"." | b"..") {
@@ -215,6 +221,27 @@ impl Remove {
     }
 }
 
+impl Remove {
+    /// What is there now is known before it is said, if there is little room or it is soon done.
+    fn has_settled(&mut self, supervisor: &mut Supervisor) -> bool {
+        let is_counting = supervisor.watch.disk.is_counting();
+        match self.stage {
+            Removal::Settling(true) => !is_counting,
+            _ if !supervisor.watch.disk.wants_to_settle() => {
+                supervisor.watch.disk.touched(&mut supervisor.looper);
+                true
+            }
+            _ => {
+                self.stage = Removal::Settling(!is_counting);
+                if !is_counting {
+                    supervisor.count_disk();
+                }
+                false
+            }
+        }
+    }
+}
+
 impl Job for Remove {
     fn step(&mut self, supervisor: &mut Supervisor) -> Step {
         let result = self.go_on();
@@ -223,6 +250,9 @@ impl Job for Remove {
             Ok(false) => return Step::Again,
             Ok(true) => {
                 supervisor.again.done(self.key.as_deref());
+                if !self.has_settled(supervisor) {
+                    return Step::After(SETTLE_SECONDS);
+                }
                 if answers {
                     supervisor.reply(self.channel, &object([]));
                 }

@@ -49,6 +49,7 @@ impl Supervisor {
                 Ok(())
             }
             b"mkdir" => {
+                self.watch.disk.take(&path, 0, &mut self.looper)?;
                 listing::make_directory(&path, fields.size("mode")? as u32)?;
                 self.reply(channel, &object([]));
                 Ok(())
@@ -65,7 +66,7 @@ impl Supervisor {
     /// Lets go of all that a request has, whole or not.
     pub fn close_channel(&mut self, channel: u16) {
         match self.shut(channel) {
-            Some(Open::Incoming(incoming)) => incoming.close(&mut self.again, &mut self.looper),
+            Some(Open::Incoming(incoming)) => incoming.close(&mut self.again, &mut self.watch.disk, &mut self.looper),
             Some(Open::Tree(number)) => self.close_tree(number),
             Some(Open::Outgoing(_) | Open::Input { .. }) | None => {}
         }
@@ -79,12 +80,13 @@ impl Supervisor {
                 self.feed_from(crate::connection::Source::Transfer(head.channel));
             }
             (Some(Open::Incoming(incoming)), frames::DATA) => {
-                if let Some(taken) = incoming.data(payload)? {
+                let disk = &mut self.watch.disk;
+                if let Some(taken) = incoming.data(payload, disk, &mut self.looper)? {
                     self.send(Head { offset: taken, ..Head::of(frames::CREDIT, head.channel) }, b"");
                 }
             }
             (Some(Open::Incoming(incoming)), frames::END) => {
-                let done = incoming.end()?;
+                let done = incoming.end(&mut self.watch.disk)?;
                 self.again.done(done.as_deref());
                 self.reply(head.channel, &object([]));
             }

@@ -13,6 +13,7 @@ use crate::errors::{Fields, Refused};
 use crate::event_loop::EventLoop;
 use crate::frames::{self, Head};
 use crate::json::object;
+use crate::limits::disk::Disk;
 use crate::paths::{find_place, open_path, Place, Whose, DIRECTORY};
 use crate::process_tree::Step;
 use crate::supervisor::{Job, Supervisor};
@@ -37,8 +38,9 @@ pub struct Upload {
 }
 
 impl Upload {
-    fn new(path: &[u8], mode: Option<u32>) -> Result<Upload, Refused> {
-        let refused = |error: io::Error| Refused::os(path, &error);
+    fn new(path: &[u8], mode: Option<u32>, disk: &mut Disk, looper: &mut EventLoop) -> Result<Upload, Refused> {
+        disk.take(path, 0, looper)?;
+        let refused = |error: io::Error| disk.error_of(path, &error);
         let place = find_place(path).map_err(refused)?;
         let at = place.directory.as_raw_fd();
         let before = match sys::stat_at(at, &place.name) {
@@ -57,14 +59,22 @@ impl Upload {
         Ok(Upload { path: path.to_vec(), place, written: 0, temporary, fd, mode, _replaced: None })
     }
 
-    fn take(&mut self, piece: &[u8]) -> Result<(), Refused> {
-        sys::write_all(&self.fd, piece).map_err(|error| Refused::os(&self.path, &error))?;
+    fn take(&mut self, piece: &[u8], disk: &mut Disk, looper: &mut EventLoop) -> Result<(), Refused> {
+        disk.take(&self.path, piece.len() as u64, looper)?;
+        sys::write_all(&self.fd, piece).map_err(|error| disk.error_of(&self.path, &error))?;
         self.written += piece.len() as u64;
         Ok(())
     }
 
+    /// Nothing more of it comes.
+    fn discard(self, disk: &mut Disk) {
+        if self.temporary.is_some() {
+            disk.give_back(self.written);
+        }
+    }
+
     /// All has come: so many bytes, if that is known.
-    fn put_in_place(&mut self, size: Option<u64>) -> Result<(), Refused> {
+    fn put_in_place(&mut self, size: Option<u64>, disk: &mut Disk) -> Result<(), Refused> {
         if let Some(size) = size.filter(|size| *size != self.written) {
             let message = format!("{} bytes arrived where {size} were announced", self.written);
             return Err(Refused::file(&self.path, "file", message));
@@ -76,7 +86,8 @@ impl Upload {
         let at = self.place.directory.as_raw_fd();
         let name = &self.place.name;
         let old = sys::stat_at(at, name).map_or(0, |found| found.blocks * BLOCK_BYTES);
-        let refused = |error: io::Error| Refused::os(&self.path, &error);
+        disk.give_back(old);
+        let refused = |error: io::Error| disk.error_of(&self.path, &error);
         sys::set_mode(&self.fd, self.mode).map_err(refused)?;
         if old > 0 {
             self._replaced = sys::open_at(at, name, O_PATH | O_NOFOLLOW, 0).ok();
@@ -145,10 +156,15 @@ pub struct Incoming {
 
 impl Incoming {
     /// A further piece; how much has been taken, where the server is to be told.
-    pub fn data(&mut self, piece: &[u8]) -> Result<Option<u64>, Refused> {
+    pub fn data(
+        &mut self,
+        piece: &[u8],
+        disk: &mut Disk,
+        looper: &mut EventLoop,
+    ) -> Result<Option<u64>, Refused> {
         let taken = match &mut self.kind {
             Kind::Whole(upload) => {
-                upload.take(piece)?;
+                upload.take(piece, disk, looper)?;
                 upload.written
             }
             Kind::Repeated { taken } => {
@@ -162,7 +178,7 @@ impl Incoming {
                     return Err(Refused::invalid(message));
                 }
                 let known = (upload.written - *position).min(piece.len() as u64);
-                upload.take(&piece[known as usize..])?;
+                upload.take(&piece[known as usize..], disk, looper)?;
                 *position += piece.len() as u64;
                 *position - *offset
             }
@@ -175,10 +191,10 @@ impl Incoming {
     }
 
     /// All has come in; the key of what is done by that.
-    pub fn end(&mut self) -> Result<Option<Vec<u8>>, Refused> {
+    pub fn end(&mut self, disk: &mut Disk) -> Result<Option<Vec<u8>>, Refused> {
         match &mut self.kind {
             Kind::Repeated { .. } => Ok(None),
-            Kind::Whole(upload) => upload.put_in_place(self.size).map(|()| None),
+            Kind::Whole(upload) => upload.put_in_place(self.size, disk).map(|()| None),
             Kind::Part { upload: None, .. } => {
                 // What came later may be a copy that a proxy made, so that this is the one whose caller waits: he asks again.
                 Err(Refused::unavailable("replaced", "the same part came again on another connection", true))
@@ -193,19 +209,25 @@ impl Incoming {
                     return Ok(None);
                 }
                 *single = true; // Whether it gets to its place or not, nothing of it waits for more.
-                upload.put_in_place(Some(*position))?;
+                upload.put_in_place(Some(*position), disk)?;
                 Ok(Some(key.clone()))
             }
         }
     }
 
     /// The request is over, whole or not.
-    pub fn close(self, again: &mut Again, looper: &mut EventLoop) {
-        if let Kind::Part { key, upload: Some(upload), single, .. } = self.kind {
-            again.coming.remove(&key);
-            if !single {
-                again.put(&key, upload, looper);
+    pub fn close(self, again: &mut Again, disk: &mut Disk, looper: &mut EventLoop) {
+        match self.kind {
+            Kind::Whole(upload) => upload.discard(disk),
+            Kind::Part { key, upload: Some(upload), single, .. } => {
+                again.coming.remove(&key);
+                if single {
+                    upload.discard(disk);
+                } else {
+                    again.put(&key, upload, looper);
+                }
             }
+            _ => {}
         }
     }
 }
@@ -273,6 +295,13 @@ impl Job for WorkOff {
             None => return Step::Done,
         };
         let channel = tree.channel;
+        if let Some(piece) = tree.pieces.front().filter(|_| tree.position == 0 && !tree.closed) {
+            let taken = supervisor.watch.disk.take(&tree.path, piece.len() as u64, &mut supervisor.looper);
+            if let Err(refused) = taken {
+                supervisor.refuse(channel, &refused); // That closes it.
+                return Step::Again;
+            }
+        }
         match tree.step() {
             Ok(Come::More) => {
                 let taken = tree.taken;
@@ -292,7 +321,12 @@ impl Job for WorkOff {
             }
             Ok(Come::Gone) => drop(supervisor.trees.remove(&self.0)),
             Err(trouble) => {
-                let refused = trouble.refusal(&tree.path);
+                let refused = match &trouble {
+                    Trouble::Os { error, .. } if sys::number_of(error) == sys::ENOSPC => {
+                        supervisor.watch.disk.error_of(&tree.path, error)
+                    }
+                    trouble => trouble.refusal(&tree.path),
+                };
                 supervisor.refuse(channel, &refused); // That closes it.
                 return Step::Again;
             }
@@ -322,14 +356,14 @@ impl Supervisor {
         let mode = fields.size_or_none("mode")?.map(|mode| mode as u32 & 0o7777);
         let size = fields.size_or_none("size")?;
         let kind = match fields.text_or_none("key")? {
-            None => Kind::Whole(Upload::new(path, mode)?),
+            None => Kind::Whole(Upload::new(path, mode, &mut self.watch.disk, &mut self.looper)?),
             Some(key) if self.again.is_done(Some(key)) => Kind::Repeated { taken: 0 },
             Some(key) => {
                 let (offset, last) = (fields.size("offset")?, fields.flag("last")?);
                 self.take_from_others(key);
                 let upload = match self.again.take(key, offset, &mut self.looper)? {
                     Some(upload) => upload,
-                    None => Upload::new(path, mode)?,
+                    None => Upload::new(path, mode, &mut self.watch.disk, &mut self.looper)?,
                 };
                 self.again.coming.insert(key.to_vec(), channel);
                 let single = last && offset == 0;
@@ -362,7 +396,9 @@ impl Supervisor {
             self.open.insert(channel, Open::Incoming(incoming));
             return Ok(());
         }
-        let arrival = place_of_tree(&path).and_then(Arrival::new).map_err(|error| Refused::os(&path, &error))?;
+        self.watch.disk.take(&path, 0, &mut self.looper)?;
+        let disk = &self.watch.disk;
+        let arrival = place_of_tree(&path).and_then(Arrival::new).map_err(|error| disk.error_of(&path, &error))?;
         let number = self.next_number();
         let tree = TreeUpload {
             path,

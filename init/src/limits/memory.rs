@@ -1,0 +1,174 @@
+//! How much memory the processes of a sandbox use, and whose they are.
+//!
+//! The rough measure is cheap and never too small: the resident pages of every process, shared ones counted each time. Only where that
+//! reaches the limit are pages divided among those who share them, which takes the kernel a walk of all page tables.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::unix::io::OwnedFd;
+
+use crate::process_tree::Processes;
+use crate::sys::{self, AT_FDCWD, O_NOFOLLOW, O_PATH, O_RDONLY};
+
+/// Where the file systems in memory are.
+const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/run", b"/etc", b"/.aviato"];
+const PAGE_BYTES: u64 = 4096;
+const PAGE_TABLES: &[u8] = b"\nVmPTE:";
+
+/// Everything alive but process 1, and whether it has run since the last look.
+#[derive(Default)]
+pub struct Alive {
+    load: Option<OwnedFd>,
+    newest: Vec<u8>,
+    /// How long each had run, in nanoseconds.
+    pub ran: BTreeMap<i32, u64>,
+}
+
+impl Alive {
+    /// Finds out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written.
+    pub fn look(&mut self, processes: &Processes) -> io::Result<bool> {
+        if self.load.is_none() {
+            self.load = Some(sys::open_at(processes.directory(), b"loadavg", O_RDONLY, 0)?);
+        }
+        let mut text = [0; 128];
+        let count = match &self.load {
+            Some(load) => sys::read_from(load, &mut text, 0)?,
+            None => 0,
+        };
+        // Its last word is the number given out last in this namespace: unchanged, nothing was born.
+        let newest = text[..count].rsplit(|byte| *byte == b' ').next().unwrap_or(b"").to_vec();
+        let born = newest != self.newest;
+        self.newest = newest;
+        let pids = if born { processes.all()? } else { self.ran.keys().copied().collect() };
+        let ran = pids.into_iter().filter_map(|pid| sys::processor_time(pid).map(|time| (pid, time))).collect();
+        let changed = born || ran != self.ran;
+        self.ran = ran;
+        Ok(changed)
+    }
+
+    pub fn pids(&self) -> Vec<i32> {
+        self.ran.keys().copied().collect()
+    }
+}
+
+/// The file systems in memory that a sandbox can write to.
+pub struct Stores(Vec<OwnedFd>);
+
+impl Stores {
+    /// Without `own` it has none at the usual places.
+    pub fn new(own: bool) -> Stores {
+        let device = sys::stat_path(AT_FDCWD, b"/").map_or(0, |found| found.device);
+        let is_another = |path: &&&[u8]| sys::stat_at(AT_FDCWD, path).map_or(false, |found| found.device != device);
+        let paths = IN_MEMORY.iter().filter(|_| own);
+        Stores(paths.filter(is_another).filter_map(|path| sys::open_at(AT_FDCWD, path, O_PATH | O_NOFOLLOW, 0).ok()).collect())
+    }
+
+    pub fn add(&mut self, fd: &OwnedFd) {
+        self.0.extend(sys::duplicate(fd));
+    }
+
+    /// What their files take.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.iter().filter_map(|fd| sys::file_system_of(fd).ok()).map(|found| found.used_bytes).sum()
+    }
+}
+
+/// What a process has resident and in tables of its pages, at most too much; with `swap` also what is not resident.
+pub fn rough_bytes(processes: &Processes, pid: i32, swap: bool) -> u64 {
+    let text = processes.told(pid, "status").unwrap_or_default();
+    let swapped = if swap { number(&text, b"\nVmSwap:") << 10 } else { 0 };
+    (number(&text, PAGE_TABLES) << 10) + swapped + resident_bytes(processes, pid)
+}
+
+/// What a process has in memory, shared or not; 0 of one that is gone.
+pub fn resident_bytes(processes: &Processes, pid: i32) -> u64 {
+    for place in processes.places(pid) {
+        let text = processes.text(&format!("{place}/statm")).unwrap_or_default();
+        let pages = text.split(|byte| *byte == b' ').nth(1).and_then(parsed).unwrap_or(0);
+        if pages > 0 {
+            return pages * PAGE_BYTES;
+        }
+    }
+    0
+}
+
+/// The mark of a process's command; `None` of one that is gone or hides it.
+pub fn mark_of(processes: &Processes, pid: i32) -> Option<u64> {
+    processes.mark_of(pid).ok().flatten()
+}
+
+/// What each command has, by its mark, pages divided by how many share them; `None` is the mark of what hides it.
+#[derive(Default)]
+pub struct Shares {
+    pub bytes: HashMap<Option<u64>, u64>,
+    pub pids: HashMap<Option<u64>, Vec<i32>>,
+    private_bytes: u64,
+    shared_bytes: u64,
+}
+
+impl Shares {
+    /// Adds a process, with what it holds in files in memory without a name, and what the kernel holds for it.
+    pub fn add(&mut self, processes: &Processes, pid: i32, nameless: u64, kernel: u64) {
+        let text = processes.told(pid, "smaps_rollup").unwrap_or_default();
+        let mut private = (number(&text, b"\nPss_Anon:") + number(&text, b"\nSwapPss:")) << 10;
+        let shared = number(&text, b"\nPss_Shmem:") << 10;
+        if private + shared == 0 {
+            private = resident_bytes(processes, pid);
+        }
+        let status = processes.told(pid, "status").unwrap_or_default();
+        private += kernel + (number(&status, PAGE_TABLES) << 10);
+        let mark = mark_of(processes, pid);
+        self.private_bytes += private;
+        self.shared_bytes += shared;
+        *self.bytes.entry(mark).or_default() += private + shared.max(nameless);
+        self.pids.entry(mark).or_default().push(pid);
+    }
+
+    /// Of the sandbox, with the files in memory: what is mapped of those was counted with who maps it.
+    pub fn total(&self, stored_bytes: u64) -> u64 {
+        self.private_bytes + self.shared_bytes.max(stored_bytes)
+    }
+
+    /// Whose share is the largest; nothing where nobody has any.
+    pub fn largest(&self) -> Option<Option<u64>> {
+        self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map(|(mark, _)| *mark)
+    }
+}
+
+/// That follows a name in a text of /proc; 0 where the name is not in it.
+pub fn number(text: &[u8], name: &[u8]) -> u64 {
+    let start = text.windows(name.len()).position(|part| part == name);
+    let line = start.and_then(|start| text[start + name.len()..].split(|byte| *byte == b'\n').next());
+    line.and_then(|line| line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty()).and_then(parsed))
+        .unwrap_or(0)
+}
+
+pub fn parsed(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_behind_their_names() {
+        let text = b"Name:\tsh\nVmPTE:\t      48 kB\nThreads:\t3\n";
+        assert_eq!((number(text, PAGE_TABLES), number(text, b"\nThreads:"), number(text, b"\nNone:")), (48, 3, 0));
+        assert_eq!((number(b"", b"\nA:"), number(b"\nA:", b"\nA:"), number(b"\nA:x", b"\nA:")), (0, 0, 0));
+    }
+
+    #[test]
+    fn who_runs_is_seen() {
+        let processes = Processes::new().unwrap();
+        let mut alive = Alive::default();
+        assert!(alive.look(&processes).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(alive.look(&processes).unwrap() && alive.ran.contains_key(&(child.id() as i32)));
+        assert!(resident_bytes(&processes, child.id() as i32) > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        alive.look(&processes).unwrap();
+        assert!(!alive.ran.contains_key(&(child.id() as i32)));
+    }
+}
