@@ -1,6 +1,7 @@
 //! One command: from its start to its result, and what its listener sees of it.
 
 use std::collections::hash_map::DefaultHasher;
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
@@ -14,7 +15,7 @@ use crate::frames::{self, Head};
 use crate::input::{Answers, Input};
 use crate::json::{object, Value};
 use crate::output::Output;
-use crate::process_tree::{signal_all, Processes};
+use crate::process_tree::Processes;
 use crate::programs::Programs;
 use crate::spawn::{self, Ends, Failure};
 use crate::sys::{self, Status, Usage};
@@ -98,16 +99,17 @@ struct Birth {
     deadline: f64,
     /// When it is looked at again.
     timer: Timer,
-    /// Everybody was stopped, since somebody had stopped it.
-    frozen: bool,
+    /// Everybody was stopped, since somebody had stopped it: who had been before.
+    frozen: Option<HashSet<i32>>,
 }
 
 impl Birth {
-    fn end(self, looper: &mut EventLoop) {
+    fn end(self, looper: &mut EventLoop, processes: &Processes) {
         looper.forget(self.report.as_raw_fd());
         looper.cancel(self.timer);
-        if self.frozen {
-            signal_all(sys::SIGCONT);
+        if let Some(stopped) = self.frozen {
+            let everyone = processes.all().map(|all| all.into_iter().collect()).unwrap_or_default();
+            processes.thaw(everyone, &stopped);
         }
     }
 }
@@ -238,7 +240,7 @@ impl Command {
         looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Birth(self.number));
         let timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
         let deadline = looper.now() + LONGEST_BIRTH_SECONDS;
-        self.birth = Some(Birth { report, program, name, deadline, timer, frozen: false });
+        self.birth = Some(Birth { report, program, name, deadline, timer, frozen: None });
     }
 
     /// It could not be started: says so on stderr, or on its terminal, as a shell would. It is over then.
@@ -251,13 +253,13 @@ impl Command {
     }
 
     /// The report of its birth can be read: it is the program, or says why not and ends.
-    pub fn hear_of_birth(&mut self, looper: &mut EventLoop) {
+    pub fn hear_of_birth(&mut self, looper: &mut EventLoop, processes: &Processes) {
         if let Some(birth) = self.birth.take() {
             let mut number = [0; 4];
             if let Ok(4) = sys::read_some(&birth.report, &mut number) {
                 self.not_born(&birth, i32::from_ne_bytes(number));
             }
-            birth.end(looper);
+            birth.end(looper, processes);
         }
     }
 
@@ -272,11 +274,16 @@ impl Command {
         };
         if looper.now() >= birth.deadline {
             self.not_born(&birth, sys::ETIMEDOUT);
-            birth.end(looper);
+            birth.end(looper, processes);
             drop(sys::send_signal(pid, sys::SIGKILL));
             return;
         }
-        birth.frozen = birth.frozen || (processes.is_stopped(pid) && signal_all(sys::SIGSTOP));
+        if birth.frozen.is_none() && processes.is_stopped(pid) {
+            let before: Vec<i32> = processes.all().unwrap_or_default();
+            let mut stopped = processes.freeze(&before);
+            stopped.remove(&pid);
+            birth.frozen = Some(stopped);
+        }
         drop(sys::send_signal(pid, sys::SIGCONT));
         birth.timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
         self.birth = Some(birth);
@@ -331,7 +338,6 @@ impl Command {
 
     /// Its own process is gone; the result comes when its pipes are empty.
     pub fn reaped(&mut self, status: Status, usage: Usage, looper: &mut EventLoop) -> Answers {
-        self.hear_of_birth(looper);
         self.ended = looper.now();
         self.status = Some(status);
         if let Some(timer) = self.limit.take() {

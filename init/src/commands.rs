@@ -12,9 +12,9 @@ use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
 use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
+use crate::limits::cgroup::Group;
 use crate::output::Took;
 use crate::paths::{self, join};
-use crate::limits::cgroup::Group;
 use crate::process_tree::{signal_all, Processes};
 use crate::programs::Programs;
 use crate::spawn::{self, Birthplace, CaseEnds, Ends, Failure, Spawned, Streams};
@@ -249,7 +249,7 @@ impl Commands {
                     command.spec = Some(Box::new(spec));
                 }
                 self.by_number.insert(number, command);
-                self.runs(number, mark, spawned, case_ends, looper, processes);
+                self.runs(number, mark, spawned, case_ends, looper);
             }
             None => {
                 let mut command = Command::new(number, &spec, Ends::none(), looper);
@@ -297,7 +297,7 @@ impl Commands {
             Some(failure) => Err(failure),
             None => match self.launch_here(spec, words, streams, processes) {
                 Err(failure) if failure.for_now => {
-                    while self.reap(looper) {}
+                    while self.reap(looper, processes) {}
                     self.launch_here(spec, words, streams, processes)
                 }
                 launched => launched,
@@ -333,15 +333,7 @@ impl Commands {
     }
 
     /// A process of a command runs.
-    fn runs(
-        &mut self,
-        number: u64,
-        mark: u64,
-        spawned: Spawned,
-        case_ends: Option<CaseEnds>,
-        looper: &mut EventLoop,
-        processes: &Processes,
-    ) {
+    fn runs(&mut self, number: u64, mark: u64, spawned: Spawned, case_ends: Option<CaseEnds>, looper: &mut EventLoop) {
         let Spawned { pid, ends, report, program, name } = spawned;
         let command = match self.by_number.get_mut(&number) {
             Some(command) => command,
@@ -362,7 +354,6 @@ impl Commands {
         if self.nice != 0 {
             sys::set_nice(pid, self.nice);
         }
-        processes.offer(pid, &self.badness);
         self.news.started = true;
     }
 
@@ -462,7 +453,7 @@ impl Commands {
                     fresh.write(0, given, true, None, looper);
                     command.input = fresh;
                 }
-                self.runs(number, mark, spawned, case_ends, looper, processes);
+                self.runs(number, mark, spawned, case_ends, looper);
             }
         }
     }
@@ -627,9 +618,13 @@ impl Commands {
         }
     }
 
-    pub fn born(&mut self, number: u64, looper: &mut EventLoop) {
+    pub fn born(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
         if let Some(command) = self.by_number.get_mut(&number) {
-            command.hear_of_birth(looper);
+            command.hear_of_birth(looper, processes);
+            // Before it is the program it hides this from its own user, as process 1 does.
+            if let Some(pid) = command.pid {
+                processes.offer(pid, &self.badness);
+            }
         }
     }
 
@@ -788,7 +783,7 @@ impl Commands {
     // -- their end --------------------------------------------------------------------------------------------------------
 
     /// Collects the dead, the orphans included, and a bounded number a turn; true if there may be more.
-    pub fn reap(&mut self, looper: &mut EventLoop) -> bool {
+    pub fn reap(&mut self, looper: &mut EventLoop, processes: &Processes) -> bool {
         for _ in 0..REAP_A_TURN {
             let (pid, status, usage) = match sys::wait_any() {
                 Ok(Some(found)) => found,
@@ -805,20 +800,20 @@ impl Commands {
                     let killed = self.by_number.get(&number).and_then(|command| command.mark);
                     self.blame(killed.filter(|_| status == Status::Killed(sys::SIGKILL)));
                 }
-                self.reaped(number, status, usage, looper);
+                self.reaped(number, status, usage, looper, processes);
             }
         }
         true
     }
 
-    fn reaped(&mut self, number: u64, status: Status, usage: Usage, looper: &mut EventLoop) {
+    fn reaped(&mut self, number: u64, status: Status, usage: Usage, looper: &mut EventLoop, processes: &Processes) {
         let command = match self.by_number.get_mut(&number) {
             Some(command) => command,
             None => return,
         };
         command.silenced = self.ending && matches!(status, Status::Killed(_));
+        command.hear_of_birth(looper, processes);
         if command.cases.is_some() || command.programs.is_some() {
-            command.hear_of_birth(looper);
             command.pid = None;
             if let Some(failure) = command.take_failure() {
                 return self.not_started(number, &failure, looper);

@@ -117,7 +117,7 @@ impl Supervisor {
         }
         if self.ending.stage == Stage::Killing {
             signal_all(sys::SIGKILL);
-            while self.commands.reap(&mut self.looper) {}
+            while self.commands.reap(&mut self.looper, &self.processes) {}
             self.tell_news();
             if signal_all(0) && now < self.ending.deadline {
                 return;

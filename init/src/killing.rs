@@ -47,7 +47,7 @@ impl Job for Kill {
             }
             Stage::Reaping => {
                 // The dead still count as processes.
-                if !supervisor.commands.reap(&mut supervisor.looper) {
+                if !supervisor.commands.reap(&mut supervisor.looper, &supervisor.processes) {
                     self.stage = Stage::Reclaiming(None);
                 }
                 Step::Again
@@ -61,7 +61,7 @@ impl Job for Kill {
                 };
                 if pause.is_some() {
                     supervisor.processes.kill_tracer(pid);
-                    while supervisor.commands.reap(&mut supervisor.looper) {}
+                    while supervisor.commands.reap(&mut supervisor.looper, &supervisor.processes) {}
                 }
                 let next = if pause.is_some() { PAUSE_SECONDS } else { TAKE_SECONDS };
                 *pause = Some(next);
@@ -155,7 +155,7 @@ impl Job for CancelAll {
             }
             return step;
         }
-        if supervisor.commands.reap(&mut supervisor.looper) {
+        if supervisor.commands.reap(&mut supervisor.looper, &supervisor.processes) {
             return Step::Again;
         }
         if let Some(kill) = &mut self.reclaiming {

@@ -162,18 +162,31 @@ impl Processes {
         hits
     }
 
-    /// A round in which nobody can fork.
+    /// Has everyone stand still, and says who did before.
     ///
-    /// A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So
-    /// nothing is missed by the scan, at the price of a standstill of a few milliseconds for the other commands. What somebody had
-    /// stopped before stays stopped. Children go on before their parents: a shell's job control must not see them stopped.
-    fn kill_frozen(&self, mark: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
-        let stopped: HashSet<i32> = if before.len() <= MANY {
+    /// A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So nothing is
+    /// missed by a scan meanwhile, at the price of a standstill of a few milliseconds for the other commands.
+    pub fn freeze(&self, before: &[i32]) -> HashSet<i32> {
+        let stopped = if before.len() <= MANY {
             before.iter().copied().filter(|pid| self.is_stopped(*pid)).collect()
         } else {
             HashSet::new()
         };
         signal_all(sys::SIGSTOP);
+        stopped
+    }
+
+    /// Has them go on. What somebody had stopped before stays stopped. Children go on before their parents: a shell's job control must not
+    /// see them stopped.
+    pub fn thaw(&self, everyone: HashSet<i32>, stopped: &HashSet<i32>) {
+        let mut going: Vec<i32> = everyone.difference(stopped).copied().collect();
+        going.sort_unstable_by(|one, other| other.cmp(one));
+        signal_each(going, sys::SIGCONT);
+    }
+
+    /// A round in which nobody can fork.
+    fn kill_frozen(&self, mark: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
+        let stopped = self.freeze(before);
         let mut spared: HashSet<i32> = before.iter().copied().collect();
         let everyone = self.all();
         let hits = everyone.map(|everyone| {
@@ -184,9 +197,7 @@ impl Processes {
         if let Ok(hits) = &hits {
             spared.retain(|pid| !hits.contains(pid));
         }
-        let mut going: Vec<i32> = spared.difference(&stopped).copied().collect();
-        going.sort_unstable_by(|one, other| other.cmp(one));
-        signal_each(going, sys::SIGCONT);
+        self.thaw(spared, &stopped);
         hits
     }
 }

@@ -204,7 +204,7 @@ impl Supervisor {
             }
             Token::Output(number, stream) => self.commands.readable(number, stream, &mut self.looper),
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
-            Token::Birth(number) => self.commands.born(number, &mut self.looper),
+            Token::Birth(number) => self.commands.born(number, &mut self.looper, &self.processes),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
@@ -753,7 +753,7 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
-        if self.commands.reap(&mut self.looper) {
+        if self.commands.reap(&mut self.looper, &self.processes) {
             self.looper.after(0.0, Call::Reap);
         }
         self.tell_news();

@@ -1467,6 +1467,29 @@ pub fn set_name(name: &[u8]) -> io::Result<()> {
     check(unsafe { prctl(PR_SET_NAME, name.as_ptr(), 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) }).map(drop)
 }
 
+/// Writes over the command line that others see of this process, as far as it is long.
+pub fn set_title(title: &[u8]) {
+    const FIRST: usize = 45; // Fields behind the name: where the arguments begin, and where they end.
+    let text = std::fs::read("/proc/self/stat").unwrap_or_default();
+    let behind = text.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 1);
+    let fields: Vec<usize> = text[behind..]
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .map(|word| std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0))
+        .collect();
+    if let (Some(begin), Some(end)) = (fields.get(FIRST), fields.get(FIRST + 1)) {
+        if *begin > 0 && *end > *begin {
+            let length = end - begin;
+            let shown = &title[..title.len().min(length - 1)];
+            // SAFETY: the kernel laid the arguments out there, in this process's own stack, and nothing reads them any more.
+            unsafe {
+                ptr::write_bytes(*begin as *mut u8, 0, length);
+                ptr::copy_nonoverlapping(shown.as_ptr(), *begin as *mut u8, shown.len());
+            }
+        }
+    }
+}
+
 /// Takes all other capabilities out of what this process, and whoever it starts, may ever have.
 pub fn bound_capabilities(kept: &[u64]) -> io::Result<()> {
     for number in (0..64).filter(|number| !kept.contains(number)) {

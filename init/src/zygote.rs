@@ -170,16 +170,21 @@ impl Zygote {
 
     /// In the child: takes the steps, then is process 1.
     fn be_born(&self, request: &Value, birth: Birth, sync: OwnedFd) -> ! {
-        let connection = birth.connection.as_raw_fd();
+        // What is not confined lets go of all that it had; this remains to say why.
+        let spare = sys::duplicate(&birth.connection).map_or(-1, IntoRawFd::into_raw_fd);
         let why = match confined(request, birth, sync) {
-            Ok((descriptors, has_ports)) => match begin(descriptors, has_ports, hexadecimal(request.get("born_filter"))) {
-                Ok(mut supervisor) => supervisor.run(),
-                Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
-            },
+            Ok((descriptors, has_ports)) => {
+                match begin(descriptors, has_ports, hexadecimal(request.get("born_filter"))) {
+                    Ok(mut supervisor) => supervisor.run(),
+                    Err((error, connection)) => {
+                        report(connection, &format!("the sandbox could not begin: {error}"), None)
+                    }
+                }
+            }
             Err(Failure::Step(why)) => format!("the sandbox could not be confined: {why}"),
-            Err(Failure::Unfit(why)) => report(connection, &why, Some("mounted_files")),
+            Err(Failure::Unfit(why)) => report(spare, &why, Some("mounted_files")),
         };
-        report(connection, &why, None)
+        report(spare, &why, None)
     }
 }
 
@@ -194,6 +199,8 @@ fn first_of(list: &Value) -> Option<&Value> {
 fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<(Vec<OwnedFd>, bool), Failure> {
     let step = |what: &'static str| move |error: io::Error| Failure::Step(format!("{what}: {error}"));
     sys::set_name(NAME).map_err(step("its name"))?;
+    // Everyone inside can read the command line of process 1, and the zygote's tells where the server is installed.
+    sys::set_title(NAME);
     let filter = hexadecimal(request.get("filter"));
     let modern = request.get("modern") == Some(&Value::Bool(true));
     let mut confinement = Confinement::new(sync, modern, birth.content, filter);
@@ -226,7 +233,8 @@ fn begin(descriptors: Vec<OwnedFd>, has_ports: bool, born_filter: Vec<u8>) -> Re
     let groups = given.collect();
     crate::reserve_standard_streams().map_err(failed)?;
     sys::take_short_turns();
-    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter }).map_err(failed)
+    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter })
+        .map_err(failed)
 }
 
 /// Says over the first connection why there is no sandbox, and ends.

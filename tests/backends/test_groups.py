@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aviato.server.backends.local import groups
+from aviato.server.backends.local import groups, native
 from aviato.server.backends.local.backend import LocalBackend
 
 pytestmark = [
@@ -83,7 +83,7 @@ async def test_the_supervisor_is_outside(make_box):
     async with make_box(limits={"memory": 512 * MIB}) as box:
         exec_id, running = box.start("sh", "-c", "sleep 20 & sleep 20")
         deadline = time.monotonic() + 10
-        own = ["aviato-supervis"] if VERSION == 1 else []
+        own = ["aviato-supervis"] if VERSION == 1 and native.init() is None else []
         while sorted((found := members(box)).values()) != [*own, "sh", "sleep", "sleep"]:
             assert time.monotonic() < deadline, found
             await asyncio.sleep(0.02)

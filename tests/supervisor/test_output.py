@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 
@@ -120,7 +121,7 @@ async def test_acknowledged_bytes_are_a_gap(box):
     box.link.acknowledge(exec_id, 6, 0, False)
     result = await box.finish(exec_id, box.link.subscribe(None, exec_id))
     gap = next(frame for frame in result.frames if frame.type == FrameType.GAP)
-    assert gap.payload == b'{"from_offset": 0, "to_offset": 6}'
+    assert json.loads(gap.payload) == {"from_offset": 0, "to_offset": 6}
     assert (gap.stream, result.stdout) == (1, "6789")
 
 

@@ -42,6 +42,9 @@ impl Supervisor {
             return Err(Refused::invalid(format!("a malformed request: there is no operation {name:?}")));
         }
         let path = path_of(&self.commands.working_dir, fields.text("path")?);
+        if path.contains(&0) {
+            return Err(Refused::invalid("a malformed request: a path with a null byte"));
+        }
         match operation {
             b"stat" => {
                 let found = listing::stat(&path)?;

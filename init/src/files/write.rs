@@ -156,12 +156,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// A further piece; how much has been taken, where the server is to be told.
-    pub fn data(
-        &mut self,
-        piece: &[u8],
-        disk: &mut Disk,
-        looper: &mut EventLoop,
-    ) -> Result<Option<u64>, Refused> {
+    pub fn data(&mut self, piece: &[u8], disk: &mut Disk, looper: &mut EventLoop) -> Result<Option<u64>, Refused> {
         let taken = match &mut self.kind {
             Kind::Whole(upload) => {
                 upload.take(piece, disk, looper)?;
@@ -246,6 +241,8 @@ pub struct TreeUpload {
     ended: bool,
     closed: bool,
     busy: bool,
+    /// Why it cannot be done; that is said once nothing of it is left.
+    refused: Option<Refused>,
 }
 
 /// How far a tree has come.
@@ -298,7 +295,8 @@ impl Job for WorkOff {
         if let Some(piece) = tree.pieces.front().filter(|_| tree.position == 0 && !tree.closed) {
             let taken = supervisor.watch.disk.take(&tree.path, piece.len() as u64, &mut supervisor.looper);
             if let Err(refused) = taken {
-                supervisor.refuse(channel, &refused); // That closes it.
+                tree.closed = true;
+                tree.refused = Some(refused);
                 return Step::Again;
             }
         }
@@ -319,7 +317,11 @@ impl Job for WorkOff {
                 supervisor.reply(channel, &object([]));
                 supervisor.trees.remove(&self.0);
             }
-            Ok(Come::Gone) => drop(supervisor.trees.remove(&self.0)),
+            Ok(Come::Gone) => {
+                if let Some(refused) = supervisor.trees.remove(&self.0).and_then(|tree| tree.refused) {
+                    supervisor.refuse(channel, &refused);
+                }
+            }
             Err(trouble) => {
                 let refused = match &trouble {
                     Trouble::Os { error, .. } if sys::number_of(error) == sys::ENOSPC => {
@@ -327,7 +329,8 @@ impl Job for WorkOff {
                     }
                     trouble => trouble.refusal(&tree.path),
                 };
-                supervisor.refuse(channel, &refused); // That closes it.
+                tree.closed = true;
+                tree.refused = Some(refused);
                 return Step::Again;
             }
         }
@@ -412,6 +415,7 @@ impl Supervisor {
             ended: false,
             closed: false,
             busy: false,
+            refused: None,
         };
         self.trees.insert(number, tree);
         self.open.insert(channel, Open::Tree(number));

@@ -415,12 +415,14 @@ impl Disk {
         self.nameless = count.nameless.clone();
         if count.is_over() {
             let by_bytes = count.bytes > self.ceiling.0;
-            let words =
-                if by_bytes { words_of_bytes(self.limits.0) } else { format!("{} files and directories", self.limits.1) };
+            let words = if by_bytes {
+                words_of_bytes(self.limits.0)
+            } else {
+                format!("{} files and directories", self.limits.1)
+            };
             // What there is once the killed are gone may stay: a command that removes some of it must live to do so. Only more is too
             // much.
-            self.ceiling =
-                (count.bytes.saturating_add(self.limits.0), count.inodes.saturating_add(self.limits.1));
+            self.ceiling = (count.bytes.saturating_add(self.limits.0), count.inodes.saturating_add(self.limits.1));
             self.dying = pids.iter().copied().collect();
             self.again = true;
             self.ended = 0.0;

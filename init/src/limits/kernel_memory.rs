@@ -199,15 +199,18 @@ impl KernelMemory {
                         Ok(Some((name, _))) => {
                             any = true;
                             let target = sys::read_link(names.fd.as_raw_fd(), &name).unwrap_or_default();
-                            descriptor(&mut look.held, &mut look.pipes, &mut look.locks, processes, (&place, &name, target))?;
+                            descriptor(
+                                &mut look.held,
+                                &mut look.pipes,
+                                &mut look.locks,
+                                processes,
+                                (&place, &name, target),
+                            )?;
                         }
                         // Its other threads show the same, if this one shows any.
                         Ok(None) | Err(_) => {
-                            look.part = if any {
-                                Part::Pipes(0)
-                            } else {
-                                Part::Descriptors(None, std::mem::take(places))
-                            };
+                            look.part =
+                                if any { Part::Pipes(0) } else { Part::Descriptors(None, std::mem::take(places)) };
                             return Ok(false);
                         }
                     }

@@ -60,7 +60,12 @@ impl Stores {
         let device = sys::stat_path(AT_FDCWD, b"/").map_or(0, |found| found.device);
         let is_another = |path: &&&[u8]| sys::stat_at(AT_FDCWD, path).map_or(false, |found| found.device != device);
         let paths = IN_MEMORY.iter().filter(|_| own);
-        Stores(paths.filter(is_another).filter_map(|path| sys::open_at(AT_FDCWD, path, O_PATH | O_NOFOLLOW, 0).ok()).collect())
+        Stores(
+            paths
+                .filter(is_another)
+                .filter_map(|path| sys::open_at(AT_FDCWD, path, O_PATH | O_NOFOLLOW, 0).ok())
+                .collect(),
+        )
     }
 
     pub fn add(&mut self, fd: &OwnedFd) {

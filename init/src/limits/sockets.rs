@@ -140,7 +140,12 @@ fn read_piece(piece: &[u8], skipped: usize, mut each: impl FnMut(&Told<'_>)) -> 
             place += ((size + 3) & !3).max(4);
         }
         let byte = |at: usize| body.get(at).copied().unwrap_or(0);
-        each(&Told { kind: byte(1), state: if skipped == 16 { byte(2) } else { byte(1) }, inode: word(body, INODE_AT), attributes });
+        each(&Told {
+            kind: byte(1),
+            state: if skipped == 16 { byte(2) } else { byte(1) },
+            inode: word(body, INODE_AT),
+            attributes,
+        });
         at += (length + 3) & !3;
     }
     true
@@ -159,7 +164,8 @@ impl Sockets {
         let netlink = self.netlink.take();
         *self = Sockets::new(netlink);
         let count = processes.text("self/net/sockstat").unwrap_or_default();
-        let count = count.split(|byte| *byte == b' ').nth(2).and_then(|word| parsed(word.split(|byte| *byte == b'\n').next()?));
+        let count =
+            count.split(|byte| *byte == b' ').nth(2).and_then(|word| parsed(word.split(|byte| *byte == b'\n').next()?));
         if self.netlink.is_none() || count.unwrap_or(0) <= FEW {
             return;
         }

@@ -27,7 +27,10 @@ fn rows(processes: &Processes, name: &str) -> Vec<Vec<u64>> {
         }
     }
     let fields = |line: &[u8]| -> Vec<u64> {
-        line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(|word| parsed(word).unwrap_or(0)).collect()
+        line.split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty())
+            .map(|word| parsed(word).unwrap_or(0))
+            .collect()
     };
     text.split(|byte| *byte == b'\n').skip(1).filter(|line| !line.is_empty()).map(fields).collect()
 }
