@@ -104,7 +104,8 @@ struct Birth {
 }
 
 impl Birth {
-    fn end(self, looper: &mut EventLoop, processes: &Processes) {
+    fn end(self, pid: i32, looper: &mut EventLoop, processes: &Processes) {
+        processes.is_born(pid);
         looper.forget(self.report.as_raw_fd());
         looper.cancel(self.timer);
         if let Some(stopped) = self.frozen {
@@ -259,7 +260,7 @@ impl Command {
             if let Ok(4) = sys::read_some(&birth.report, &mut number) {
                 self.not_born(&birth, i32::from_ne_bytes(number));
             }
-            birth.end(looper, processes);
+            birth.end(self.pid.unwrap_or(0), looper, processes);
         }
     }
 
@@ -274,7 +275,7 @@ impl Command {
         };
         if looper.now() >= birth.deadline {
             self.not_born(&birth, sys::ETIMEDOUT);
-            birth.end(looper, processes);
+            birth.end(pid, looper, processes);
             drop(sys::send_signal(pid, sys::SIGKILL));
             return;
         }

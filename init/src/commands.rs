@@ -249,7 +249,7 @@ impl Commands {
                     command.spec = Some(Box::new(spec));
                 }
                 self.by_number.insert(number, command);
-                self.runs(number, mark, spawned, case_ends, looper);
+                self.runs(number, mark, spawned, case_ends, looper, processes);
             }
             None => {
                 let mut command = Command::new(number, &spec, Ends::none(), looper);
@@ -333,12 +333,21 @@ impl Commands {
     }
 
     /// A process of a command runs.
-    fn runs(&mut self, number: u64, mark: u64, spawned: Spawned, case_ends: Option<CaseEnds>, looper: &mut EventLoop) {
+    fn runs(
+        &mut self,
+        number: u64,
+        mark: u64,
+        spawned: Spawned,
+        case_ends: Option<CaseEnds>,
+        looper: &mut EventLoop,
+        processes: &Processes,
+    ) {
         let Spawned { pid, ends, report, program, name } = spawned;
         let command = match self.by_number.get_mut(&number) {
             Some(command) => command,
             None => return,
         };
+        processes.is_being_born(pid, mark);
         command.begin(pid, mark, report, program, name, looper);
         // A number comes back only when its namespace is gone: whoever had it before has no process left.
         self.by_mark.insert(mark, command.exec_id.clone());
@@ -453,7 +462,7 @@ impl Commands {
                     fresh.write(0, given, true, None, looper);
                     command.input = fresh;
                 }
-                self.runs(number, mark, spawned, case_ends, looper);
+                self.runs(number, mark, spawned, case_ends, looper, processes);
             }
         }
     }

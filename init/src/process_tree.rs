@@ -3,7 +3,8 @@
 //! Process 1 enters a fresh UTS namespace before each command, so that every descendant carries that namespace's number in
 //! `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the mark holds where sessions, parents and environments do not.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
@@ -28,11 +29,24 @@ pub enum Step {
 /// All other processes of a process namespace whose process 1 this is.
 pub struct Processes {
     proc: OwnedFd,
+    /// The marks of children that have not become their programs: until then they hide them, as process 1 does.
+    newborn: RefCell<HashMap<i32, u64>>,
 }
 
 impl Processes {
     pub fn new() -> io::Result<Processes> {
-        Ok(Processes { proc: sys::open_at(AT_FDCWD, b"/proc", O_RDONLY | O_DIRECTORY, 0)? })
+        let proc = sys::open_at(AT_FDCWD, b"/proc", O_RDONLY | O_DIRECTORY, 0)?;
+        Ok(Processes { proc, newborn: RefCell::new(HashMap::new()) })
+    }
+
+    /// A child has begun.
+    pub fn is_being_born(&self, pid: i32, mark: u64) {
+        self.newborn.borrow_mut().insert(pid, mark);
+    }
+
+    /// A child is the program, or dead.
+    pub fn is_born(&self, pid: i32) {
+        self.newborn.borrow_mut().remove(&pid);
     }
 
     /// The number of a namespace. As text: following the link would have the kernel make a file for it.
@@ -74,6 +88,9 @@ impl Processes {
 
     /// The mark that a process carries; `None` of one that is dead. Once its first thread has ended, only its others show it.
     pub fn mark_of(&self, pid: i32) -> io::Result<Option<u64>> {
+        if let Some(mark) = self.newborn.borrow().get(&pid) {
+            return Ok(Some(*mark));
+        }
         let proc = self.proc.as_raw_fd();
         let look = |place: String| match sys::stat_path(proc, format!("{place}/ns/uts").as_bytes()) {
             Ok(found) => Ok(Some(found.inode)),

@@ -166,14 +166,23 @@ impl Incoming {
                 *taken += piece.len() as u64;
                 *taken
             }
-            Kind::Part { upload: None, .. } => return Ok(None),
-            Kind::Part { upload: Some(upload), offset, position, .. } => {
+            Kind::Part { upload: place, offset, position, .. } => {
+                let upload = match place {
+                    Some(upload) => upload,
+                    None => return Ok(None),
+                };
                 if *position > upload.written {
                     let message = format!("offset {position} leaves a gap after {}", upload.written);
                     return Err(Refused::invalid(message));
                 }
                 let known = (upload.written - *position).min(piece.len() as u64);
-                upload.take(&piece[known as usize..], disk, looper)?;
+                if let Err(refused) = upload.take(&piece[known as usize..], disk, looper) {
+                    // What does not fit need not wait for more.
+                    if let Some(upload) = place.take() {
+                        upload.discard(disk);
+                    }
+                    return Err(refused);
+                }
                 *position += piece.len() as u64;
                 *position - *offset
             }
