@@ -89,6 +89,7 @@ fn serve(flags: &[String]) -> Result<(), String> {
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();
+        sys::ignore_interrupts();
         sys::take_short_turns();
         Supervisor::new(given)
     });

@@ -74,6 +74,8 @@ pub const SIGTERM: i32 = 15;
 pub const SIGCHLD: i32 = 17;
 pub const SIGCONT: i32 = 18;
 pub const SIGSTOP: i32 = 19;
+/// By this process: interrupts, and what the standard library ignores. A command ignores none.
+const IGNORED: [c_int; 2] = [2, 13];
 const LAST_SIGNAL: i32 = 64;
 
 pub const S_IFMT: u32 = 0o170_000;
@@ -1141,11 +1143,14 @@ pub fn hear_of_children() -> io::Result<OwnedFd> {
 }
 
 /// Has keys like Ctrl-C mean nothing to this process; as process 1 a copy of it is safe from its inside only without handlers.
+///
+/// All others are as if nobody had set them, whoever started this process.
 pub fn ignore_interrupts() {
-    const SIGINT: c_int = 2;
     const SIG_IGN: usize = 1;
-    // SAFETY: plain call.
-    unsafe { signal(SIGINT, SIG_IGN) };
+    for number in 1..=LAST_SIGNAL {
+        // SAFETY: plain call; it fails where a signal cannot be set.
+        unsafe { signal(number, if IGNORED.contains(&number) { SIG_IGN } else { SIG_DFL }) };
+    }
 }
 
 /// Asks for turns of the processor that are short and come soon, for this process alone.
@@ -1256,7 +1261,7 @@ unsafe fn become_program(
             return;
         }
     }
-    for number in 1..=LAST_SIGNAL {
+    for number in IGNORED {
         signal(number, SIG_DFL);
     }
     let none: SignalSet = [0; 16];

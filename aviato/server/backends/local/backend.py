@@ -537,18 +537,20 @@ class LocalBackend(Backend):
 
     def _usual_request(
         self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
-    ) -> native.Usual | None:
+    ) -> native.Usual | native.Asked | None:
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
-        if not self._native or spec.mounted_files:
+        by_init = not self._native and self._modern and native.init() is not None
+        if not (self._native or by_init) or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
         ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
         key = (spec.image, spec.packages_at, below, asked, processors, *ways)
 
-        def recorded() -> native.Usual | None:
+        def recorded() -> native.Usual | native.Asked | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
             options = self._options(example, below, merged=place is not None, processors=processors)
-            return native.usual(self._request(example, options, uid))
+            request = self._request(example, options, uid)
+            return native.asked(request) if by_init else native.usual(request)
 
         usual = self._known().requests.get(key, recorded)
         if usual is None:

@@ -68,7 +68,7 @@ class TemplateControl:
         return cls(*await asyncio.to_thread(_spawn, ranges))
 
     def ask(
-        self, request: native.Usual | dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
+        self, request: native.Usual | native.Asked | dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
     ) -> asyncio.Future[tuple[int, int]]:
         """Ask for a sandbox. Where the template has room the request has left when this returns, so that it begins meanwhile.
 
@@ -89,7 +89,11 @@ class TemplateControl:
         self.number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self.number] = answer
-        usual = request if isinstance(request, native.Usual) else native.usual(request) if content is None else None
+        usual: native.Usual | native.Asked | None
+        if isinstance(request, (native.Usual, native.Asked)):
+            usual = request
+        else:
+            usual = native.usual(request) if content is None else None
         if usual is not None:
             message = usual.message(self.number)
         else:

@@ -7,6 +7,7 @@ there. Without one, and for what it does not fit, the same steps are taken by `k
 from __future__ import annotations
 
 import ctypes
+import json
 import functools
 import os
 import struct
@@ -136,6 +137,39 @@ class Usual(NamedTuple):
     def message(self, number: int) -> bytes:
         """What is sent."""
         return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts, self.earlier, self.ids) + self.behind
+
+
+class Asked(NamedTuple):
+    """A request to `aviato-init zygote` that is known from another one; see `Usual`.
+
+    Attributes:
+        uid, gid: host ids of the sandbox's user.
+        behind: what is the same for all, as JSON without its first brace.
+        flags: none.
+    """
+
+    uid: int
+    gid: int
+    behind: bytes
+    flags: int = 0
+
+    def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Asked:
+        """The same for another sandbox, with other ids in place of some."""
+        behind = self.behind
+        for sandbox_id, other in ids.items():
+            behind = behind.replace(sandbox_id.encode(), other.encode())
+        return Asked(uid, gid, behind)
+
+    def message(self, number: int) -> bytes:
+        """What is sent."""
+        return b'{"n":%d,"uid":%d,"gid":%d,' % (number, self.uid, self.gid) + self.behind
+
+
+def asked(wanted: dict[str, Any]) -> Asked:
+    """A request of its kind, by which others are made."""
+    same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid", "calls")}
+    text = json.dumps({**same, "content": False}, separators=(",", ":"))
+    return Asked(wanted["uid"], wanted["gid"], text[1:].encode())
 
 
 def usual(wanted: dict[str, Any]) -> Usual | None:

@@ -46,7 +46,7 @@ class Remembered:
         self._compiled = compiled
         self.limits: Known[dict[str, Limit]] = Known()
         self.skeletons: Known[Skeleton] = Known()
-        self.requests: Known[native.Usual | None] = Known()
+        self.requests: Known[native.Usual | native.Asked | None] = Known()
         self.configurations: Known[Configuration] = Known()
 
     def is_of(self, facts: HostFacts, compiled: bytes) -> bool:
