@@ -22,6 +22,7 @@ mod killing;
 mod limits;
 mod output;
 mod paths;
+mod pool;
 mod ports;
 mod process_tree;
 mod programs;

@@ -371,6 +371,7 @@ extern "C" {
     fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize;
     fn sendmsg(fd: c_int, message: *const MessageHead, flags: c_int) -> isize;
     fn setgroups(count: usize, groups: *const c_uint) -> c_int;
+    fn setns(fd: c_int, kind: c_int) -> c_int;
     fn sethostname(name: *const c_char, length: usize) -> c_int;
     fn setresgid(real: c_uint, effective: c_uint, saved: c_uint) -> c_int;
     fn setresuid(real: c_uint, effective: c_uint, saved: c_uint) -> c_int;
@@ -1317,6 +1318,12 @@ pub fn clone_into(namespaces: u64, group: Option<&OwnedFd>) -> io::Result<Option
 pub fn leave_for_new(namespaces: u64) -> io::Result<()> {
     // SAFETY: plain call; this process has one thread.
     check(unsafe { unshare(namespaces as c_int) }).map(drop)
+}
+
+/// Enters a namespace of a kind.
+pub fn enter_namespace(fd: &OwnedFd, kind: u64) -> io::Result<()> {
+    // SAFETY: plain call; this process has one thread.
+    check(unsafe { setns(fd.as_raw_fd(), kind as c_int) }).map(drop)
 }
 
 /// A plain copy of this process; 0 in the copy.

@@ -10,13 +10,15 @@ use crate::confine::{id_map, open_known, Confinement, Failure};
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::{self, object, Value};
+use crate::pool::Pools;
 use crate::supervisor::{Descriptors, Supervisor};
 use crate::sys::{self, MountChange, AT_FDCWD, O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_WRONLY};
 
 const MOST_MESSAGE_BYTES: usize = 1 << 18;
 /// What the messages begin with that are no JSON: a burial, an oblivion, and how processors are shared.
 const BURIAL: &[u8] = b"AVB\x02";
-const OTHERS: [&[u8]; 2] = [b"AVB\x03", b"AVB\x04"];
+const OBLIVION: &[u8] = b"AVB\x03";
+const SHARING: &[u8] = b"AVB\x04";
 const FIRST_DESCRIPTOR: RawFd = 3;
 const REPORT_MILLISECONDS: i32 = 10_000;
 const NAME: &[u8] = b"aviato-supervisor";
@@ -31,6 +33,7 @@ const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
 pub struct Zygote {
     control: OwnedFd,
     children: OwnedFd,
+    pools: Pools,
 }
 
 /// What a sandbox's process 1 has to have, and who owns what.
@@ -62,22 +65,26 @@ impl Zygote {
         sys::control(sys::PR_SET_CHILD_SUBREAPER, 1)?;
         sys::control(sys::PR_SET_DUMPABLE, 1)?;
         sys::ignore_interrupts();
-        Ok(Zygote { control, children: sys::hear_of_children()? })
+        Ok(Zygote { control, children: sys::hear_of_children()?, pools: Pools::default() })
     }
 
     /// Serves until the server is gone.
     pub fn run(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         loop {
-            let ready = sys::wait_readable(&[&self.control, &self.children], -1);
+            let patience = self.pools.expire().unwrap_or(-1);
+            let ready = sys::wait_readable(&[&self.control, &self.children], patience);
             if ready[1] {
                 // What it says is known: some are dead.
                 drop(sys::read_some(&self.children, &mut [0; 1024]));
-                while matches!(sys::wait_any(), Ok(Some(_))) {}
+                while let Ok(Some((pid, _, _))) = sys::wait_any() {
+                    self.pools.ended(pid);
+                }
             }
             if ready[0] {
                 let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
                 if count == 0 {
+                    self.pools.processors.remove_all();
                     return Ok(());
                 }
                 self.serve(&buffer[..count], came)?;
@@ -86,7 +93,12 @@ impl Zygote {
     }
 
     fn serve(&mut self, message: &[u8], came: Vec<OwnedFd>) -> io::Result<()> {
-        if OTHERS.iter().any(|magic| message.starts_with(magic)) {
+        if message.starts_with(OBLIVION) {
+            return Ok(()); // Of nothing that was kept.
+        }
+        if let Some(directory) = message.strip_prefix(SHARING).and_then(|rest| rest.get(4..)) {
+            let directory = directory.split(|byte| *byte == 0).next().unwrap_or(directory);
+            self.pools.processors.share(directory, message[4..8] != [0; 4]);
             return Ok(());
         }
         if message.starts_with(BURIAL) {
@@ -151,7 +163,15 @@ impl Zygote {
         }
         let (ours, theirs) = sys::message_pair().map_err(|error| failed("a socket", error))?;
         let birth = Birth { connection, listener, note, ports, groups, content, trees };
-        match sys::clone_into(namespaces, group.as_ref()).map_err(|error| failed("clone", error))? {
+        let entered = self.pools.enter(group.is_none());
+        if entered.network {
+            namespaces &= !sys::CLONE_NEWNET;
+        }
+        let cloned = sys::clone_into(namespaces, group.as_ref().or(entered.group.as_ref()));
+        if !matches!(cloned, Ok(None)) {
+            self.pools.leave(cloned.as_ref().map_or(0, |child| child.as_ref().map_or(0, |(pid, _)| *pid)));
+        }
+        match cloned.map_err(|error| failed("clone", error))? {
             None => {
                 drop(ours);
                 self.be_born(request, birth, theirs)
