@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::os::unix::io::{AsRawFd, OwnedFd};
+use std::os::unix::io::OwnedFd;
 
 use crate::base64;
 use crate::cases::Cases;
@@ -106,7 +106,6 @@ struct Birth {
 impl Birth {
     fn end(self, pid: i32, looper: &mut EventLoop, processes: &Processes) {
         processes.is_born(pid);
-        looper.forget(self.report.as_raw_fd());
         looper.cancel(self.timer);
         if let Some(stopped) = self.frozen {
             let everyone = processes.all().map(|all| all.into_iter().collect()).unwrap_or_default();
@@ -238,8 +237,7 @@ impl Command {
         self.begun = true;
         self.pid = Some(pid);
         self.mark = Some(mark);
-        looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Birth(self.number));
-        let timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
+        let timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
         let deadline = looper.now() + LONGEST_BIRTH_SECONDS;
         self.birth = Some(Birth { report, program, name, deadline, timer, frozen: None });
     }
@@ -253,15 +251,23 @@ impl Command {
         self.finish(looper);
     }
 
-    /// The report of its birth can be read: it is the program, or says why not and ends.
-    pub fn hear_of_birth(&mut self, looper: &mut EventLoop, processes: &Processes) {
-        if let Some(birth) = self.birth.take() {
-            let mut number = [0; 4];
-            if let Ok(4) = sys::read_some(&birth.report, &mut number) {
-                self.not_born(&birth, i32::from_ne_bytes(number));
+    /// Whether it is the program by now, or has said why not and ends. Nobody waits for that: most are over before anybody looks.
+    pub fn is_born(&mut self, looper: &mut EventLoop, processes: &Processes) -> bool {
+        let birth = match self.birth.take() {
+            Some(birth) => birth,
+            None => return true,
+        };
+        let mut number = [0; 4];
+        match sys::read_some(&birth.report, &mut number) {
+            Err(error) if sys::number_of(&error) == sys::EAGAIN => {
+                self.birth = Some(birth);
+                return false;
             }
-            birth.end(self.pid.unwrap_or(0), looper, processes);
+            Ok(4) => self.not_born(&birth, i32::from_ne_bytes(number)),
+            _ => {}
         }
+        birth.end(self.pid.unwrap_or(0), looper, processes);
+        true
     }
 
     /// It takes long to become its program: helps a child that somebody has stopped, or ends one that takes far too long.
@@ -286,7 +292,7 @@ impl Command {
             birth.frozen = Some(stopped);
         }
         drop(sys::send_signal(pid, sys::SIGCONT));
-        birth.timer = looper.after(BIRTH_SECONDS, Call::BirthAgain(self.number));
+        birth.timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
         self.birth = Some(birth);
     }
 

@@ -627,19 +627,15 @@ impl Commands {
         }
     }
 
-    pub fn born(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
+    /// Looks whether a child is its program by now, and helps it where it is not.
+    pub fn look_at_birth(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
         if let Some(command) = self.by_number.get_mut(&number) {
-            command.hear_of_birth(looper, processes);
-            // Before it is the program it hides this from its own user, as process 1 does.
-            if let Some(pid) = command.pid {
+            if !command.is_born(looper, processes) {
+                command.help_birth(looper, processes);
+            } else if let Some(pid) = command.pid {
+                // Before it was the program it hid this from its own user, as process 1 does.
                 processes.offer(pid, &self.badness);
             }
-        }
-    }
-
-    pub fn help_birth(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
-        if let Some(command) = self.by_number.get_mut(&number) {
-            command.help_birth(looper, processes);
         }
     }
 
@@ -821,7 +817,7 @@ impl Commands {
             None => return,
         };
         command.silenced = self.ending && matches!(status, Status::Killed(_));
-        command.hear_of_birth(looper, processes);
+        command.is_born(looper, processes);
         if command.cases.is_some() || command.programs.is_some() {
             command.pid = None;
             if let Some(failure) = command.take_failure() {

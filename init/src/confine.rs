@@ -48,13 +48,13 @@ pub enum Failure {
 
 /// One process on its way in.
 pub struct Confinement {
-    /// The template tells here that ids are mapped.
-    pub sync: OwnedFd,
     /// Whether the kernel has mount_setattr (5.12).
     pub modern: bool,
     /// What the caller's read-only files hold, one behind the other.
     pub content: Option<OwnedFd>,
     pub filter: Vec<u8>,
+    /// The network namespace is the zygote's, which has raised its loopback.
+    pub network_is_up: bool,
     kept: HashMap<Vec<u8>, OwnedFd>,
     attributes: HashMap<Vec<u8>, u64>,
 }
@@ -112,8 +112,8 @@ fn attributes(value: Option<&Value>) -> io::Result<u64> {
 }
 
 impl Confinement {
-    pub fn new(sync: OwnedFd, modern: bool, content: Option<OwnedFd>, filter: Vec<u8>) -> Confinement {
-        Confinement { sync, modern, content, filter, kept: HashMap::new(), attributes: HashMap::new() }
+    pub fn new(modern: bool, content: Option<OwnedFd>, filter: Vec<u8>) -> Confinement {
+        Confinement { modern, content, filter, network_is_up: false, kept: HashMap::new(), attributes: HashMap::new() }
     }
 
     pub fn keep(&mut self, name: &[u8], fd: OwnedFd) {
@@ -210,6 +210,7 @@ impl Confinement {
                     result => result,
                 })
             }
+            b"loopback" if self.network_is_up => Ok(()),
             b"loopback" => sys::raise_loopback(),
             b"watch_sockets" => {
                 let fd = sys::open_diagnosis()?;
@@ -275,15 +276,7 @@ impl Confinement {
         Ok(())
     }
 
-    fn have_identity(&mut self) -> io::Result<()> {
-        let (count, sent) = sys::receive_message(&self.sync, &mut [0; 1])?;
-        if count == 0 {
-            let why = "the template died while it made this sandbox";
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, why));
-        }
-        if let Some(lower) = sent.into_iter().next() {
-            self.keep(b"lower", lower);
-        }
+    fn have_identity(&self) -> io::Result<()> {
         sys::be(0, 0)?;
         // The change of uid took /proc/self away from us, which the second map needs.
         sys::control(sys::PR_SET_DUMPABLE, 1)
@@ -599,27 +592,21 @@ fn cover_read_only(given: Arguments<'_>) -> io::Result<()> {
 fn enter_user_namespace(ids: &[u8]) -> io::Result<()> {
     let process = sys::open_at(AT_FDCWD, b"/proc/self", O_PATH | O_DIRECTORY, 0)?;
     let (told, tell) = sys::make_pipe()?;
-    let pid = sys::copy_process()?;
-    if pid == 0 {
-        drop(tell);
-        let mapped = sys::read_some(&told, &mut [0; 1]).and_then(|count| {
-            if count == 0 {
-                return Err(io::Error::from_raw_os_error(sys::EIO));
-            }
+    let mut map = || {
+        let mapped = sys::read_some(&told, &mut [0; 1]).and_then(|_| {
             for name in ["uid_map", "gid_map"] {
                 let fd = sys::open_at(process.as_raw_fd(), name.as_bytes(), O_WRONLY, 0)?;
                 sys::write_some(&fd, ids)?;
             }
             Ok(())
         });
-        sys::exit_now(mapped.map_or_else(|error| sys::number_of(&error).max(1), |()| 0));
-    }
-    let entered = sys::leave_for_new(sys::CLONE_NEWUSER);
-    if entered.is_ok() {
-        sys::write_some(&tell, b"g")?;
-    }
-    drop(tell);
-    let code = sys::wait_for(pid)?;
+        mapped.map_or_else(|error| sys::number_of(&error).max(1), |()| 0)
+    };
+    let (entered, code) = sys::with_helper(&mut map, || {
+        let entered = sys::leave_for_new(sys::CLONE_NEWUSER);
+        // It is told in any case: it waits for that.
+        sys::write_some(&tell, b"g").and(entered)
+    })?;
     entered?;
     if code == 0 {
         Ok(())
@@ -700,8 +687,7 @@ mod tests {
 
     #[test]
     fn a_plan_with_an_unknown_step_says_so() {
-        let (sync, _other) = sys::message_pair().unwrap();
-        let mut confinement = Confinement::new(sync, true, None, Vec::new());
+        let mut confinement = Confinement::new(true, None, Vec::new());
         let plan = crate::json::parse(br#"[["dance", [1], "why not"]]"#).unwrap();
         match confinement.execute(&plan) {
             Err(Failure::Step(why)) => assert_eq!(why, "dance (why not): this zygote knows no such step"),

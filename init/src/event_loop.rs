@@ -20,7 +20,6 @@ pub enum Token {
     /// Stream 0 or 1 of a command, by its number.
     Output(u64, u8),
     Input(u64),
-    Birth(u64),
     Drain(u64),
     /// Pipe 0 to 3 of what runs the cases of a command, by its number.
     Case(u64, u8),
@@ -38,7 +37,6 @@ impl Token {
             Token::Children => (2, 0, 0),
             Token::Output(number, stream) => (3, number, stream),
             Token::Input(number) => (4, number, 0),
-            Token::Birth(number) => (5, number, 0),
             Token::Drain(number) => (6, number, 0),
             Token::Case(number, pipe) => (7, number, pipe),
             Token::PortsListener => (8, 0, 0),
@@ -56,7 +54,6 @@ impl Token {
             2 => Token::Children,
             3 => Token::Output(number, stream),
             4 => Token::Input(number),
-            5 => Token::Birth(number),
             6 => Token::Drain(number),
             7 => Token::Case(number, stream),
             8 => Token::PortsListener,
@@ -84,7 +81,7 @@ pub enum Call {
     LingerOver(u64),
     ScreenAgain(u64),
     KeyboardAgain(u64),
-    BirthAgain(u64),
+    Birth(u64),
     CaseLate(u64),
     CaseUnheard(u64),
     Starved(u64),
@@ -267,7 +264,6 @@ mod tests {
             Token::Children,
             Token::Output(7, 1),
             Token::Input(1 << 40),
-            Token::Birth(3),
             Token::Drain(9),
         ] {
             assert_eq!(Token::decode(token.encode()), token);

@@ -187,7 +187,7 @@ impl Ports {
 
     /// At the loopback inside. No option lets a program of the inside have the port as well.
     fn listen(&mut self, number: i64, port: u16, looper: &mut EventLoop) {
-        if !self.listening.contains_key(&port) {
+        if self.listening.get(&port).is_none() {
             match sys::listen_on_loopback(port, LISTEN_BACKLOG) {
                 Ok(fd) => drop(self.listening.insert(port, fd)),
                 Err(error) => {

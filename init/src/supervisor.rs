@@ -204,7 +204,6 @@ impl Supervisor {
             }
             Token::Output(number, stream) => self.commands.readable(number, stream, &mut self.looper),
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
-            Token::Birth(number) => self.commands.born(number, &mut self.looper, &self.processes),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
@@ -243,7 +242,7 @@ impl Supervisor {
                 }
             }
             Call::KeyboardAgain(number) => self.commands.writable(number, &mut self.looper),
-            Call::BirthAgain(number) => self.commands.help_birth(number, &mut self.looper, &self.processes),
+            Call::Birth(number) => self.commands.look_at_birth(number, &mut self.looper, &self.processes),
             Call::CaseLate(number) => self.commands.case_late(number, &mut self.looper),
             Call::CaseUnheard(number) => self.commands.case_unheard(number, &mut self.looper),
             Call::Starved(number) => {

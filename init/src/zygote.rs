@@ -21,6 +21,10 @@ const OBLIVION: &[u8] = b"AVB\x03";
 const SHARING: &[u8] = b"AVB\x04";
 const FIRST_DESCRIPTOR: RawFd = 3;
 const REPORT_MILLISECONDS: i32 = 10_000;
+/// Of `Given`.
+const GIVEN_BYTES: usize = 5;
+/// Where nobody asks for sandboxes no child is held.
+const SPARE_NANOSECONDS: u64 = 5_000_000_000;
 const NAME: &[u8] = b"aviato-supervisor";
 const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
     | sys::CLONE_NEWNS
@@ -34,18 +38,46 @@ pub struct Zygote {
     control: OwnedFd,
     children: OwnedFd,
     pools: Pools,
+    /// Made ahead, while nobody asks.
+    spare: Option<(Child, u64)>,
+    /// Whether anybody has asked for a sandbox lately.
+    is_wanted: bool,
 }
 
-/// What a sandbox's process 1 has to have, and who owns what.
-struct Birth {
-    connection: OwnedFd,
-    listener: OwnedFd,
-    note: OwnedFd,
-    ports: Option<OwnedFd>,
-    groups: Vec<OwnedFd>,
-    content: Option<OwnedFd>,
-    /// Mounts that the zygote made, by name.
-    trees: Vec<(Vec<u8>, OwnedFd)>,
+/// A child that waits to be told which sandbox's process 1 it is.
+struct Child {
+    pid: i32,
+    pidfd: OwnedFd,
+    /// It is told here, with all descriptors that it needs.
+    told: OwnedFd,
+}
+
+/// What a child is told beside the request: which descriptors come with it, in this order.
+struct Given {
+    ports: bool,
+    groups: usize,
+    trees: usize,
+    content: bool,
+    lower: bool,
+}
+
+impl Given {
+    fn encode(&self) -> [u8; 5] {
+        [self.ports.into(), self.groups as u8, self.trees as u8, self.content.into(), self.lower.into()]
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Given> {
+        match *bytes {
+            [ports, groups, trees, content, lower] => Some(Given {
+                ports: ports != 0,
+                groups: groups.into(),
+                trees: trees.into(),
+                content: content != 0,
+                lower: lower != 0,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl Zygote {
@@ -65,14 +97,20 @@ impl Zygote {
         sys::control(sys::PR_SET_CHILD_SUBREAPER, 1)?;
         sys::control(sys::PR_SET_DUMPABLE, 1)?;
         sys::ignore_interrupts();
-        Ok(Zygote { control, children: sys::hear_of_children()?, pools: Pools::default() })
+        Ok(Zygote {
+            control,
+            children: sys::hear_of_children()?,
+            pools: Pools::default(),
+            spare: None,
+            is_wanted: false,
+        })
     }
 
     /// Serves until the server is gone.
     pub fn run(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         loop {
-            let patience = self.pools.expire().unwrap_or(-1);
+            let patience = self.expire().unwrap_or(-1);
             let ready = sys::wait_readable(&[&self.control, &self.children], patience);
             if ready[1] {
                 // What it says is known: some are dead.
@@ -84,12 +122,32 @@ impl Zygote {
             if ready[0] {
                 let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
                 if count == 0 {
+                    self.spare = None;
                     self.pools.processors.remove_all();
                     return Ok(());
                 }
                 self.serve(&buffer[..count], came)?;
+                if self.is_wanted && self.spare.is_none() && !sys::wait_readable(&[&self.control], 0)[0] {
+                    // Without one the next is made when it is asked for.
+                    self.spare = self.bear(None).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
+                }
             }
         }
+    }
+
+    /// Lets go of what nobody has asked for in a while; in how many milliseconds that is to be done again.
+    fn expire(&mut self) -> Option<i32> {
+        let mut next = self.pools.expire();
+        if let Some((_, until)) = self.spare {
+            let left = until.saturating_sub(sys::now());
+            if left == 0 {
+                self.spare = None;
+                self.is_wanted = false;
+            } else {
+                next = next.into_iter().chain(Some((left / 1_000_000) as i32 + 1)).min();
+            }
+        }
+        next
     }
 
     fn serve(&mut self, message: &[u8], came: Vec<OwnedFd>) -> io::Result<()> {
@@ -115,97 +173,156 @@ impl Zygote {
             }
         };
         let number = request.get("n").cloned().unwrap_or(Value::Int(0));
-        match self.create(&request, came) {
+        self.is_wanted = true;
+        match self.create(&request, head, came) {
             Ok((pid, pidfd)) => self.tell(&object([("n", number), ("pid", pid.into())]), &[pidfd.as_raw_fd()]),
             Err(why) => self.tell(&object([("n", number), ("errno", 0.into()), ("error", why.as_str().into())]), &[]),
         }
     }
 
     fn tell(&self, answer: &Value, descriptors: &[RawFd]) -> io::Result<()> {
-        const EPIPE: i32 = 32;
         const ECONNRESET: i32 = 104;
         match sys::send_message(&self.control, &answer.to_bytes(), descriptors) {
             // The next message says that the server is gone.
-            Err(error) if matches!(sys::number_of(&error), EPIPE | ECONNRESET) => Ok(()),
+            Err(error) if matches!(sys::number_of(&error), sys::EPIPE | ECONNRESET) => Ok(()),
             result => result,
         }
     }
 
-    /// Makes the place, clones, maps the ids.
-    fn create(&mut self, request: &Value, came: Vec<OwnedFd>) -> Result<(i32, OwnedFd), String> {
-        let fields = Fields(request);
-        let wrong = |refused: Refused| String::from_utf8_lossy(&refused.message).into_owned();
-        let failed = |what: &str, error: io::Error| format!("{what}: {error}");
-        let (uid, gid) = (fields.size("uid").map_err(wrong)?, fields.size("gid").map_err(wrong)?);
-        let ids = fields.size("ids").map_err(wrong)?;
-        let place = fields.text("place").map_err(wrong)?;
-        let mut came = came.into_iter();
-        let connection = came.next().ok_or("no connection came with the request")?;
-        let owned = fields.texts("owned").map_err(wrong)?;
-        let (listener, note) =
-            make_place(place, &owned, uid as u32, gid as u32).map_err(|error| failed("its place", error))?;
-        let ports = if fields.flag("ports").map_err(wrong)? {
-            Some(bind_in(place, b"p", true).map_err(|error| failed("its place", error))?)
-        } else {
-            None
-        };
-        let settings = fields.value("groups").map_err(wrong)?;
-        let groups = make_groups(settings, uid as u32).map_err(|error| failed("its control groups", error))?;
-        let trees = copy_trees(fields.value("trees").map_err(wrong)?).map_err(|error| failed("a mount", error))?;
-        let content = fields.flag_or("content", Some(false)).map_err(wrong)?.then(|| came.next()).flatten();
+    /// A child in new namespaces; in a control group of its own, or in one by which processors are shared out.
+    fn bear(&mut self, group: Option<&OwnedFd>) -> io::Result<Child> {
+        let (told, tells) = sys::message_pair()?;
         let mut namespaces = ALL_NAMESPACES;
-        let mut group = None;
-        if let Some(Value::Text(path)) = first_of(settings).and_then(|first| first.get("supervisors")) {
-            let opened = sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0);
-            group = Some(opened.map_err(|error| failed("its control group", error))?);
-            // Nobody is let into a group that lies outside of what his namespace shows.
-            namespaces &= !sys::CLONE_NEWCGROUP;
-        }
-        let (ours, theirs) = sys::message_pair().map_err(|error| failed("a socket", error))?;
-        let birth = Birth { connection, listener, note, ports, groups, content, trees };
         let entered = self.pools.enter(group.is_none());
         if entered.network {
             namespaces &= !sys::CLONE_NEWNET;
         }
-        let cloned = sys::clone_into(namespaces, group.as_ref().or(entered.group.as_ref()));
-        if !matches!(cloned, Ok(None)) {
-            self.pools.leave(cloned.as_ref().map_or(0, |child| child.as_ref().map_or(0, |(pid, _)| *pid)));
+        if group.is_some() {
+            // Nobody is let into a group that lies outside of what his namespace shows.
+            namespaces &= !sys::CLONE_NEWCGROUP;
         }
-        match cloned.map_err(|error| failed("clone", error))? {
-            None => {
-                drop(ours);
-                self.be_born(request, birth, theirs)
+        let cloned = sys::clone_into(namespaces, group.or(entered.group.as_ref()));
+        match cloned {
+            Ok(None) => {
+                drop(tells);
+                be_born(&told, entered.network)
             }
-            Some((pid, pidfd)) => {
-                drop(theirs);
-                let lower = fields.text_or_none("lower").map_err(wrong)?;
-                if let Err(error) = map_ids(pid, (uid, gid, ids), lower, &ours) {
-                    drop(sys::send_signal(pid, sys::SIGKILL));
-                    return Err(failed("its ids", error));
-                }
-                Ok((pid, pidfd))
+            Ok(Some((pid, pidfd))) => {
+                self.pools.leave(pid);
+                Ok(Child { pid, pidfd, told: tells })
+            }
+            Err(error) => {
+                self.pools.leave(0);
+                Err(error)
             }
         }
     }
 
-    /// In the child: takes the steps, then is process 1.
-    fn be_born(&self, request: &Value, birth: Birth, sync: OwnedFd) -> ! {
-        // What is not confined lets go of all that it had; this remains to say why.
-        let spare = sys::duplicate(&birth.connection).map_or(-1, IntoRawFd::into_raw_fd);
-        let why = match confined(request, birth, sync) {
-            Ok((descriptors, has_ports)) => {
-                match begin(descriptors, has_ports, hexadecimal(request.get("born_filter"))) {
-                    Ok(mut supervisor) => supervisor.run(),
-                    Err((error, connection)) => {
-                        report(connection, &format!("the sandbox could not begin: {error}"), None)
-                    }
+    /// Makes the place, and has a child whose ids are mapped be told of it.
+    fn create(&mut self, request: &Value, head: &[u8], came: Vec<OwnedFd>) -> Result<(i32, OwnedFd), String> {
+        let fields = Fields(request);
+        let wrong = |refused: Refused| String::from_utf8_lossy(&refused.message).into_owned();
+        let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let ids = (
+            fields.size("uid").map_err(wrong)?,
+            fields.size("gid").map_err(wrong)?,
+            fields.size("ids").map_err(wrong)?,
+        );
+        let (uid, gid) = (ids.0 as u32, ids.1 as u32);
+        let place = fields.text("place").map_err(wrong)?;
+        let mut came = came.into_iter();
+        let connection = came.next().ok_or("no connection came with the request")?;
+        let owned = fields.texts("owned").map_err(wrong)?;
+        let settings = fields.value("groups").map_err(wrong)?;
+        let (listener, note) = make_place(place, &owned, uid, gid).map_err(failed("its place"))?;
+        let mut given = vec![connection, listener, note];
+        let mut told =
+            Given { ports: fields.flag("ports").map_err(wrong)?, groups: 0, trees: 0, content: false, lower: false };
+        if told.ports {
+            given.push(bind_in(place, b"p", true).map_err(failed("its place"))?);
+        }
+        let groups = make_groups(settings, uid).map_err(failed("its control groups"))?;
+        told.groups = groups.len();
+        given.extend(groups);
+        let trees = copy_trees(fields.value("trees").map_err(wrong)?).map_err(failed("a mount"))?;
+        told.trees = trees.len();
+        given.extend(trees);
+        if fields.flag_or("content", Some(false)).map_err(wrong)? {
+            let before = given.len();
+            given.extend(came.next());
+            told.content = given.len() > before;
+        }
+        let lower = fields.text_or_none("lower").map_err(wrong)?;
+        told.lower = lower.is_some();
+        let own_group = match first_of(settings).and_then(|first| first.get("supervisors")) {
+            Some(Value::Text(path)) => {
+                Some(sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0).map_err(failed("its control group"))?)
+            }
+            _ => None,
+        };
+        let message = [&told.encode()[..], head].concat();
+        if own_group.is_none() {
+            if let Some((spare, _)) = self.spare.take() {
+                match tell_child(&spare, &message, &mut given, ids, lower) {
+                    Ok(()) => return Ok((spare.pid, spare.pidfd)),
+                    // It has been killed, by an administrator or for the machine's memory: another one does it.
+                    Err(error) if matches!(sys::number_of(&error), sys::ESRCH | sys::EPIPE | sys::ENOENT) => {}
+                    Err(error) => return Err(failed("its ids")(error)),
                 }
             }
-            Err(Failure::Step(why)) => format!("the sandbox could not be confined: {why}"),
-            Err(Failure::Unfit(why)) => report(spare, &why, Some("mounted_files")),
-        };
-        report(spare, &why, None)
+        }
+        let child = self.bear(own_group.as_ref()).map_err(failed("clone"))?;
+        match tell_child(&child, &message, &mut given, ids, lower) {
+            Ok(()) => Ok((child.pid, child.pidfd)),
+            Err(error) => {
+                drop(sys::send_signal(child.pid, sys::SIGKILL));
+                Err(failed("its ids")(error))
+            }
+        }
     }
+}
+
+/// Maps the ids of a child, and tells it what it is; with what lies below its layers, seen by its ids, if that is not its own.
+fn tell_child(
+    child: &Child,
+    message: &[u8],
+    given: &mut Vec<OwnedFd>,
+    ids: (u64, u64, u64),
+    lower: Option<&[u8]>,
+) -> io::Result<()> {
+    map_ids(child.pid, ids)?;
+    let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
+    let lower = lower.map(|lower| seen_by(child.pid, lower)).transpose()?;
+    numbers.extend(lower.as_ref().map(AsRawFd::as_raw_fd));
+    sys::send_message(&child.told, message, &numbers)
+}
+
+/// In the child: waits for what it is to be, takes the steps, then is process 1.
+fn be_born(told: &OwnedFd, network_is_up: bool) -> ! {
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let (count, came) = match sys::receive_message(told, &mut buffer) {
+        Ok((count, came)) if count > GIVEN_BYTES => (count, came),
+        _ => sys::exit_now(0), // Nobody wants it.
+    };
+    // What is not confined lets go of all that it had; this remains to say why.
+    let spare = came.first().and_then(|connection| sys::duplicate(connection).ok()).map_or(-1, IntoRawFd::into_raw_fd);
+    let request = match json::parse(&buffer[GIVEN_BYTES..count]) {
+        Ok(request) => request,
+        Err(why) => report(spare, &why, None),
+    };
+    let why = match confined(&request, &buffer[..GIVEN_BYTES], came, network_is_up) {
+        Ok((descriptors, has_ports)) => {
+            let born_filter = hexadecimal(request.get("born_filter"));
+            drop((request, buffer));
+            match begin(descriptors, has_ports, born_filter) {
+                Ok(mut supervisor) => supervisor.run(),
+                Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
+            }
+        }
+        Err(Failure::Step(why)) => format!("the sandbox could not be confined: {why}"),
+        Err(Failure::Unfit(why)) => report(spare, &why, Some("mounted_files")),
+    };
+    report(spare, &why, None)
 }
 
 fn first_of(list: &Value) -> Option<&Value> {
@@ -216,29 +333,59 @@ fn first_of(list: &Value) -> Option<&Value> {
 }
 
 /// Takes the steps, and gives what process 1 has to have; all else is closed.
-fn confined(request: &Value, birth: Birth, sync: OwnedFd) -> Result<(Vec<OwnedFd>, bool), Failure> {
+fn confined(
+    request: &Value,
+    given: &[u8],
+    came: Vec<OwnedFd>,
+    network_is_up: bool,
+) -> Result<(Vec<OwnedFd>, bool), Failure> {
     let step = |what: &'static str| move |error: io::Error| Failure::Step(format!("{what}: {error}"));
+    let lacks = || Failure::Step("what it is told lacks something".to_owned());
     sys::set_name(NAME).map_err(step("its name"))?;
     // Everyone inside can read the command line of process 1, and the zygote's tells where the server is installed.
     sys::set_title(NAME);
-    let filter = hexadecimal(request.get("filter"));
+    let given = Given::decode(given).ok_or_else(lacks)?;
+    let mut came = came.into_iter();
+    let mut kept: Vec<OwnedFd> = came.by_ref().take(3 + usize::from(given.ports) + given.groups).collect();
+    let trees: Vec<OwnedFd> = came.by_ref().take(given.trees).collect();
+    let content = if given.content { came.next() } else { None };
     let modern = request.get("modern") == Some(&Value::Bool(true));
-    let mut confinement = Confinement::new(sync, modern, birth.content, filter);
-    for (name, tree) in birth.trees {
+    let mut confinement = Confinement::new(modern, content, hexadecimal(request.get("filter")));
+    confinement.network_is_up = network_is_up;
+    for (name, tree) in names_of_trees(request).into_iter().zip(trees) {
         confinement.keep(&name, tree);
+    }
+    if given.lower {
+        confinement.keep(b"lower", came.next().ok_or_else(lacks)?);
     }
     confinement.execute(request.get("plan").unwrap_or(&Value::Null))?;
     let layer = confinement.kept(b"layer").map_err(step("its layer"))?;
     let sockets = confinement.kept(b"sockets").map_err(step("its sockets"))?;
-    let mut given = vec![birth.connection, birth.listener, birth.note, layer, sockets];
-    let has_ports = birth.ports.is_some();
-    given.extend(birth.ports);
-    given.extend(birth.groups);
+    if kept.len() < 3 {
+        return Err(lacks());
+    }
+    let others = kept.split_off(3);
+    kept.extend([layer, sockets]);
+    kept.extend(others);
     // From here on their numbers mean others: nobody may let go of what he had.
     std::mem::forget(confinement);
-    let numbers: Vec<RawFd> = given.into_iter().map(IntoRawFd::into_raw_fd).collect();
+    let numbers: Vec<RawFd> = kept.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let placed = sys::arrange(&numbers, FIRST_DESCRIPTOR).map_err(step("its descriptors"))?;
-    Ok((placed, has_ports))
+    Ok((placed, given.ports))
+}
+
+fn names_of_trees(request: &Value) -> Vec<Vec<u8>> {
+    let name = |tree: &Value| match tree {
+        Value::Array(parts) => match parts.get(1) {
+            Some(Value::Text(name)) => name.clone(),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    match request.get("trees") {
+        Some(Value::Array(trees)) => trees.iter().map(name).collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn begin(descriptors: Vec<OwnedFd>, has_ports: bool, born_filter: Vec<u8>) -> Result<Supervisor, (io::Error, RawFd)> {
@@ -371,7 +518,7 @@ fn set(path: &[u8], value: &[u8], needed: bool) -> io::Result<()> {
 }
 
 /// Mounts that the real root makes: the sandbox's id may not be able to look into where they lie.
-fn copy_trees(trees: &Value) -> io::Result<Vec<(Vec<u8>, OwnedFd)>> {
+fn copy_trees(trees: &Value) -> io::Result<Vec<OwnedFd>> {
     let malformed = || io::Error::from_raw_os_error(sys::EINVAL);
     let mut made = Vec::new();
     for tree in match trees {
@@ -382,10 +529,8 @@ fn copy_trees(trees: &Value) -> io::Result<Vec<(Vec<u8>, OwnedFd)>> {
             Value::Array(parts) => &parts[..],
             _ => return Err(malformed()),
         };
-        let (name, path, attributes, known) = match parts {
-            [_, Value::Text(name), Value::Text(path), Value::Int(attributes), Value::Array(known)] => {
-                (name, path, *attributes as u64, known)
-            }
+        let (path, attributes, known) = match parts {
+            [_, _, Value::Text(path), Value::Int(attributes), Value::Array(known)] => (path, *attributes as u64, known),
             _ => return Err(malformed()),
         };
         let fd = match known[..] {
@@ -397,13 +542,12 @@ fn copy_trees(trees: &Value) -> io::Result<Vec<(Vec<u8>, OwnedFd)>> {
         };
         let change = MountChange { attributes, recursive: true, private: true, user_namespace: None };
         sys::change_mount(&fd, change)?;
-        made.push((name.clone(), fd));
+        made.push(fd);
     }
     Ok(made)
 }
 
-/// Maps the ids of a child, and tells it; with what lies below its layers, seen by its ids, if that is not its own.
-fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64), lower: Option<&[u8]>, sync: &OwnedFd) -> io::Result<()> {
+fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64)) -> io::Result<()> {
     let write = |name: &str, content: &[u8]| {
         let fd = sys::open_at(AT_FDCWD, format!("/proc/{pid}/{name}").as_bytes(), O_WRONLY, 0)?;
         sys::write_some(&fd, content).map(drop)
@@ -412,12 +556,12 @@ fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64), lower: Option<&[u8]>, syn
         write("setgroups", b"deny")?;
     }
     write("uid_map", &id_map(uid, ids))?;
-    write("gid_map", &id_map(gid, ids))?;
-    let lower = match lower {
-        Some(lower) => lower,
-        None => return sys::send_message(sync, b"m", &[]),
-    };
-    let tree = sys::copy_mount(AT_FDCWD, lower, false)?;
+    write("gid_map", &id_map(gid, ids))
+}
+
+/// A mount of a directory in which files belong to the ids of a child.
+fn seen_by(pid: i32, path: &[u8]) -> io::Result<OwnedFd> {
+    let tree = sys::copy_mount(AT_FDCWD, path, false)?;
     let namespace = sys::open_at(AT_FDCWD, format!("/proc/{pid}/ns/user").as_bytes(), O_RDONLY, 0)?;
     let change = MountChange {
         attributes: sys::MOUNT_ATTR_IDMAP,
@@ -426,7 +570,7 @@ fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64), lower: Option<&[u8]>, syn
         user_namespace: Some(&namespace),
     };
     sys::change_mount(&tree, change)?;
-    sys::send_message(sync, b"m", &[tree.as_raw_fd()])
+    Ok(tree)
 }
 
 /// Is root of a user namespace that has them; the server maps them.
