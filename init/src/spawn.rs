@@ -5,6 +5,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use crate::errors::Refused;
 use crate::paths::{self, open_path, Whose};
+use crate::process_tree::signal_all;
 use crate::sys::{self, AT_FDCWD, O_NOCTTY, O_RDWR};
 
 pub const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -170,6 +171,7 @@ pub fn spawn(
             group: by.birth.directory.as_ref(),
             filter: &by.birth.filter,
             tasks: &by.birth.tasks,
+            alone: by.birth.tasks.is_empty() && !signal_all(0),
         })
     };
     let started = match streams {
@@ -345,6 +347,7 @@ mod tests {
         let by = By { null: &null, terminals: None, open_files: None, birth: &birth };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];
+        sys::wait_readable(&[&spawned.report], 10_000);
         assert_eq!(sys::read_some(&spawned.report, &mut number).unwrap(), 4);
         let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number));
         let failure = failure(b"x", &spawned.program, &error);

@@ -1195,6 +1195,9 @@ pub struct Program<'a> {
     pub filter: &'a [u8],
     /// Lists of tasks of control groups of version 1, which it enters.
     pub tasks: &'a [OwnedFd],
+    /// Nobody else is there who could stop the child before it is the program: it is waited for, and borrows this process's memory until
+    /// then, which saves a tenth of a start.
+    pub alone: bool,
 }
 
 /// Starts a program in a session of its own, in the current directory.
@@ -1216,7 +1219,27 @@ pub fn start(program: &Program<'_>) -> io::Result<(i32, OwnedFd)> {
     let (arguments, environment) = (pointers(&arguments), pointers(&environment)); // The texts live in the shadowed names.
     let (report, said) = make_pipe()?;
     let filter = words_of(program.filter);
+    let birth = Birth {
+        path: &path,
+        arguments: &arguments,
+        environment: &environment,
+        program,
+        filter: &filter,
+        terminal: terminal.as_deref(),
+        report: said.as_raw_fd(),
+    };
+    let argument: *const Birth<'_> = &birth;
     let pid = match program.group {
+        None if program.alone => {
+            const STACK_BYTES: usize = 32 << 10;
+            const CLONE_VM: c_int = 0x100;
+            const CLONE_VFORK: c_int = 0x4000;
+            let mut stack = Room::new(STACK_BYTES)?;
+            let top = stack.as_mut_ptr_range().end;
+            // SAFETY: this process stands still until the child has left its memory, all of which lives until then; the stack is the child's
+            // alone, and ends on a boundary of sixteen.
+            check(unsafe { clone(be_born, top.cast(), CLONE_VM | CLONE_VFORK | SIGCHLD, argument as *mut c_void) })?
+        }
         // SAFETY: one thread; the child makes plain calls on what was prepared, and ends by exec or `_exit`.
         None => check(unsafe { fork() })?,
         Some(group) => {
@@ -1228,37 +1251,48 @@ pub fn start(program: &Program<'_>) -> io::Result<(i32, OwnedFd)> {
         }
     };
     if pid == 0 {
-        // SAFETY: in the child; all pointers are to memory that it has a copy of.
-        unsafe {
-            become_program(&path, &arguments, &environment, program, &filter, terminal.as_deref());
-            let number = io::Error::last_os_error().raw_os_error().unwrap_or(EIO).to_ne_bytes();
-            write(said.as_raw_fd(), number.as_ptr().cast(), number.len());
-            _exit(127)
-        }
+        be_born(argument as *mut c_void);
     }
     never_block(&report)?;
     Ok((pid, report))
+}
+
+/// What a child needs to become its program.
+struct Birth<'a> {
+    path: &'a CStr,
+    arguments: &'a [*const c_char],
+    environment: &'a [*const c_char],
+    program: &'a Program<'a>,
+    filter: &'a [u64],
+    terminal: Option<&'a CStr>,
+    report: RawFd,
+}
+
+/// In the child. Never returns.
+extern "C" fn be_born(argument: *mut c_void) -> c_int {
+    // SAFETY: the child has it, and all that it points to, be it as a copy; it makes plain calls alone.
+    unsafe {
+        let birth = &*(argument as *const Birth<'_>);
+        become_program(birth);
+        let number = io::Error::last_os_error().raw_os_error().unwrap_or(EIO).to_ne_bytes();
+        write(birth.report, number.as_ptr().cast(), number.len());
+        _exit(127)
+    }
 }
 
 /// In the child: returns where it could not become the program.
 ///
 /// # Safety
 /// After a fork; the lists end with null.
-unsafe fn become_program(
-    path: &CStr,
-    arguments: &[*const c_char],
-    environment: &[*const c_char],
-    program: &Program<'_>,
-    filter: &[u64],
-    terminal: Option<&CStr>,
-) {
+unsafe fn become_program(birth: &Birth<'_>) {
+    let program = birth.program;
     setsid();
     for list in program.tasks {
         if write(list.as_raw_fd(), b"0".as_ptr().cast(), 1) < 0 {
             return;
         }
     }
-    if !filter.is_empty() && load_words(filter) < 0 {
+    if !birth.filter.is_empty() && load_words(birth.filter) < 0 {
         return;
     }
     if let Some(most) = program.open_files {
@@ -1277,7 +1311,7 @@ unsafe fn become_program(
     }
     let none: SignalSet = [0; 16];
     sigprocmask(SIG_SETMASK, &none, ptr::null_mut());
-    if let Some(terminal) = terminal {
+    if let Some(terminal) = birth.terminal {
         let fd = open(terminal.as_ptr(), O_RDWR);
         if fd < 0 || dup2(fd, 0) < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0 {
             return;
@@ -1293,7 +1327,7 @@ unsafe fn become_program(
             return;
         }
     }
-    execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+    execve(birth.path.as_ptr(), birth.arguments.as_ptr(), birth.environment.as_ptr());
 }
 
 // -- namespaces and mounts ------------------------------------------------------------------------------------------------
