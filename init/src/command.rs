@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::os::unix::io::OwnedFd;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::base64;
 use crate::cases::Cases;
@@ -14,6 +14,7 @@ use crate::event_loop::{Call, EventLoop, Timer, Token};
 use crate::frames::{self, Head};
 use crate::input::{Answers, Input};
 use crate::json::{object, Value};
+use crate::keeper;
 use crate::output::Output;
 use crate::process_tree::Processes;
 use crate::programs::Programs;
@@ -142,6 +143,8 @@ pub struct Command {
     /// Pipes that it gives away, to which somebody may still write.
     pub left: Vec<OwnedFd>,
     begun: bool,
+    /// By which its keeper tells its end, where it has one.
+    kept: Option<OwnedFd>,
     is_terminal: bool,
     birth: Option<Birth>,
     failure: Option<Failure>,
@@ -181,6 +184,7 @@ impl Command {
             programs: None,
             left: Vec::new(),
             begun: false,
+            kept: None,
             is_terminal,
             birth: None,
             failure: None,
@@ -222,6 +226,27 @@ impl Command {
     /// It is on record, and its first process follows.
     pub fn begin_series(&mut self) {
         self.begun = true;
+    }
+
+    /// It has a process, which is its program, and a keeper.
+    pub fn begin_kept(&mut self, pid: i32, mark: u64, report: OwnedFd, looper: &mut EventLoop) {
+        self.begun = true;
+        self.pid = Some(pid);
+        self.mark = Some(mark);
+        looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Keeper(self.number));
+        self.kept = Some(report);
+    }
+
+    /// What its keeper tells: how it ended.
+    pub fn hear_keeper(&mut self, looper: &mut EventLoop) -> Option<(Status, Usage)> {
+        let report = self.kept.take()?;
+        let heard = keeper::heard(&report);
+        if heard.is_none() {
+            self.kept = Some(report);
+        } else {
+            looper.forget(report.as_raw_fd());
+        }
+        heard
     }
 
     /// It has a process, which is about to become its program.

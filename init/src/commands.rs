@@ -12,10 +12,11 @@ use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
 use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
+use crate::keeper::Keepers;
 use crate::limits::cgroup::Group;
 use crate::output::Took;
 use crate::paths::{self, join};
-use crate::process_tree::{signal_all, Processes};
+use crate::process_tree::Processes;
 use crate::programs::Programs;
 use crate::spawn::{self, Birthplace, CaseEnds, Ends, Failure, Spawned, Streams};
 use crate::successive::{Next, GATHERED_BYTES};
@@ -46,6 +47,8 @@ pub struct News {
     pub renewals: Vec<u64>,
     /// Whether any process has started.
     pub started: bool,
+    /// A keeper was killed: what it kept has to go.
+    pub lost_keeper: bool,
     /// Commands, by id, of which all goes for the memory that they have taken.
     pub kills: Vec<Vec<u8>>,
 }
@@ -65,6 +68,8 @@ pub struct Commands {
     pub group: Option<Group>,
     /// Where commands are born.
     pub birth: Birthplace,
+    /// Start the commands and tell of their ends, where there are no namespaces to mark them by.
+    pub keepers: Option<Keepers>,
     unmade: Option<io::Error>,
     null: OwnedFd,
     terminals: Option<OwnedFd>,
@@ -92,6 +97,7 @@ impl Commands {
             news: News::default(),
             group: None,
             birth: Birthplace::default(),
+            keepers: None,
             unmade: None,
             null: sys::open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0)?,
             terminals: sys::open_at(AT_FDCWD, b"/dev/pts", O_RDONLY | O_DIRECTORY, 0).ok(),
@@ -309,10 +315,13 @@ impl Commands {
 
     fn launch_here(&self, spec: &Spec, words: &[Vec<u8>], streams: Streams<'_>, processes: &Processes) -> Launched {
         let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
-        let mark = processes.new_mark().map_err(|error| {
-            let why = sys::describe(sys::number_of(&error));
-            Failure::new(126, name, format!("no namespace to mark it with: {why}"))
-        })?;
+        let mark = match &self.keepers {
+            Some(_) => 0, // Its keeper marks it.
+            None => processes.new_mark().map_err(|error| {
+                let why = sys::describe(sys::number_of(&error));
+                Failure::new(126, name, format!("no namespace to mark it with: {why}"))
+            })?,
+        };
         let mut environment: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         if spec.terminal.is_some() {
             environment.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
@@ -328,6 +337,8 @@ impl Commands {
             terminals: self.terminals.as_ref(),
             open_files: self.open_files,
             birth: &self.birth,
+            keepers: self.keepers.as_ref(),
+            processes,
         };
         spawn::spawn(words, &environment, streams, by).map(|spawned| (mark, spawned))
     }
@@ -342,16 +353,25 @@ impl Commands {
         looper: &mut EventLoop,
         processes: &Processes,
     ) {
-        let Spawned { pid, ends, report, program, name } = spawned;
+        let Spawned { pid, ends, report, keeper, program, name } = spawned;
+        let mark = keeper.map_or(mark, |keeper| keeper as u64);
         let command = match self.by_number.get_mut(&number) {
             Some(command) => command,
             None => return,
         };
-        processes.is_being_born(pid, mark);
-        command.begin(pid, mark, report, program, name, looper);
+        match keeper {
+            Some(keeper) => {
+                processes.has_keeper(keeper);
+                command.begin_kept(pid, mark, report, looper);
+            }
+            None => {
+                processes.is_being_born(pid, mark);
+                command.begin(pid, mark, report, program, name, looper);
+                self.by_pid.insert(pid, number);
+            }
+        }
         // A number comes back only when its namespace is gone: whoever had it before has no process left.
         self.by_mark.insert(mark, command.exec_id.clone());
-        self.by_pid.insert(pid, number);
         if let (Some(mut cases), Some(case_ends)) = (command.cases.take(), case_ends) {
             cases.started(case_ends, command, looper);
             command.cases = Some(cases);
@@ -361,7 +381,11 @@ impl Commands {
             command.programs = Some(programs);
         }
         if self.nice != 0 {
-            sys::set_nice(pid, self.nice);
+            // By its number this process would be asked, while it waits for the answer; see `by_number`.
+            sys::set_nice(pid, self.nice, keeper.is_some());
+        }
+        if keeper.is_some() {
+            processes.offer(pid, &self.badness);
         }
         self.news.started = true;
     }
@@ -767,7 +791,7 @@ impl Commands {
     }
 
     /// Kills all commands; those that run say why on stderr.
-    pub fn kill_all(&mut self, why: &str, looper: &mut EventLoop) {
+    pub fn kill_all(&mut self, why: &str, looper: &mut EventLoop, processes: &Processes) {
         let running: Vec<u64> =
             self.by_number.values().filter(|command| command.is_running()).map(|command| command.number).collect();
         for number in running {
@@ -776,7 +800,7 @@ impl Commands {
             }
             self.give_up(number, looper);
         }
-        signal_all(sys::SIGKILL);
+        processes.signal_all(sys::SIGKILL);
     }
 
     /// Device and number of each file in memory that is a program's input: nobody inside made it or can write to it.
@@ -798,6 +822,10 @@ impl Commands {
                 // A child can make its parent its tracer, unasked. It is not over, and has no business with us.
                 drop(sys::send_signal(pid, sys::SIGKILL));
                 continue;
+            }
+            if processes.keeper_is_gone(pid) && matches!(status, Status::Killed(_)) {
+                // By a command of another keeper, if not by us: what it kept belongs to nobody now.
+                self.news.lost_keeper = true;
             }
             if let Some(number) = self.by_pid.remove(&pid) {
                 if self.group.is_some() {
@@ -837,6 +865,14 @@ impl Commands {
         self.moved(number, looper);
         if self.by_number.get(&number).map_or(false, |command| command.result.is_none()) {
             looper.after(LINGER_SECONDS, Call::LingerOver(number));
+        }
+    }
+
+    /// A keeper tells of the end of its command.
+    pub fn keeper_told(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
+        let heard = self.by_number.get_mut(&number).and_then(|command| command.hear_keeper(looper));
+        if let Some((status, usage)) = heard {
+            self.reaped(number, status, usage, looper, processes);
         }
     }
 

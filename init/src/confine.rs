@@ -55,6 +55,9 @@ pub struct Confinement {
     pub filter: Vec<u8>,
     /// The network namespace is the zygote's, which has raised its loopback.
     pub network_is_up: bool,
+    /// There are no namespaces: Landlock confines the process where it is.
+    pub stays: bool,
+    ruleset: Option<OwnedFd>,
     kept: HashMap<Vec<u8>, OwnedFd>,
     attributes: HashMap<Vec<u8>, u64>,
 }
@@ -113,7 +116,16 @@ fn attributes(value: Option<&Value>) -> io::Result<u64> {
 
 impl Confinement {
     pub fn new(modern: bool, content: Option<OwnedFd>, filter: Vec<u8>) -> Confinement {
-        Confinement { modern, content, filter, network_is_up: false, kept: HashMap::new(), attributes: HashMap::new() }
+        Confinement {
+            modern,
+            content,
+            filter,
+            network_is_up: false,
+            stays: false,
+            ruleset: None,
+            kept: HashMap::new(),
+            attributes: HashMap::new(),
+        }
     }
 
     pub fn keep(&mut self, name: &[u8], fd: OwnedFd) {
@@ -161,7 +173,29 @@ impl Confinement {
             b"put_merged" => self.attach_kept(b"merged", text(given.first())?),
             b"overlay" => self.overlay(given),
             b"lend_root" => Ok(()),
+            b"keep_layer" if self.stays => self.keep_folder(given),
             b"keep_layer" => self.keep_layer(given),
+            b"session" => {
+                sys::lead_session();
+                Ok(())
+            }
+            b"rules" => self.make_rules(given),
+            b"rule_of_directory" => {
+                let fd = open_known(text(given.first())?, number(given.get(1))?, number(given.get(2))?)?;
+                let ruleset = self.ruleset.as_ref().ok_or_else(malformed)?;
+                sys::allow_below(ruleset, &fd, number(given.get(3))?)
+            }
+            b"offer" => offer(number(given.first())?),
+            b"ids" => sys::be(number(given.first())? as u32, number(given.get(1))? as u32),
+            b"asking_filter" => {
+                let asked = sys::load_asking_filter(&self.filter)?;
+                self.keep(b"asked", asked);
+                Ok(())
+            }
+            b"restrict" => {
+                sys::restrict(&self.ruleset.take().ok_or_else(malformed)?)?;
+                sys::enter_directory(b"/")
+            }
             b"pivot" => {
                 let old = sys::open_at(AT_FDCWD, b"/", O_RDONLY | O_DIRECTORY, 0)?;
                 self.keep(b"old root", old);
@@ -235,6 +269,12 @@ impl Confinement {
                 sys::set_capabilities(kept.iter().chain(&rights).fold(0, |bits, number| bits | 1 << number))
             }
             b"settle" => {
+                if self.stays {
+                    sys::control(sys::PR_SET_CHILD_SUBREAPER, 1)?;
+                    if sys::effective_user() == 0 {
+                        sys::set_capabilities(0)?;
+                    }
+                }
                 sys::control(sys::PR_SET_NO_NEW_PRIVS, 1)?;
                 sys::set_umask(number(given.first())? as u32);
                 sys::control(sys::PR_SET_DUMPABLE, 0)
@@ -341,6 +381,40 @@ impl Confinement {
             sys::attach_mount(&fd, path)?;
         }
         self.keep(b"layer", fd);
+        Ok(())
+    }
+
+    // -- where there are no namespaces --------------------------------------------------------------------------------------
+
+    fn keep_folder(&mut self, given: Arguments<'_>) -> io::Result<()> {
+        let path = text(given.first())?;
+        sys::set_mode_at(path, 0o700)?;
+        let layer = sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0)?;
+        // What could be asked of sockets would be all of the machine's.
+        let sockets = sys::open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0)?;
+        self.keep(b"layer", layer);
+        self.keep(b"sockets", sockets);
+        Ok(())
+    }
+
+    /// What Landlock will leave open of all that its version can refuse.
+    fn make_rules(&mut self, given: Arguments<'_>) -> io::Result<()> {
+        let version = number(given.first())?;
+        let ruleset = sys::make_ruleset(&handled(version))?;
+        for entry in list(given.get(1))? {
+            let parts = list(Some(entry))?;
+            let (path, rights) = (text(parts.first())?, number(parts.get(1))?);
+            let is_directory = match sys::stat_path(AT_FDCWD, path) {
+                Ok(found) => found.is_directory(),
+                Err(_) => continue,
+            };
+            // A right that a path cannot have is an error; one that is left with none, too.
+            let fitting = if is_directory { rights } else { rights & OF_A_FILE };
+            if fitting != 0 {
+                sys::allow_below(&ruleset, &sys::open_at(AT_FDCWD, path, O_PATH, 0)?, fitting)?;
+            }
+        }
+        self.ruleset = Some(ruleset);
         Ok(())
     }
 
@@ -481,6 +555,34 @@ impl Confinement {
         }
         Ok(())
     }
+}
+
+/// Of Landlock: to execute, write, read, truncate, and control devices: what a rule of something that is no directory may grant.
+const OF_A_FILE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15;
+
+/// All that a version of Landlock can refuse: of files, of TCP, and by scope. Linux 5.19, 6.2, 6.7, 6.10 and 6.12 brought more.
+fn handled(version: u64) -> Vec<u64> {
+    let mut files = (1 << 13) - 1;
+    for (needed, right) in [(2, 1 << 13), (3, 1 << 14), (5, 1 << 15)] {
+        files |= if version >= needed { right } else { 0 };
+    }
+    let mut words = vec![files];
+    if version >= 4 {
+        words.push(3);
+    }
+    if version >= 6 {
+        words.push(3);
+    }
+    words
+}
+
+/// Where the machine runs out of memory, this process goes before others.
+fn offer(badness: u64) -> io::Result<()> {
+    let fd = sys::open_at(AT_FDCWD, b"/proc/self/oom_score_adj", sys::O_RDWR, 0)?;
+    let mut own = [0; 32];
+    let count = sys::read_from(&fd, &mut own, 0)?;
+    let own: i64 = std::str::from_utf8(&own[..count]).ok().and_then(|own| own.trim().parse().ok()).unwrap_or(0);
+    sys::write_some(&fd, (own + badness as i64).min(1000).to_string().as_bytes()).map(drop)
 }
 
 /// A directory that is what it was: of these numbers, and no link.

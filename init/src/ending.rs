@@ -3,7 +3,6 @@
 use crate::event_loop::Call;
 use crate::frames;
 use crate::json::{object, Value};
-use crate::process_tree::signal_all;
 use crate::supervisor::Supervisor;
 use crate::sys;
 
@@ -66,7 +65,7 @@ impl Supervisor {
         self.commands.ending = true;
         if grace_seconds > 0.0 {
             // Not only to commands that run: a server that an ended one left behind would wait for the kill.
-            signal_all(sys::SIGTERM);
+            self.processes.signal_all(sys::SIGTERM);
             self.hang_up();
         }
         self.end_on();
@@ -109,17 +108,17 @@ impl Supervisor {
         }
         let now = self.looper.now();
         if self.ending.stage == Stage::Asking {
-            if now < self.ending.deadline && signal_all(0) {
+            if now < self.ending.deadline && self.processes.signal_all(0) {
                 return;
             }
             self.ending.deadline = now + KILL_SECONDS;
             self.ending.stage = Stage::Killing;
         }
         if self.ending.stage == Stage::Killing {
-            signal_all(sys::SIGKILL);
+            self.processes.signal_all(sys::SIGKILL);
             while self.commands.reap(&mut self.looper, &self.processes) {}
             self.tell_news();
-            if signal_all(0) && now < self.ending.deadline {
+            if self.processes.signal_all(0) && now < self.ending.deadline {
                 return;
             }
             self.ending.deadline = now + DRAIN_SECONDS;

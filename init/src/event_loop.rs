@@ -27,6 +27,9 @@ pub enum Token {
     Ports,
     /// A connection on its way, by its number.
     Dial(u64),
+    /// Of a command, by its number.
+    Keeper(u64),
+    Asked,
 }
 
 impl Token {
@@ -42,6 +45,8 @@ impl Token {
             Token::PortsListener => (8, 0, 0),
             Token::Ports => (9, 0, 0),
             Token::Dial(number) => (10, number, 0),
+            Token::Keeper(number) => (11, number, 0),
+            Token::Asked => (12, 0, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -58,7 +63,9 @@ impl Token {
             7 => Token::Case(number, stream),
             8 => Token::PortsListener,
             9 => Token::Ports,
-            _ => Token::Dial(number),
+            10 => Token::Dial(number),
+            11 => Token::Keeper(number),
+            _ => Token::Asked,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::commands::Commands;
 use crate::event_loop::EventLoop;
 use crate::json::object;
-use crate::process_tree::{KillMarked, KillOthers, Step, PAUSE_SECONDS, TAKE_SECONDS};
+use crate::process_tree::{KillMarked, KillOthers, Step, NOBODY, PAUSE_SECONDS, TAKE_SECONDS};
 use crate::supervisor::{Job, Supervisor};
 
 enum Stage {
@@ -91,6 +91,21 @@ impl Job for Renew {
             supervisor.commands.renew(self.number, &mut supervisor.looper, &supervisor.processes);
         }
         step
+    }
+}
+
+/// Kills what has lost its keeper.
+pub struct KillLost(KillMarked);
+
+impl KillLost {
+    pub fn new() -> KillLost {
+        KillLost(KillMarked::new(NOBODY))
+    }
+}
+
+impl Job for KillLost {
+    fn step(&mut self, supervisor: &mut Supervisor) -> Step {
+        self.0.step(&supervisor.processes)
     }
 }
 

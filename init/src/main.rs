@@ -5,6 +5,7 @@
 mod again;
 mod archive;
 mod base64;
+mod by_number;
 mod cases;
 mod command;
 mod commands;
@@ -18,6 +19,7 @@ mod files;
 mod frames;
 mod input;
 mod json;
+mod keeper;
 mod killing;
 mod limits;
 mod output;
@@ -87,6 +89,7 @@ fn serve(flags: &[String]) -> Result<(), String> {
         ports: None,
         groups: Vec::new(),
         born_filter: Vec::new(),
+        descent: None,
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();

@@ -31,12 +31,159 @@ pub struct Processes {
     proc: OwnedFd,
     /// The marks of children that have not become their programs: until then they hide them, as process 1 does.
     newborn: RefCell<HashMap<i32, u64>>,
+    descent: Option<Descent>,
 }
+
+/// How a sandbox without namespaces knows its processes: by descent.
+///
+/// The supervisor is a child subreaper, so that whoever loses its parent comes to it, and so is the keeper of each command (`keeper`): a
+/// command's mark is the number of its keeper, and its processes are those that descend from there.
+struct Descent {
+    /// The kernel lets this process signal nothing but what is in the sandbox, so that a signal to everyone is just that.
+    exact: bool,
+    /// Those that have not been reaped.
+    keepers: RefCell<HashSet<i32>>,
+}
+
+/// A mark that no process carries.
+pub const NOBODY: u64 = u64::MAX;
+/// So many times processes that are found one by one are stopped, until no new ones are found.
+const ROUNDS: usize = 200;
 
 impl Processes {
     pub fn new() -> io::Result<Processes> {
         let proc = sys::open_at(AT_FDCWD, b"/proc", O_RDONLY | O_DIRECTORY, 0)?;
-        Ok(Processes { proc, newborn: RefCell::new(HashMap::new()) })
+        Ok(Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None })
+    }
+
+    /// All descendants of this process but the keepers are the sandbox's.
+    pub fn know_by_descent(&mut self, exact: bool) {
+        self.descent = Some(Descent { exact, keepers: RefCell::new(HashSet::new()) });
+    }
+
+    /// There is one keeper more.
+    pub fn has_keeper(&self, pid: i32) {
+        if let Some(descent) = &self.descent {
+            descent.keepers.borrow_mut().insert(pid);
+        }
+    }
+
+    /// A child is gone; whether it was a keeper.
+    pub fn keeper_is_gone(&self, pid: i32) -> bool {
+        self.descent.as_ref().map_or(false, |descent| descent.keepers.borrow_mut().remove(&pid))
+    }
+
+    /// Whether something says that a process with this mark lives, though none was found: a keeper leaves when all that it keeps has gone,
+    /// which no scan can tell as surely.
+    fn lingers(&self, mark: u64) -> bool {
+        let pid = mark as i32;
+        let is_keeper = self.descent.as_ref().map_or(false, |descent| descent.keepers.borrow().contains(&pid));
+        // Another command may have stopped it.
+        is_keeper && sys::send_signal(pid, sys::SIGCONT).is_ok()
+    }
+
+    /// Whether a process or thread is in the sandbox, and neither this process nor a keeper; where descent tells.
+    pub fn has(&self, pid: i32) -> bool {
+        if self.descent.as_ref().map_or(true, |descent| descent.keepers.borrow().contains(&pid)) {
+            return false;
+        }
+        let own = sys::process_id();
+        let mut above = self.parent(pid, true);
+        while let Some(pid) = above.filter(|pid| *pid > 1 && *pid != own) {
+            above = self.parent(pid, true);
+        }
+        above == Some(own)
+    }
+
+    /// The parent of a process; none if it is gone, or dead unless that is asked for.
+    fn parent(&self, pid: i32, dead_too: bool) -> Option<i32> {
+        let text = self.told(pid, "stat")?;
+        let at = text.windows(2).rposition(|pair| pair == b") ")?;
+        let fields: Vec<&[u8]> = text[at + 2..].split(|byte| *byte == b' ').collect();
+        let number = |at: usize| fields.get(at).and_then(|word| number_of(word));
+        // One whose first thread has ended looks dead, and has other threads.
+        let is_dead = matches!(fields.first(), Some(&b"Z" | &b"X")) && number(17).unwrap_or(0) <= 1;
+        if is_dead && !dead_too {
+            return None;
+        }
+        number(1)
+    }
+
+    /// The children of all threads of a process, dead ones that are not reaped included.
+    fn children(&self, pid: i32) -> Vec<i32> {
+        let mut threads = Vec::new();
+        let path = format!("{pid}/task");
+        if let Ok(listed) = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), O_RDONLY | O_DIRECTORY, 0) {
+            while matches!(sys::read_names(&listed, &mut threads), Ok(true)) {}
+        }
+        let mut found = Vec::new();
+        for (thread, _) in threads {
+            let path = format!("{pid}/task/{}/children", String::from_utf8_lossy(&thread));
+            if let Ok(fd) = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), O_RDONLY, 0) {
+                let mut text = Vec::new();
+                let mut piece = [0; 4096];
+                while let Ok(count @ 1..) = sys::read_some(&fd, &mut piece) {
+                    text.extend_from_slice(&piece[..count]);
+                }
+                found.extend(text.split(|byte| *byte == b' ').filter_map(number_of));
+            }
+        }
+        found
+    }
+
+    /// All that descend from this process; some of those that are born or die meanwhile may be missing.
+    fn descendants(&self) -> Vec<i32> {
+        let mut found = Vec::new();
+        let mut left = vec![sys::process_id()];
+        while let Some(pid) = left.pop() {
+            let born = self.children(pid);
+            found.extend(&born);
+            left.extend(born);
+        }
+        found
+    }
+
+    /// Signals everything else in this sandbox (0: only looks); true if there is anything, the unreaped included.
+    pub fn signal_all(&self, number: i32) -> bool {
+        let descent = match &self.descent {
+            // Whoever lives descends from process 1, and an orphan becomes its child: without one there is nobody, which is asked first,
+            // since for `kill(-1)` the kernel looks through every process of the machine.
+            None => return sys::has_children() && sys::send_signal(-1, number).is_ok(),
+            Some(descent) => descent,
+        };
+        if number == 0 {
+            return sys::has_children();
+        }
+        if !descent.exact {
+            return self.signal_one_by_one(number, descent);
+        }
+        if sys::send_signal(-1, number).is_err() {
+            return false;
+        }
+        if number == sys::SIGSTOP {
+            // They start nothing, and who is dead waits for them.
+            signal_each(descent.keepers.borrow().iter().copied(), sys::SIGCONT);
+        }
+        true
+    }
+
+    /// Who is to be killed is stopped first, so that nobody forks meanwhile.
+    fn signal_one_by_one(&self, number: i32, descent: &Descent) -> bool {
+        let mut seen: HashSet<i32> = HashSet::new();
+        for _ in 0..ROUNDS {
+            let keepers = descent.keepers.borrow();
+            let new: Vec<i32> =
+                self.descendants().into_iter().filter(|pid| !keepers.contains(pid) && !seen.contains(pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            signal_each(new.iter().copied(), if number == sys::SIGKILL { sys::SIGSTOP } else { number });
+            seen.extend(new);
+        }
+        if number == sys::SIGKILL {
+            signal_each(seen.iter().copied(), number);
+        }
+        !seen.is_empty()
     }
 
     /// A child has begun.
@@ -65,6 +212,10 @@ impl Processes {
 
     /// Their numbers, in no order; those that are dead and not reaped yet may be among them.
     pub fn all(&self) -> io::Result<Vec<i32>> {
+        if let Some(descent) = &self.descent {
+            let keepers = descent.keepers.borrow();
+            return Ok(self.descendants().into_iter().filter(|pid| !keepers.contains(pid)).collect());
+        }
         let listed = sys::open_at(self.proc.as_raw_fd(), b".", O_RDONLY | O_DIRECTORY, 0)?;
         let mut names = Vec::new();
         while sys::read_names(&listed, &mut names)? {}
@@ -91,6 +242,9 @@ impl Processes {
         if let Some(mark) = self.newborn.borrow().get(&pid) {
             return Ok(Some(*mark));
         }
+        if let Some(descent) = &self.descent {
+            return self.keeper_of(pid, descent);
+        }
         let proc = self.proc.as_raw_fd();
         let look = |place: String| match sys::stat_path(proc, format!("{place}/ns/uts").as_bytes()) {
             Ok(found) => Ok(Some(found.inode)),
@@ -110,6 +264,29 @@ impl Processes {
             }
         }
         Ok(None)
+    }
+
+    /// The keeper that a process descends from. Who has killed a keeper belongs to nobody, which counts as hiding.
+    fn keeper_of(&self, pid: i32, descent: &Descent) -> io::Result<Option<u64>> {
+        let own = sys::process_id();
+        let mut pid = pid;
+        let mut above = match self.parent(pid, false) {
+            Some(above) => above,
+            None => return Ok(None),
+        };
+        while above != own {
+            pid = above;
+            above = match self.parent(pid, true) {
+                Some(above) if above > 1 => above,
+                // Somebody on the way up died just now; whoever is meant has another parent by the next look.
+                _ => return Ok(None),
+            };
+        }
+        if descent.keepers.borrow().contains(&pid) {
+            Ok(Some(pid as u64))
+        } else {
+            Err(io::Error::from_raw_os_error(sys::EPERM))
+        }
     }
 
     /// Where /proc tells of a process: once its first thread has ended, only its others show what it has.
@@ -189,7 +366,7 @@ impl Processes {
         } else {
             HashSet::new()
         };
-        signal_all(sys::SIGSTOP);
+        self.signal_all(sys::SIGSTOP);
         stopped
     }
 
@@ -229,14 +406,6 @@ fn state_in(text: &[u8]) -> Option<u8> {
     text.get(at + 2).copied()
 }
 
-/// Signals everything else in this sandbox (0: only looks); true if there is anything, the unreaped included.
-///
-/// Whoever lives descends from process 1, and an orphan becomes its child: without one there is nobody, which is asked first,
-/// since for `kill(-1)` the kernel looks through every process of the machine.
-pub fn signal_all(number: i32) -> bool {
-    sys::has_children() && sys::send_signal(-1, number).is_ok()
-}
-
 fn signal_each(pids: impl IntoIterator<Item = i32>, number: i32) {
     for pid in pids {
         // Who is gone needs none.
@@ -274,12 +443,12 @@ impl KillMarked {
             Err(_) => {
                 // Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive its
                 // time because of that: the other commands go too.
-                signal_all(sys::SIGKILL);
+                processes.signal_all(sys::SIGKILL);
                 return Step::Done;
             }
         };
         if hits.is_empty() {
-            return Step::Done;
+            return if processes.lingers(self.mark) { Step::After(PAUSE_SECONDS) } else { Step::Done };
         }
         let dying = hits.is_subset(&self.killed);
         self.newcomers = !self.killed.is_empty() && !dying;
@@ -311,7 +480,7 @@ impl KillOthers {
             Ok(true) => Step::After(PAUSE_SECONDS),
             Ok(false) => Step::Done,
             Err(_) => {
-                signal_all(sys::SIGKILL); // As above.
+                processes.signal_all(sys::SIGKILL); // As above.
                 Step::Done
             }
         }
@@ -323,7 +492,7 @@ impl KillOthers {
             self.killed = Some(match self.mark {
                 Some(mark) => processes.kill_frozen(mark, &processes.all()?, true)?,
                 None => {
-                    signal_all(sys::SIGKILL);
+                    processes.signal_all(sys::SIGKILL);
                     // Whoever is there now is dying, also one that was born just before.
                     processes.all()?.into_iter().collect()
                 }

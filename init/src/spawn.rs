@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use crate::errors::Refused;
+use crate::keeper::Keepers;
 use crate::paths::{self, open_path, Whose};
-use crate::process_tree::signal_all;
+use crate::process_tree::Processes;
 use crate::sys::{self, AT_FDCWD, O_NOCTTY, O_RDWR};
 
 pub const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -59,6 +60,9 @@ pub struct By<'a> {
     /// How many descriptors a command may have.
     pub open_files: Option<u64>,
     pub birth: &'a Birthplace,
+    /// Where there are no namespaces.
+    pub keepers: Option<&'a Keepers>,
+    pub processes: &'a Processes,
 }
 
 /// Our ends of them.
@@ -88,8 +92,9 @@ pub struct CaseEnds {
 pub struct Spawned {
     pub pid: i32,
     pub ends: Ends,
-    /// See `sys::start`.
+    /// See `sys::start`; of one that has a keeper, see `keeper::heard`.
     pub report: OwnedFd,
+    pub keeper: Option<i32>,
     /// The file that was started.
     pub program: Vec<u8>,
     /// The command's first word.
@@ -161,7 +166,7 @@ pub fn spawn(
     let program = find_program(name, path)?;
     let variables: Vec<Vec<u8>> = environment.iter().map(|(own, value)| [own, &b"="[..], value].concat()).collect();
     let start = |descriptors: &[RawFd], terminal: Option<&[u8]>| {
-        sys::start(&sys::Program {
+        let program = sys::Program {
             path: &program,
             arguments: command,
             environment: &variables,
@@ -171,46 +176,61 @@ pub fn spawn(
             group: by.birth.directory.as_ref(),
             filter: &by.birth.filter,
             tasks: &by.birth.tasks,
-            alone: by.birth.tasks.is_empty() && !signal_all(0),
-        })
+            alone: by.keepers.is_none() && by.birth.tasks.is_empty() && !by.processes.signal_all(0),
+            from_deaf: by.keepers.is_some(),
+        };
+        match by.keepers {
+            None => sys::start(&program).map(|(pid, report)| Begun { pid, report, keeper: None }),
+            Some(keepers) => {
+                let kept = keepers.start(&program)?;
+                Ok(Begun { pid: kept.pid, report: kept.report, keeper: Some(kept.keeper) })
+            }
+        }
     };
     let started = match streams {
         Streams::Pipes { stdin, given } => on_pipes(stdin, given.unwrap_or(by.null), start),
         Streams::Cases { reports } => on_case_pipes(reports, start),
-        Streams::Terminal { width, height } => match open_terminal(width, height, by.terminals) {
+        Streams::Terminal { width, height } => match open_terminal(width, height, by) {
             Ok((master, inner)) => on_terminal(master, &inner, start),
             Err(error) => return Err(no_terminal(name, &error)),
         },
     };
     match started {
-        Ok((pid, ends, report)) => Ok(Spawned { pid, ends, report, program, name: name.to_vec() }),
+        Ok((begun, ends)) => {
+            let Begun { pid, report, keeper } = begun;
+            Ok(Spawned { pid, ends, report, keeper, program, name: name.to_vec() })
+        }
         Err(error) => Err(failure(name, &program, &error)),
     }
 }
 
-type Started = (i32, Ends, OwnedFd);
+/// A process that was started.
+struct Begun {
+    pid: i32,
+    report: OwnedFd,
+    keeper: Option<i32>,
+}
+
+type Started = (Begun, Ends);
 
 fn on_pipes(
     stdin: bool,
     null: &OwnedFd,
-    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<(i32, OwnedFd)>,
+    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>,
 ) -> io::Result<Started> {
     let (out_read, out_write) = sys::make_pipe()?;
     let (err_read, err_write) = sys::make_pipe()?;
     let (in_read, in_write) =
         if stdin { sys::make_pipe().map(|(read, write)| (Some(read), Some(write)))? } else { (None, None) };
     let given = in_read.as_ref().unwrap_or(null).as_raw_fd();
-    let (pid, report) = within_room(start(&[given, out_write.as_raw_fd(), err_write.as_raw_fd()], None))?;
+    let begun = within_room(start(&[given, out_write.as_raw_fd(), err_write.as_raw_fd()], None))?;
     for fd in [Some(&out_read), Some(&err_read), in_write.as_ref()].into_iter().flatten() {
         sys::never_block(fd)?;
     }
-    Ok((pid, Ends { stdin: in_write, stdout: Some(out_read), stderr: Some(err_read), cases: None }, report))
+    Ok((begun, Ends { stdin: in_write, stdout: Some(out_read), stderr: Some(err_read), cases: None }))
 }
 
-fn on_case_pipes(
-    reports: bool,
-    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<(i32, OwnedFd)>,
-) -> io::Result<Started> {
+fn on_case_pipes(reports: bool, start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>) -> io::Result<Started> {
     let (in_read, in_write) = sys::make_pipe()?;
     let (go_read, go_write) = sys::make_pipe()?;
     let (out_read, out_write) = sys::make_pipe()?;
@@ -221,12 +241,12 @@ fn on_case_pipes(
     let mut given: Vec<RawFd> =
         [&in_read, &out_write, &err_write, &record_write, &go_read].iter().map(|fd| fd.as_raw_fd()).collect();
     given.extend(report_write.as_ref().map(AsRawFd::as_raw_fd));
-    let (pid, report) = within_room(start(&given, None))?;
+    let begun = within_room(start(&given, None))?;
     for fd in [&in_write, &out_read, &err_read, &record_read, &go_write].into_iter().chain(report_read.as_ref()) {
         sys::never_block(fd)?;
     }
     let cases = CaseEnds { stdout: out_read, stderr: err_read, record: record_read, go: go_write, report: report_read };
-    Ok((pid, Ends { stdin: Some(in_write), stdout: None, stderr: None, cases: Some(cases) }, report))
+    Ok((begun, Ends { stdin: Some(in_write), stdout: None, stderr: None, cases: Some(cases) }))
 }
 
 /// Process 1 is the only one that has the outer side of a terminal, and never has the inner one open: it would be told the end of
@@ -235,31 +255,36 @@ fn on_case_pipes(
 fn on_terminal(
     master: OwnedFd,
     inner: &[u8],
-    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<(i32, OwnedFd)>,
+    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>,
 ) -> io::Result<Started> {
     let typed = sys::duplicate(&master)?;
-    let (pid, report) = within_room(start(&[], Some(inner)))?;
+    let begun = within_room(start(&[], Some(inner)))?;
     sys::never_block(&master)?;
-    Ok((pid, Ends { stdin: Some(typed), stdout: Some(master), stderr: None, cases: None }, report))
+    Ok((begun, Ends { stdin: Some(typed), stdout: Some(master), stderr: None, cases: None }))
 }
 
 /// A new terminal, and the path of its inner side.
-fn open_terminal(width: u16, height: u16, directory: Option<&OwnedFd>) -> io::Result<(OwnedFd, Vec<u8>)> {
-    let directory = directory.ok_or_else(|| io::Error::from_raw_os_error(sys::ENODEV))?.as_raw_fd();
-    let master = sys::open_at(directory, b"ptmx", O_RDWR | O_NOCTTY, 0)?;
+fn open_terminal(width: u16, height: u16, by: By<'_>) -> io::Result<(OwnedFd, Vec<u8>)> {
+    let directory = by.terminals.ok_or_else(|| io::Error::from_raw_os_error(sys::ENODEV))?.as_raw_fd();
+    let master = if by.keepers.is_some() {
+        // The machine's own directory of terminals has no door; theirs is beside it.
+        sys::open_at(AT_FDCWD, b"/dev/ptmx", O_RDWR | O_NOCTTY, 0)?
+    } else {
+        sys::open_at(directory, b"ptmx", O_RDWR | O_NOCTTY, 0)?
+    };
     let number = sys::unlock_terminal(&master, width, height)?;
     Ok((master, format!("/proc/self/fd/{directory}/{number}").into_bytes()))
 }
 
 /// The last of the descriptors below the limit are process 1's.
-fn within_room(started: io::Result<(i32, OwnedFd)>) -> io::Result<(i32, OwnedFd)> {
-    let (pid, report) = started?;
+fn within_room(started: io::Result<Begun>) -> io::Result<Begun> {
+    let begun = started?;
     let limit = sys::most_open_files();
-    if limit != sys::NO_LIMIT && report.as_raw_fd() as u64 >= limit.saturating_sub(RESERVED_DESCRIPTORS) {
-        drop(sys::send_signal(pid, sys::SIGKILL));
+    if limit != sys::NO_LIMIT && begun.report.as_raw_fd() as u64 >= limit.saturating_sub(RESERVED_DESCRIPTORS) {
+        drop(sys::send_signal(begun.pid, sys::SIGKILL));
         return Err(io::Error::from_raw_os_error(sys::EMFILE));
     }
-    Ok((pid, report))
+    Ok(begun)
 }
 
 fn no_terminal(name: &[u8], error: &io::Error) -> Failure {
@@ -344,7 +369,9 @@ mod tests {
         let null = sys::open_at(AT_FDCWD, b"/dev/null", O_RDWR, 0).unwrap();
         let command = [script.to_str().unwrap().as_bytes().to_vec()];
         let birth = Birthplace::default();
-        let by = By { null: &null, terminals: None, open_files: None, birth: &birth };
+        let processes = Processes::new().unwrap();
+        let by =
+            By { null: &null, terminals: None, open_files: None, birth: &birth, keepers: None, processes: &processes };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];
         sys::wait_readable(&[&spawned.report], 10_000);

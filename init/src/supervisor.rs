@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::again::Again;
+use crate::by_number::ByNumber;
 use crate::command::fingerprint;
 use crate::commands::{Commands, News};
 use crate::connection::{Connection, Sent, Source};
@@ -14,9 +15,10 @@ use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
 use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
 use crate::json::{self, object, Value};
-use crate::killing::{Cancel, CancelAll, Kill, Renew};
+use crate::keeper::Keepers;
+use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
 use crate::limits::cgroup::Group;
-use crate::limits::{sysv, Act, Watch};
+use crate::limits::{Act, Watch};
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
 use crate::spawn::Birthplace;
@@ -64,6 +66,18 @@ pub struct Descriptors {
     pub groups: Vec<OwnedFd>,
     /// Of a control group of version 2: what every command takes beside the filter of process 1.
     pub born_filter: Vec<u8>,
+    /// Where there are no namespaces.
+    pub descent: Option<Descent>,
+}
+
+/// How a sandbox without namespaces knows its processes.
+pub struct Descent {
+    /// What keeps commands from the supervisor and their keepers.
+    pub filter: Vec<u8>,
+    /// See `Processes::know_by_descent`.
+    pub exact: bool,
+    /// By which it is asked about calls, and those whose number is the second argument.
+    pub asked: Option<(OwnedFd, Vec<i64>)>,
 }
 
 /// Work in bounded steps.
@@ -85,6 +99,7 @@ pub struct Supervisor {
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
     ports: Option<Ports>,
+    by_number: Option<ByNumber>,
     pub watch: Watch,
     children: OwnedFd,
     received: Room,
@@ -112,7 +127,18 @@ impl Supervisor {
         looper.watch(given.listener.as_raw_fd(), sys::EPOLLIN, Token::Listener);
         looper.watch(children.as_raw_fd(), sys::EPOLLIN, Token::Children);
         let ports = given.ports.map(|listener| Ports::new(listener, &mut looper)).transpose()?;
-        let processes = Processes::new()?;
+        let mut processes = Processes::new()?;
+        let mut keepers = None;
+        let mut by_number = None;
+        if let Some(descent) = given.descent {
+            sys::be_deaf();
+            processes.know_by_descent(descent.exact);
+            keepers = Some(Keepers::new(&descent.filter));
+            by_number = descent.asked.map(|(asked, second)| ByNumber::new(asked, second));
+        }
+        if let Some(by_number) = &by_number {
+            looper.watch(by_number.asked.as_raw_fd(), sys::EPOLLIN, Token::Asked);
+        }
         let now = looper.now();
         let mut supervisor = Supervisor {
             commands: Commands::new(&looper)?,
@@ -127,6 +153,7 @@ impl Supervisor {
             trees: HashMap::new(),
             listener: given.listener,
             ports,
+            by_number,
             watch: Watch::new(given.layer, given.sockets),
             children,
             received: Room::new(RECEIVED_BYTES)?,
@@ -143,6 +170,10 @@ impl Supervisor {
             idle_seconds: None,
             last_call: now,
         };
+        if keepers.is_some() {
+            supervisor.watch.commands_have_a_filter();
+        }
+        supervisor.commands.keepers = keepers;
         supervisor.enter_groups(given.groups, given.born_filter);
         supervisor.adopt(given.connection);
         supervisor.look_for_server();
@@ -205,6 +236,12 @@ impl Supervisor {
             Token::Output(number, stream) => self.commands.readable(number, stream, &mut self.looper),
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
+            Token::Keeper(number) => self.commands.keeper_told(number, &mut self.looper, &self.processes),
+            Token::Asked => {
+                if let Some(by_number) = &self.by_number {
+                    by_number.answer(&self.processes);
+                }
+            }
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
         }
@@ -285,11 +322,15 @@ impl Supervisor {
 
     /// Passes on what commands have to tell others.
     pub fn tell_news(&mut self) {
-        let News { answers, ready, main_exit, renewals, started, kills } = std::mem::take(&mut self.commands.news);
+        let News { answers, ready, main_exit, renewals, started, lost_keeper, kills } =
+            std::mem::take(&mut self.commands.news);
         for exec_id in kills {
-            sysv::remove(&self.processes);
+            self.watch.remove_system_v(&self.processes);
             let kill = Kill::new(&exec_id, &self.commands);
             self.start_job(Box::new(kill));
+        }
+        if lost_keeper {
+            self.start_job(Box::new(KillLost::new()));
         }
         if started && self.watch.watches() && !self.watch.running {
             self.watch.running = true;
@@ -728,9 +769,9 @@ impl Supervisor {
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::KillAll(why) => self.commands.kill_all(&why, &mut self.looper),
+            Act::KillAll(why) => self.commands.kill_all(&why, &mut self.looper, &self.processes),
             Act::OutOfMemory(mark, pids) => {
-                sysv::remove(&self.processes);
+                self.watch.remove_system_v(&self.processes);
                 if !mark.map_or(false, |mark| self.commands.out_of_memory(mark)) {
                     for pid in pids {
                         // Who is gone needs none.

@@ -1044,6 +1044,13 @@ pub struct Usage {
     pub max_rss_bytes: u64,
 }
 
+impl Usage {
+    fn of(used: &Rusage) -> Usage {
+        let seconds = |time: Timeval| time.seconds as f64 + time.microseconds as f64 / 1e6;
+        Usage { cpu_seconds: seconds(used.user) + seconds(used.system), max_rss_bytes: (used.max_rss_kib as u64) << 10 }
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
@@ -1118,10 +1125,19 @@ pub fn keep_capabilities() {
     unsafe { prctl(PR_CAP_AMBIENT, CLEAR_ALL, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
 }
 
-/// Makes a process give way to others.
-pub fn set_nice(pid: i32, nice: i32) {
-    // SAFETY: plain call; 0 is PRIO_PROCESS.
-    unsafe { setpriority(0, pid as c_uint, nice) };
+/// Makes a process give way to others, or its group.
+pub fn set_nice(pid: i32, nice: i32, of_group: bool) {
+    // SAFETY: plain call; 0 is PRIO_PROCESS, 1 is PRIO_PGRP.
+    unsafe { setpriority(of_group.into(), pid as c_uint, nice) };
+}
+
+/// Ignores every signal that can be ignored, as the kernel does it for process 1. The death of children is told otherwise.
+pub fn be_deaf() {
+    const SIG_IGN: usize = 1;
+    for number in (1..=LAST_SIGNAL).filter(|number| *number != SIGCHLD) {
+        // SAFETY: plain call; it fails where a signal cannot be ignored.
+        unsafe { signal(number, SIG_IGN) };
+    }
 }
 
 fn limit_of(resource: c_int) -> u64 {
@@ -1179,6 +1195,7 @@ pub fn take_short_turns() {
 }
 
 /// A program to start.
+#[derive(Clone, Copy)]
 pub struct Program<'a> {
     pub path: &'a [u8],
     pub arguments: &'a [Vec<u8>],
@@ -1198,6 +1215,8 @@ pub struct Program<'a> {
     /// Nobody else is there who could stop the child before it is the program: it is waited for, and borrows this process's memory until
     /// then, which saves a tenth of a start.
     pub alone: bool,
+    /// This process ignores every signal; a command ignores none.
+    pub from_deaf: bool,
 }
 
 /// Starts a program in a session of its own, in the current directory.
@@ -1306,6 +1325,11 @@ unsafe fn become_program(birth: &Birth<'_>) {
             return;
         }
     }
+    if program.from_deaf {
+        for number in 1..=LAST_SIGNAL {
+            signal(number, SIG_DFL);
+        }
+    }
     for number in IGNORED {
         signal(number, SIG_DFL);
     }
@@ -1368,6 +1392,56 @@ pub fn leave_for_new(namespaces: u64) -> io::Result<()> {
 pub fn enter_namespace(fd: &OwnedFd, kind: u64) -> io::Result<()> {
     // SAFETY: plain call; this process has one thread.
     check(unsafe { setns(fd.as_raw_fd(), kind as c_int) }).map(drop)
+}
+
+/// A plain copy of this process; 0 in the copy.
+pub fn copy_process() -> io::Result<i32> {
+    // SAFETY: one thread.
+    check(unsafe { fork() })
+}
+
+/// A child that is dead, or stopped as a tracer is told.
+pub fn wait_blocking() -> io::Result<(i32, Status, Usage)> {
+    loop {
+        let mut raw = 0;
+        // SAFETY: all zeros is a value of this structure of integers.
+        let mut used: Rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: both places are writable.
+        match check(unsafe { wait4(-1, &mut raw, 0, &mut used) }) {
+            Err(error) if number_of(&error) == EINTR => {}
+            Err(error) => return Err(error),
+            Ok(pid) => return Ok((pid, Status::of(raw), Usage::of(&used))),
+        }
+    }
+}
+
+/// Leads a session of its own.
+pub fn lead_session() {
+    // SAFETY: plain call; it fails where it leads one.
+    unsafe { setsid() };
+}
+
+/// Is killed when its parent ends.
+pub fn die_with_parent() -> io::Result<()> {
+    const PR_SET_PDEATHSIG: c_int = 1;
+    control(PR_SET_PDEATHSIG, SIGKILL as u64)
+}
+
+/// Closes every descriptor but one. Nobody may use any of them afterwards, nor let go of what had them.
+pub fn close_all_but(kept: RawFd) {
+    // SAFETY: plain calls.
+    unsafe {
+        if kept > 0 {
+            syscall(SYS_CLOSE_RANGE, 0 as c_uint, (kept - 1) as c_uint, 0 as c_uint);
+        }
+        syscall(SYS_CLOSE_RANGE, (kept + 1) as c_uint, u32::MAX, 0 as c_uint);
+    }
+}
+
+/// Closes a descriptor that whoever owns it never lets go of: this process ends without.
+pub fn close_number(fd: RawFd) {
+    // SAFETY: plain call.
+    unsafe { syscall(SYS_CLOSE_RANGE, fd as c_uint, fd as c_uint, 0 as c_uint) };
 }
 
 /// What a helper does, with what it needs.
@@ -1647,6 +1721,93 @@ fn load_words(instructions: &[u64]) -> c_long {
 /// Has a filter of system calls, for good.
 pub fn load_filter(program: &[u8]) -> io::Result<()> {
     check(load_words(&words_of(program)) as c_int).map(drop)
+}
+
+/// Has a filter of system calls, for good, and a descriptor by which is answered what it asks about.
+pub fn load_asking_filter(program: &[u8]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Filter {
+        length: u16,
+        instructions: *const c_void,
+    }
+    const NEW_LISTENER: c_uint = 8;
+    const WAIT_KILLABLE: c_uint = 32;
+    let words = words_of(program);
+    let filter = Filter { length: words.len() as u16, instructions: words.as_ptr().cast() };
+    let load = |flags: c_uint| {
+        let flags = SECCOMP_FILTER_FLAG_SPEC_ALLOW | NEW_LISTENER | flags;
+        // SAFETY: the kernel copies the instructions during the call.
+        owned(unsafe { syscall(arch::SECCOMP, SECCOMP_SET_MODE_FILTER, flags, &filter as *const Filter) } as c_int)
+    };
+    // From Linux 5.19 on, no signal interrupts a call that is being answered.
+    match load(WAIT_KILLABLE) {
+        Err(error) if number_of(&error) == EINVAL => load(0),
+        loaded => loaded,
+    }
+}
+
+/// A call that the kernel asks about.
+pub struct Question {
+    pub id: u64,
+    pub caller: i32,
+    pub call: i32,
+    /// The first two.
+    pub arguments: [u64; 2],
+}
+
+pub fn hear_question(fd: &OwnedFd) -> io::Result<Question> {
+    const RECEIVE: c_ulong = 0xC050_2100;
+    let mut said = [0_u64; 10];
+    // SAFETY: the structure has 80 bytes: an id, a thread and flags, a call and an architecture, where it was made, its arguments.
+    check(unsafe { ioctl(fd.as_raw_fd(), RECEIVE, said.as_mut_ptr()) })?;
+    Ok(Question {
+        id: said[0],
+        caller: said[1] as u32 as i32,
+        call: said[2] as u32 as i32,
+        arguments: [said[4], said[5]],
+    })
+}
+
+/// Lets a call go on, or has it fail with an error.
+pub fn answer_question(fd: &OwnedFd, id: u64, error: i32) -> io::Result<()> {
+    const SEND: c_ulong = 0xC018_2101;
+    const GO_ON: u64 = 1;
+    let flags = if error == 0 { GO_ON } else { 0 };
+    let said = [id, 0, u64::from((-error) as u32) | flags << 32];
+    // SAFETY: the structure has 24 bytes: an id, a value, an error and flags.
+    check(unsafe { ioctl(fd.as_raw_fd(), SEND, said.as_ptr()) }).map(drop)
+}
+
+// -- Landlock -------------------------------------------------------------------------------------------------------------
+
+const SYS_LANDLOCK_CREATE_RULESET: c_long = 444;
+const SYS_LANDLOCK_ADD_RULE: c_long = 445;
+const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
+
+/// A ruleset that refuses all of these; rules make exceptions. Words that are zero at the end older kernels need not know.
+pub fn make_ruleset(handled: &[u64]) -> io::Result<OwnedFd> {
+    // SAFETY: the structure is as long as said.
+    owned(unsafe {
+        syscall(SYS_LANDLOCK_CREATE_RULESET, handled.as_ptr(), std::mem::size_of_val(handled), 0 as c_uint) as c_int
+    })
+}
+
+/// Makes an exception for what is open and all below it.
+pub fn allow_below(ruleset: &OwnedFd, fd: &OwnedFd, rights: u64) -> io::Result<()> {
+    const PATH_BENEATH: c_int = 1;
+    let mut rule = [0_u8; 12];
+    rule[..8].copy_from_slice(&rights.to_ne_bytes());
+    rule[8..].copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
+    // SAFETY: the structure has 12 bytes.
+    let result =
+        unsafe { syscall(SYS_LANDLOCK_ADD_RULE, ruleset.as_raw_fd(), PATH_BENEATH, rule.as_ptr(), 0 as c_uint) };
+    check(result as c_int).map(drop)
+}
+
+/// Is bound by a ruleset, for good, with all descendants.
+pub fn restrict(ruleset: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset.as_raw_fd(), 0 as c_uint) } as c_int).map(drop)
 }
 
 /// Has a new session keyring that nobody may use; where keyrings are not to be had, nobody inside has them either.

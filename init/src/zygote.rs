@@ -3,6 +3,7 @@
 //! A request says what the sandbox's place, its ids and its control groups are to be, and by which steps its process 1 is confined
 //! (`confine`). The answer carries a descriptor of that process. When the socket closes the zygote ends, and its sandboxes live on.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::io::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -10,8 +11,8 @@ use crate::confine::{id_map, open_known, Confinement, Failure};
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::{self, object, Value};
-use crate::pool::Pools;
-use crate::supervisor::{Descriptors, Supervisor};
+use crate::pool::{Entered, Pools};
+use crate::supervisor::{Descent, Descriptors, Supervisor};
 use crate::sys::{self, MountChange, AT_FDCWD, O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_WRONLY};
 
 const MOST_MESSAGE_BYTES: usize = 1 << 18;
@@ -42,6 +43,9 @@ pub struct Zygote {
     spare: Option<(Child, u64)>,
     /// Whether anybody has asked for a sandbox lately.
     is_wanted: bool,
+    /// Its children, and whether others came to it: what the process 1 of a sandbox without namespaces leaves when it is killed.
+    own: HashSet<i32>,
+    adopts: bool,
 }
 
 /// A child that waits to be told which sandbox's process 1 it is.
@@ -103,6 +107,8 @@ impl Zygote {
             pools: Pools::default(),
             spare: None,
             is_wanted: false,
+            own: HashSet::new(),
+            adopts: false,
         })
     }
 
@@ -116,8 +122,10 @@ impl Zygote {
                 // What it says is known: some are dead.
                 drop(sys::read_some(&self.children, &mut [0; 1024]));
                 while let Ok(Some((pid, _, _))) = sys::wait_any() {
+                    self.own.remove(&pid);
                     self.pools.ended(pid);
                 }
+                self.kill_orphans();
             }
             if ready[0] {
                 let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
@@ -127,11 +135,25 @@ impl Zygote {
                     return Ok(());
                 }
                 self.serve(&buffer[..count], came)?;
-                if self.is_wanted && self.spare.is_none() && !sys::wait_readable(&[&self.control], 0)[0] {
+                if self.is_wanted && !self.adopts && self.spare.is_none() && !sys::wait_readable(&[&self.control], 0)[0]
+                {
                     // Without one the next is made when it is asked for.
-                    self.spare = self.bear(None).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
+                    self.spare = self.bear(None, false).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
                 }
             }
+        }
+    }
+
+    /// Kills what is left of sandboxes without namespaces whose process 1 was killed; their own children come next.
+    fn kill_orphans(&self) {
+        if !self.adopts {
+            return;
+        }
+        let path = format!("/proc/self/task/{}/children", sys::process_id());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        for pid in text.split_whitespace().filter_map(|word| word.parse().ok()).filter(|pid| !self.own.contains(pid)) {
+            // Who is gone needs none.
+            drop(sys::send_signal(pid, sys::SIGKILL));
         }
     }
 
@@ -190,10 +212,10 @@ impl Zygote {
     }
 
     /// A child in new namespaces; in a control group of its own, or in one by which processors are shared out.
-    fn bear(&mut self, group: Option<&OwnedFd>) -> io::Result<Child> {
+    fn bear(&mut self, group: Option<&OwnedFd>, stays: bool) -> io::Result<Child> {
         let (told, tells) = sys::message_pair()?;
-        let mut namespaces = ALL_NAMESPACES;
-        let entered = self.pools.enter(group.is_none());
+        let mut namespaces = if stays { 0 } else { ALL_NAMESPACES };
+        let entered = if stays { Entered { network: false, group: None } } else { self.pools.enter(group.is_none()) };
         if entered.network {
             namespaces &= !sys::CLONE_NEWNET;
         }
@@ -209,6 +231,8 @@ impl Zygote {
             }
             Ok(Some((pid, pidfd))) => {
                 self.pools.leave(pid);
+                self.own.insert(pid);
+                self.adopts |= stays;
                 Ok(Child { pid, pidfd, told: tells })
             }
             Err(error) => {
@@ -261,9 +285,11 @@ impl Zygote {
             _ => None,
         };
         let message = [&told.encode()[..], head].concat();
-        if own_group.is_none() {
+        let stays = request.get("descent").map_or(false, |descent| *descent != Value::Null);
+        let maps = if stays { None } else { Some(ids) };
+        if own_group.is_none() && !stays {
             if let Some((spare, _)) = self.spare.take() {
-                match tell_child(&spare, &message, &mut given, ids, lower) {
+                match tell_child(&spare, &message, &given, maps, lower) {
                     Ok(()) => return Ok((spare.pid, spare.pidfd)),
                     // It has been killed, by an administrator or for the machine's memory: another one does it.
                     Err(error) if matches!(sys::number_of(&error), sys::ESRCH | sys::EPIPE | sys::ENOENT) => {}
@@ -271,8 +297,8 @@ impl Zygote {
                 }
             }
         }
-        let child = self.bear(own_group.as_ref()).map_err(failed("clone"))?;
-        match tell_child(&child, &message, &mut given, ids, lower) {
+        let child = self.bear(own_group.as_ref(), stays).map_err(failed("clone"))?;
+        match tell_child(&child, &message, &given, maps, lower) {
             Ok(()) => Ok((child.pid, child.pidfd)),
             Err(error) => {
                 drop(sys::send_signal(child.pid, sys::SIGKILL));
@@ -286,11 +312,13 @@ impl Zygote {
 fn tell_child(
     child: &Child,
     message: &[u8],
-    given: &mut Vec<OwnedFd>,
-    ids: (u64, u64, u64),
+    given: &[OwnedFd],
+    ids: Option<(u64, u64, u64)>,
     lower: Option<&[u8]>,
 ) -> io::Result<()> {
-    map_ids(child.pid, ids)?;
+    if let Some(ids) = ids {
+        map_ids(child.pid, ids)?;
+    }
     let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
     let lower = lower.map(|lower| seen_by(child.pid, lower)).transpose()?;
     numbers.extend(lower.as_ref().map(AsRawFd::as_raw_fd));
@@ -313,8 +341,9 @@ fn be_born(told: &OwnedFd, network_is_up: bool) -> ! {
     let why = match confined(&request, &buffer[..GIVEN_BYTES], came, network_is_up) {
         Ok((descriptors, has_ports)) => {
             let born_filter = hexadecimal(request.get("born_filter"));
+            let descent = request.get("descent").filter(|descent| **descent != Value::Null).map(descent_of);
             drop((request, buffer));
-            match begin(descriptors, has_ports, born_filter) {
+            match begin(descriptors, has_ports, born_filter, descent) {
                 Ok(mut supervisor) => supervisor.run(),
                 Err((error, connection)) => report(connection, &format!("the sandbox could not begin: {error}"), None),
             }
@@ -352,6 +381,7 @@ fn confined(
     let modern = request.get("modern") == Some(&Value::Bool(true));
     let mut confinement = Confinement::new(modern, content, hexadecimal(request.get("filter")));
     confinement.network_is_up = network_is_up;
+    confinement.stays = request.get("descent").map_or(false, |descent| *descent != Value::Null);
     for (name, tree) in names_of_trees(request).into_iter().zip(trees) {
         confinement.keep(&name, tree);
     }
@@ -367,11 +397,30 @@ fn confined(
     let others = kept.split_off(3);
     kept.extend([layer, sockets]);
     kept.extend(others);
+    kept.extend(confinement.kept(b"asked").ok());
     // From here on their numbers mean others: nobody may let go of what he had.
     std::mem::forget(confinement);
     let numbers: Vec<RawFd> = kept.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let placed = sys::arrange(&numbers, FIRST_DESCRIPTOR).map_err(step("its descriptors"))?;
     Ok((placed, given.ports))
+}
+
+/// Of a sandbox without namespaces: the filter of its commands, whether signals to everyone are exact, and the calls whose number is the second
+/// argument, where it is asked about those.
+fn descent_of(descent: &Value) -> (Vec<u8>, bool, Option<Vec<i64>>) {
+    let second = match descent.get("asks") {
+        Some(Value::Array(calls)) => Some(
+            calls
+                .iter()
+                .filter_map(|call| match call {
+                    Value::Int(call) => Some(*call),
+                    _ => None,
+                })
+                .collect(),
+        ),
+        _ => None,
+    };
+    (hexadecimal(descent.get("filter")), descent.get("exact") == Some(&Value::Bool(true)), second)
 }
 
 fn names_of_trees(request: &Value) -> Vec<Vec<u8>> {
@@ -388,7 +437,12 @@ fn names_of_trees(request: &Value) -> Vec<Vec<u8>> {
     }
 }
 
-fn begin(descriptors: Vec<OwnedFd>, has_ports: bool, born_filter: Vec<u8>) -> Result<Supervisor, (io::Error, RawFd)> {
+fn begin(
+    descriptors: Vec<OwnedFd>,
+    has_ports: bool,
+    born_filter: Vec<u8>,
+    descent: Option<(Vec<u8>, bool, Option<Vec<i64>>)>,
+) -> Result<Supervisor, (io::Error, RawFd)> {
     let failed = |error: io::Error| (error, FIRST_DESCRIPTOR);
     let mut given = descriptors.into_iter();
     let (connection, listener, note) = match (given.next(), given.next(), given.next()) {
@@ -397,10 +451,15 @@ fn begin(descriptors: Vec<OwnedFd>, has_ports: bool, born_filter: Vec<u8>) -> Re
     };
     let (layer, sockets) = (given.next(), given.next());
     let ports = if has_ports { given.next() } else { None };
+    let descent = descent.map(|(filter, exact, second)| Descent {
+        filter,
+        exact,
+        asked: second.and_then(|second| given.next().map(|asked| (asked, second))),
+    });
     let groups = given.collect();
     crate::reserve_standard_streams().map_err(failed)?;
     sys::take_short_turns();
-    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter })
+    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter, descent })
         .map_err(failed)
 }
 

@@ -7,7 +7,7 @@ pub mod disk;
 mod kernel_memory;
 pub mod memory;
 mod sockets;
-pub mod sysv;
+mod sysv;
 
 use std::collections::HashMap;
 use std::io;
@@ -67,6 +67,8 @@ pub struct Watch {
     counts: [Option<u64>; 5],
     swap: bool,
     is_grouped: bool,
+    /// Those of the machine are none of the sandbox's business.
+    owns_system_v: bool,
     /// Whether the job runs.
     pub running: bool,
     stage: Stage,
@@ -99,6 +101,7 @@ impl Watch {
             counts: [None; 5],
             swap: false,
             is_grouped: false,
+            owns_system_v: true,
             running: false,
             stage: Stage::Who,
             changed: false,
@@ -130,7 +133,8 @@ impl Watch {
         }
         self.swap = limits.flag_or("swap", Some(false))?;
         self.is_grouped = is_grouped;
-        let mut stores = Stores::new(!limits.flag_or("machines_root", Some(false))?);
+        self.owns_system_v = !limits.flag_or("machines_root", Some(false))?;
+        let mut stores = Stores::new(self.owns_system_v);
         if limits.flag_or("layer_in_memory", Some(false))? {
             if let Some(layer) = self.disk.layer() {
                 stores.add(layer);
@@ -145,6 +149,21 @@ impl Watch {
     pub fn watches(&self) -> bool {
         let others = self.is_grouped || self.memory.is_some() || self.most_processes.is_some();
         self.disk.is_limited() || others || self.counts.iter().any(Option::is_some)
+    }
+
+    fn system_v_bytes(&self, processes: &Processes) -> u64 {
+        if self.owns_system_v {
+            sysv::used_bytes(processes)
+        } else {
+            0
+        }
+    }
+
+    /// Takes away what no process is attached to.
+    pub fn remove_system_v(&self, processes: &Processes) {
+        if self.owns_system_v {
+            sysv::remove(processes);
+        }
     }
 
     pub fn pids(&self) -> Vec<i32> {
@@ -204,7 +223,7 @@ impl Watch {
                 if self.memory.is_some() && (self.changed || self.unsure || self.disk.nameless != self.nameless) {
                     self.nameless = self.disk.nameless.clone();
                     let stores = self.stores.as_ref().map_or(0, Stores::used_bytes);
-                    self.stored = stores + self.nameless.values().sum::<u64>() + sysv::used_bytes(processes);
+                    self.stored = stores + self.nameless.values().sum::<u64>() + self.system_v_bytes(processes);
                     self.rising = self.stored + self.sockets.bytes + self.kernel.bytes.values().sum::<u64>();
                     self.at = 0;
                     self.stage = Stage::Rough;
