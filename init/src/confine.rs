@@ -55,6 +55,8 @@ pub struct Confinement {
     pub filter: Vec<u8>,
     /// The network namespace is the zygote's, which has raised its loopback.
     pub network_is_up: bool,
+    /// Who made it.
+    zygote: OwnedFd,
     /// There are no namespaces: Landlock confines the process where it is.
     pub stays: bool,
     ruleset: Option<OwnedFd>,
@@ -115,12 +117,13 @@ fn attributes(value: Option<&Value>) -> io::Result<u64> {
 }
 
 impl Confinement {
-    pub fn new(modern: bool, content: Option<OwnedFd>, filter: Vec<u8>) -> Confinement {
+    pub fn new(zygote: OwnedFd, modern: bool, content: Option<OwnedFd>, filter: Vec<u8>) -> Confinement {
         Confinement {
             modern,
             content,
             filter,
             network_is_up: false,
+            zygote,
             stays: false,
             ruleset: None,
             kept: HashMap::new(),
@@ -172,7 +175,7 @@ impl Confinement {
             b"put_lower" => self.attach_kept(b"lower", text(given.first())?),
             b"put_merged" => self.attach_kept(b"merged", text(given.first())?),
             b"overlay" => self.overlay(given),
-            b"lend_root" => Ok(()),
+            b"lend_root" => self.lend(text(given.first())?),
             b"keep_layer" if self.stays => self.keep_folder(given),
             b"keep_layer" => self.keep_layer(given),
             b"session" => {
@@ -415,6 +418,14 @@ impl Confinement {
             }
         }
         self.ruleset = Some(ruleset);
+        Ok(())
+    }
+
+    /// Sends the root to the zygote, for a sandbox to come. Nothing is lost where that fails.
+    fn lend(&self, path: &[u8]) -> io::Result<()> {
+        if let Ok(fd) = sys::copy_mount(AT_FDCWD, path, false) {
+            drop(sys::send_message(&self.zygote, b"r", &[fd.as_raw_fd()]));
+        }
         Ok(())
     }
 
@@ -789,7 +800,8 @@ mod tests {
 
     #[test]
     fn a_plan_with_an_unknown_step_says_so() {
-        let mut confinement = Confinement::new(true, None, Vec::new());
+        let (zygote, _told) = sys::message_pair().unwrap();
+        let mut confinement = Confinement::new(zygote, true, None, Vec::new());
         let plan = crate::json::parse(br#"[["dance", [1], "why not"]]"#).unwrap();
         match confinement.execute(&plan) {
             Err(Failure::Step(why)) => assert_eq!(why, "dance (why not): this zygote knows no such step"),

@@ -40,6 +40,8 @@ pub const O_NOCTTY: i32 = 0o400;
 pub const O_APPEND: i32 = 0o2000;
 pub const O_NONBLOCK: i32 = 0o4000;
 pub const O_PATH: i32 = 0o10_000_000;
+pub const O_NOATIME: i32 = 0o1_000_000;
+pub const O_TRUNC: i32 = 0o1000;
 const O_CLOEXEC: i32 = 0o2_000_000;
 
 pub const ENOENT: i32 = 2;
@@ -317,7 +319,9 @@ extern "C" {
     fn fchmod(fd: c_int, mode: c_uint) -> c_int;
     fn chmod(path: *const c_char, mode: c_uint) -> c_int;
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
+    fn flistxattr(fd: c_int, names: *mut c_char, length: usize) -> isize;
     fn fork() -> c_int;
+    fn fsync(fd: c_int) -> c_int;
     fn fstatfs(fd: c_int, found: *mut c_void) -> c_int;
     fn ftruncate(fd: c_int, size: i64) -> c_int;
     fn futimens(fd: c_int, times: *const Timespec) -> c_int;
@@ -752,6 +756,8 @@ impl Drop for Room {
 pub struct Stat {
     pub mode: u32,
     pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
     pub size: u64,
     pub blocks: u64,
     pub inode: u64,
@@ -792,6 +798,8 @@ fn stat_by(directory: RawFd, path: &CStr, flags: c_int) -> io::Result<Stat> {
     Ok(Stat {
         mode: u32::from(found.mode),
         links: found.links,
+        uid: found.uid,
+        gid: found.gid,
         size: found.size,
         blocks: found.blocks,
         inode: found.inode,
@@ -933,6 +941,59 @@ pub fn set_time_of(fd: &OwnedFd, seconds: i64) -> io::Result<()> {
     let times = [Timespec { seconds, nanoseconds: 0 }, Timespec { seconds, nanoseconds: 0 }];
     // SAFETY: there are two times.
     check(unsafe { futimens(fd.as_raw_fd(), times.as_ptr()) }).map(drop)
+}
+
+/// Times of use and change, in nanoseconds.
+pub fn set_both_times(fd: &OwnedFd, nanoseconds: i128) -> io::Result<()> {
+    let time = || Timespec {
+        seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
+        nanoseconds: nanoseconds.rem_euclid(1_000_000_000) as i64,
+    };
+    let times = [time(), time()];
+    // SAFETY: there are two times.
+    check(unsafe { futimens(fd.as_raw_fd(), times.as_ptr()) }).map(drop)
+}
+
+/// Waits until what was written is on disk, or an error is told.
+pub fn synchronise(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { fsync(fd.as_raw_fd()) }).map(drop)
+}
+
+/// Flags of a directory, and what else a file system keeps that it tells by no other way. One that keeps none has none.
+#[derive(PartialEq, Eq)]
+pub struct DirectoryProperties([u64; 5]);
+
+pub fn directory_properties(fd: &OwnedFd) -> DirectoryProperties {
+    const GET_FLAGS: c_ulong = 0x8008_6601;
+    const GET_MORE: c_ulong = 0x801C_581F;
+    let mut flags = 0_u64;
+    let mut more = [0_u64; 4];
+    // SAFETY: the one writes a word, the other 28 bytes.
+    unsafe {
+        if ioctl(fd.as_raw_fd(), GET_FLAGS, &mut flags as *mut u64) < 0 {
+            flags = 0;
+        }
+        if ioctl(fd.as_raw_fd(), GET_MORE, more.as_mut_ptr()) < 0 {
+            more = [0; 4];
+        }
+    }
+    DirectoryProperties([flags, more[0], more[1], more[2], more[3]])
+}
+
+/// Names of extended attributes, each with a null byte behind it; none where there are no such things.
+pub fn attribute_names(fd: &OwnedFd) -> io::Result<Vec<u8>> {
+    const EOPNOTSUPP: i32 = 95;
+    let mut names = vec![0_u8; 64];
+    // SAFETY: there is room for as much as said.
+    let result = check_size(unsafe { flistxattr(fd.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) });
+    match result {
+        Err(error) if number_of(&error) == EOPNOTSUPP => Ok(Vec::new()),
+        result => {
+            names.truncate(result?);
+            Ok(names)
+        }
+    }
 }
 
 pub fn set_size(fd: &OwnedFd, size: u64) -> io::Result<()> {

@@ -11,7 +11,7 @@ use crate::confine::{id_map, open_known, Confinement, Failure};
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::{self, object, Value};
-use crate::pool::{Entered, Pools};
+use crate::pool::{layers, Entered, Pools};
 use crate::supervisor::{Descent, Descriptors, Supervisor};
 use crate::sys::{self, MountChange, AT_FDCWD, O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_WRONLY};
 
@@ -20,10 +20,13 @@ const MOST_MESSAGE_BYTES: usize = 1 << 18;
 const BURIAL: &[u8] = b"AVB\x02";
 const OBLIVION: &[u8] = b"AVB\x03";
 const SHARING: &[u8] = b"AVB\x04";
+/// Of the head of a burial: what it is, its number, and how many it names.
+const BURIAL_BYTES: usize = 12;
+const MOST_SENT: usize = 32;
 const FIRST_DESCRIPTOR: RawFd = 3;
 const REPORT_MILLISECONDS: i32 = 10_000;
 /// Of `Given`.
-const GIVEN_BYTES: usize = 5;
+const GIVEN_BYTES: usize = 6;
 /// Where nobody asks for sandboxes no child is held.
 const SPARE_NANOSECONDS: u64 = 5_000_000_000;
 const NAME: &[u8] = b"aviato-supervisor";
@@ -62,21 +65,24 @@ struct Given {
     groups: usize,
     trees: usize,
     content: bool,
+    merged: bool,
     lower: bool,
 }
 
 impl Given {
-    fn encode(&self) -> [u8; 5] {
-        [self.ports.into(), self.groups as u8, self.trees as u8, self.content.into(), self.lower.into()]
+    fn encode(&self) -> [u8; GIVEN_BYTES] {
+        let flags = [self.content, self.merged, self.lower].map(u8::from);
+        [self.ports.into(), self.groups as u8, self.trees as u8, flags[0], flags[1], flags[2]]
     }
 
     fn decode(bytes: &[u8]) -> Option<Given> {
         match *bytes {
-            [ports, groups, trees, content, lower] => Some(Given {
+            [ports, groups, trees, content, merged, lower] => Some(Given {
                 ports: ports != 0,
                 groups: groups.into(),
                 trees: trees.into(),
                 content: content != 0,
+                merged: merged != 0,
                 lower: lower != 0,
             }),
             _ => None,
@@ -174,7 +180,8 @@ impl Zygote {
 
     fn serve(&mut self, message: &[u8], came: Vec<OwnedFd>) -> io::Result<()> {
         if message.starts_with(OBLIVION) {
-            return Ok(()); // Of nothing that was kept.
+            let gone: Vec<OwnedFd> = numbers_in(message).filter_map(|number| self.pools.layers.take(number)).collect();
+            return self.tell_kept(word_at(message, 4), &[], &gone);
         }
         if let Some(directory) = message.strip_prefix(SHARING).and_then(|rest| rest.get(4..)) {
             let directory = directory.split(|byte| *byte == 0).next().unwrap_or(directory);
@@ -182,10 +189,7 @@ impl Zygote {
             return Ok(());
         }
         if message.starts_with(BURIAL) {
-            let number =
-                message.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            let answer = object([("n", u64::from(number).into()), ("kept", Value::Array(Vec::new()))]);
-            return self.tell(&answer, &[]);
+            return self.bury(message);
         }
         let head = message.split(|byte| *byte == 0).next().unwrap_or(message);
         let request = match json::parse(head) {
@@ -200,6 +204,36 @@ impl Zygote {
             Ok((pid, pidfd)) => self.tell(&object([("n", number), ("pid", pid.into())]), &[pidfd.as_raw_fd()]),
             Err(why) => self.tell(&object([("n", number), ("errno", 0.into()), ("error", why.as_str().into())]), &[]),
         }
+    }
+
+    /// Tells of which of the dead another sandbox can have the layers.
+    fn bury(&mut self, message: &[u8]) -> io::Result<()> {
+        let behind = message.get(BURIAL_BYTES + 4 * word_at(message, 8) as usize..).unwrap_or(b"");
+        let mut texts = behind.split(|byte| *byte == 0);
+        let (mut kept, mut rest) = (Vec::new(), Vec::new());
+        for number in numbers_in(message) {
+            let (place, other) = match (texts.next(), texts.next()) {
+                (Some(place), Some(other)) => (place, other),
+                _ => break,
+            };
+            if sys::enter_directory(place).is_err() {
+                sys::leave_directory(); // Nothing of it is here.
+            }
+            match self.pools.layers.bury(number) {
+                Ok(()) if sys::rename(AT_FDCWD, place, AT_FDCWD, other).is_ok() => kept.push(number),
+                Ok(()) => rest.extend(self.pools.layers.take(number)),
+                Err(held) => rest.extend(held),
+            }
+        }
+        sys::leave_directory();
+        self.tell_kept(word_at(message, 4), &kept, &rest)
+    }
+
+    /// What holds layers that nobody will have goes to the server: the end of a mount in which much was looked up takes its time.
+    fn tell_kept(&self, number: u64, kept: &[u64], rest: &[OwnedFd]) -> io::Result<()> {
+        let kept = Value::Array(kept.iter().map(|number| (*number).into()).collect());
+        let numbers: Vec<RawFd> = rest.iter().take(MOST_SENT).map(AsRawFd::as_raw_fd).collect();
+        self.tell(&object([("n", number.into()), ("kept", kept)]), &numbers)
     }
 
     fn tell(&self, answer: &Value, descriptors: &[RawFd]) -> io::Result<()> {
@@ -227,7 +261,7 @@ impl Zygote {
         match cloned {
             Ok(None) => {
                 drop(tells);
-                be_born(&told, entered.network)
+                be_born(told, entered.network)
             }
             Ok(Some((pid, pidfd))) => {
                 self.pools.leave(pid);
@@ -258,10 +292,28 @@ impl Zygote {
         let connection = came.next().ok_or("no connection came with the request")?;
         let owned = fields.texts("owned").map_err(wrong)?;
         let settings = fields.value("groups").map_err(wrong)?;
-        let (listener, note) = make_place(place, &owned, uid, gid).map_err(failed("its place"))?;
+        let mut merged = None;
+        if let Some(earlier) = fields.text_or_none("earlier").map_err(wrong)? {
+            let number = fields.size("earlier_number").map_err(wrong)?;
+            let mount = self
+                .pools
+                .layers
+                .take(number)
+                .filter(layers::is_sound)
+                .ok_or("the layers of an earlier one are gone")?;
+            sys::rename(AT_FDCWD, earlier, AT_FDCWD, place).map_err(failed("its place"))?;
+            merged = Some(mount);
+        }
+        let (listener, note) = make_place(place, &owned, uid, gid, merged.is_some()).map_err(failed("its place"))?;
         let mut given = vec![connection, listener, note];
-        let mut told =
-            Given { ports: fields.flag("ports").map_err(wrong)?, groups: 0, trees: 0, content: false, lower: false };
+        let mut told = Given {
+            ports: fields.flag("ports").map_err(wrong)?,
+            groups: 0,
+            trees: 0,
+            content: false,
+            merged: merged.is_some(),
+            lower: false,
+        };
         if told.ports {
             given.push(bind_in(place, b"p", true).map_err(failed("its place"))?);
         }
@@ -276,6 +328,7 @@ impl Zygote {
             given.extend(came.next());
             told.content = given.len() > before;
         }
+        given.extend(merged);
         let lower = fields.text_or_none("lower").map_err(wrong)?;
         told.lower = lower.is_some();
         let own_group = match first_of(settings).and_then(|first| first.get("supervisors")) {
@@ -290,7 +343,7 @@ impl Zygote {
         if own_group.is_none() && !stays {
             if let Some((spare, _)) = self.spare.take() {
                 match tell_child(&spare, &message, &given, maps, lower) {
-                    Ok(()) => return Ok((spare.pid, spare.pidfd)),
+                    Ok(()) => return Ok(self.has_been_told(spare, request, place, (uid, gid))),
                     // It has been killed, by an administrator or for the machine's memory: another one does it.
                     Err(error) if matches!(sys::number_of(&error), sys::ESRCH | sys::EPIPE | sys::ENOENT) => {}
                     Err(error) => return Err(failed("its ids")(error)),
@@ -299,12 +352,26 @@ impl Zygote {
         }
         let child = self.bear(own_group.as_ref(), stays).map_err(failed("clone"))?;
         match tell_child(&child, &message, &given, maps, lower) {
-            Ok(()) => Ok((child.pid, child.pidfd)),
+            Ok(()) => Ok(self.has_been_told(child, request, place, (uid, gid))),
             Err(error) => {
                 drop(sys::send_signal(child.pid, sys::SIGKILL));
                 Err(failed("its ids")(error))
             }
         }
+    }
+
+    /// A child is on its way in; its root comes, if it lends that.
+    fn has_been_told(&mut self, child: Child, request: &Value, place: &[u8], ids: (u32, u32)) -> (i32, OwnedFd) {
+        let Child { pid, pidfd, told } = child;
+        if request.get("lends") == Some(&Value::Bool(true)) && sys::enter_directory(place).is_ok() {
+            let number = request.get("n").map_or(0, |number| match number {
+                Value::Int(number) => *number as u64,
+                _ => 0,
+            });
+            self.pools.layers.wait_for(number, pid, ids, told);
+            sys::leave_directory();
+        }
+        (pid, pidfd)
     }
 }
 
@@ -326,9 +393,9 @@ fn tell_child(
 }
 
 /// In the child: waits for what it is to be, takes the steps, then is process 1.
-fn be_born(told: &OwnedFd, network_is_up: bool) -> ! {
+fn be_born(told: OwnedFd, network_is_up: bool) -> ! {
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-    let (count, came) = match sys::receive_message(told, &mut buffer) {
+    let (count, came) = match sys::receive_message(&told, &mut buffer) {
         Ok((count, came)) if count > GIVEN_BYTES => (count, came),
         _ => sys::exit_now(0), // Nobody wants it.
     };
@@ -338,7 +405,7 @@ fn be_born(told: &OwnedFd, network_is_up: bool) -> ! {
         Ok(request) => request,
         Err(why) => report(spare, &why, None),
     };
-    let why = match confined(&request, &buffer[..GIVEN_BYTES], came, network_is_up) {
+    let why = match confined(&request, &buffer[..GIVEN_BYTES], came, (told, network_is_up)) {
         Ok((descriptors, has_ports)) => {
             let born_filter = hexadecimal(request.get("born_filter"));
             let descent = request.get("descent").filter(|descent| **descent != Value::Null).map(descent_of);
@@ -354,6 +421,16 @@ fn be_born(told: &OwnedFd, network_is_up: bool) -> ! {
     report(spare, &why, None)
 }
 
+/// A number in a message that is no JSON.
+fn word_at(message: &[u8], at: usize) -> u64 {
+    message.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into())
+}
+
+/// Those of requests that a burial or an oblivion names.
+fn numbers_in(message: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    (0..word_at(message, 8) as usize).map(move |at| word_at(message, BURIAL_BYTES + 4 * at))
+}
+
 fn first_of(list: &Value) -> Option<&Value> {
     match list {
         Value::Array(items) => items.first(),
@@ -366,7 +443,7 @@ fn confined(
     request: &Value,
     given: &[u8],
     came: Vec<OwnedFd>,
-    network_is_up: bool,
+    (zygote, network_is_up): (OwnedFd, bool),
 ) -> Result<(Vec<OwnedFd>, bool), Failure> {
     let step = |what: &'static str| move |error: io::Error| Failure::Step(format!("{what}: {error}"));
     let lacks = || Failure::Step("what it is told lacks something".to_owned());
@@ -379,11 +456,14 @@ fn confined(
     let trees: Vec<OwnedFd> = came.by_ref().take(given.trees).collect();
     let content = if given.content { came.next() } else { None };
     let modern = request.get("modern") == Some(&Value::Bool(true));
-    let mut confinement = Confinement::new(modern, content, hexadecimal(request.get("filter")));
+    let mut confinement = Confinement::new(zygote, modern, content, hexadecimal(request.get("filter")));
     confinement.network_is_up = network_is_up;
     confinement.stays = request.get("descent").map_or(false, |descent| *descent != Value::Null);
     for (name, tree) in names_of_trees(request).into_iter().zip(trees) {
         confinement.keep(&name, tree);
+    }
+    if given.merged {
+        confinement.keep(b"merged", came.next().ok_or_else(lacks)?);
     }
     if given.lower {
         confinement.keep(b"lower", came.next().ok_or_else(lacks)?);
@@ -495,10 +575,16 @@ fn hexadecimal(value: Option<&Value>) -> Vec<u8> {
 /// A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns.
 ///
 /// Nobody comes in but the server and that id, and it cannot change who does: it passes by its group.
-fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+///
+/// One that `is_there` was an earlier sandbox's.
+fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32, is_there: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let is_another = uid != sys::effective_user();
-    sys::make_directory(AT_FDCWD, place, if is_another { 0o710 } else { 0o700 })?;
-    if is_another {
+    if is_there {
+        sys::unlink(AT_FDCWD, &crate::paths::join(place, b"s"))?;
+    } else {
+        sys::make_directory(AT_FDCWD, place, if is_another { 0o710 } else { 0o700 })?;
+    }
+    if is_another && !is_there {
         sys::own(AT_FDCWD, place, None, Some(gid))?;
     }
     for name in owned {
@@ -506,7 +592,12 @@ fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32) -> io::Result
         sys::make_directory(AT_FDCWD, &path, 0o755)?;
         sys::own(AT_FDCWD, &path, Some(uid), Some(gid))?;
     }
-    let note = sys::open_at(AT_FDCWD, &crate::paths::join(place, b"note"), O_WRONLY | sys::O_APPEND | O_CREAT, 0o600)?;
+    let note = sys::open_at(
+        AT_FDCWD,
+        &crate::paths::join(place, b"note"),
+        O_WRONLY | sys::O_APPEND | sys::O_TRUNC | O_CREAT,
+        0o600,
+    )?;
     sys::lock(&note)?;
     Ok((bind_in(place, b"s", false)?, note))
 }

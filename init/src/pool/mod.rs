@@ -1,10 +1,12 @@
 //! What one sandbox after the other can have, so that it need not be made for each.
 
+pub mod layers;
 pub mod networks;
 pub mod processors;
 
 use std::os::unix::io::OwnedFd;
 
+use layers::Layers;
 use networks::Networks;
 use processors::Processors;
 
@@ -13,6 +15,7 @@ use processors::Processors;
 pub struct Pools {
     pub networks: Networks,
     pub processors: Processors,
+    pub layers: Layers,
 }
 
 /// Where a clone happens now.
@@ -40,11 +43,12 @@ impl Pools {
     pub fn ended(&mut self, pid: i32) {
         self.networks.ended(pid);
         self.processors.ended(pid);
+        self.layers.ended(pid);
     }
 
     /// Lets go of what nobody has asked for in a while; in how many milliseconds that is to be done again.
     pub fn expire(&mut self) -> Option<i32> {
-        [self.networks.expire(), self.processors.expire()].into_iter().flatten().min()
+        [self.networks.expire(), self.processors.expire(), self.layers.expire()].into_iter().flatten().min()
     }
 }
 

@@ -124,6 +124,8 @@ class LocalBackend(Backend):
         self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
         self._native = native.wanted()
+        self._by_init = native.init() is not None and self._modern
+        """Whether `aviato-init` makes sandboxes, by requests that are known from one another."""
         if (said := native.renew()) is not None:
             log.warning("%s", said)
         """Whether compiled code takes the steps of a plan."""
@@ -531,7 +533,7 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not (self._native and self._layered) or self._refusals >= MOST_REFUSALS:
+        if not ((self._native or self._by_init) and self._layered) or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
@@ -539,8 +541,7 @@ class LocalBackend(Backend):
         self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
     ) -> native.Usual | native.Asked | None:
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
-        by_init = not self._native and self._modern and native.init() is not None
-        if not (self._native or by_init) or spec.mounted_files:
+        if not (self._native or self._by_init) or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
         ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
@@ -550,7 +551,7 @@ class LocalBackend(Backend):
             example = replace(spec, sandbox_id=_EXAMPLE)
             options = self._options(example, below, merged=place is not None, processors=processors)
             request = self._request(example, options, uid)
-            return native.asked(request) if by_init else native.usual(request)
+            return native.asked(request) if self._by_init else native.usual(request)
 
         usual = self._known().requests.get(key, recorded)
         if usual is None:

@@ -145,31 +145,34 @@ class Asked(NamedTuple):
     Attributes:
         uid, gid: host ids of the sandbox's user.
         behind: what is the same for all, as JSON without its first brace.
-        flags: none.
+        flags: `LENDS_ROOT` or none.
+        earlier: the request for the sandbox whose place and layers it has; 0 for one with its own.
     """
 
     uid: int
     gid: int
     behind: bytes
     flags: int = 0
+    earlier: int = 0
 
     def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Asked:
         """The same for another sandbox, with other ids in place of some."""
         behind = self.behind
         for sandbox_id, other in ids.items():
             behind = behind.replace(sandbox_id.encode(), other.encode())
-        return Asked(uid, gid, behind)
+        return Asked(uid, gid, behind, self.flags, earlier)
 
     def message(self, number: int) -> bytes:
         """What is sent."""
-        return b'{"n":%d,"uid":%d,"gid":%d,' % (number, self.uid, self.gid) + self.behind
+        head = b'{"n":%d,"uid":%d,"gid":%d,"earlier_number":%d,' % (number, self.uid, self.gid, self.earlier)
+        return head + self.behind
 
 
 def asked(wanted: dict[str, Any]) -> Asked:
     """A request of its kind, by which others are made."""
     same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid", "calls")}
     text = json.dumps({**same, "content": False}, separators=(",", ":"))
-    return Asked(wanted["uid"], wanted["gid"], text[1:].encode())
+    return Asked(wanted["uid"], wanted["gid"], text[1:].encode(), LENDS_ROOT if wanted["lends"] else 0)
 
 
 def usual(wanted: dict[str, Any]) -> Usual | None:
