@@ -23,6 +23,9 @@ use crate::sys::{self, Status, Usage};
 
 /// How long after its exit a command's pipes may stay open before the result comes without their end.
 pub const LINGER_SECONDS: f64 = 0.1;
+/// Of a command that nobody reads along its begin and what it says come with its end, if that is so soon and so little.
+const TOGETHER_SECONDS: f64 = 0.1;
+const TOGETHER_BYTES: u64 = 16 << 10;
 /// Pause between two looks at a child that has not become its program: somebody inside may have stopped it.
 const BIRTH_SECONDS: f64 = 0.01;
 /// A group may have next to no processor time; longer than this nobody waits.
@@ -499,7 +502,12 @@ impl Command {
                 let piece = output.peek(to.sent[index]);
                 let head =
                     Head { kind: frames::DATA, stream: index as u8 + 1, channel: to.channel, offset: to.sent[index] };
-                connection.send(head, piece);
+                let is_little = to.sent[index] + (piece.len() as u64) < TOGETHER_BYTES;
+                if to.waits_for_end && is_little && looper.now() < self.started + TOGETHER_SECONDS {
+                    connection.send_with_next(head, piece, looper);
+                } else {
+                    connection.send(head, piece);
+                }
                 to.sent[index] += piece.len() as u64;
                 to.turn = 1 - index;
                 return true;
@@ -517,6 +525,27 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
+/// A channel that asks for a command's output.
+pub struct Listener<'a> {
+    pub connection: &'a mut Connection,
+    pub channel: u16,
+    /// From where on.
+    pub offsets: [u64; 2],
+    /// Nobody reads along: what a short command says, that it has begun too, may come with its end.
+    pub waits_for_end: bool,
+}
+
+impl Listener<'_> {
+    pub fn tell(&mut self, kind: u8, value: &Value, looper: &mut EventLoop) {
+        let (head, payload) = (Head::of(kind, self.channel), value.to_bytes());
+        if self.waits_for_end {
+            self.connection.send_with_next(head, &payload, looper);
+        } else {
+            self.connection.send(head, &payload);
+        }
+    }
+}
+
 /// The one listener of a command.
 pub struct Subscriber {
     /// The number of its connection.
@@ -527,12 +556,14 @@ pub struct Subscriber {
     /// Up to which offsets it is sure to have all.
     known: [u64; 2],
     turn: usize,
+    waits_for_end: bool,
 }
 
 impl Subscriber {
     /// Tells at once what is gone of what it lacks.
-    pub fn new(command: &Command, connection: &mut Connection, channel: u16, offsets: [u64; 2]) -> Subscriber {
-        let mut sent = offsets;
+    pub fn new(command: &Command, to: &mut Listener<'_>) -> Subscriber {
+        let (channel, connection) = (to.channel, &mut *to.connection);
+        let mut sent = to.offsets;
         for (index, output) in command.outputs.iter().enumerate() {
             if sent[index] < output.base {
                 let gap = object([("from_offset", sent[index].into()), ("to_offset", output.base.into())]);
@@ -541,6 +572,14 @@ impl Subscriber {
                 sent[index] = output.base;
             }
         }
-        Subscriber { connection: connection.number, channel, over: false, sent, known: offsets, turn: 0 }
+        Subscriber {
+            connection: connection.number,
+            channel,
+            over: false,
+            sent,
+            known: to.offsets,
+            turn: 0,
+            waits_for_end: to.waits_for_end,
+        }
     }
 }

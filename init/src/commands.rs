@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::cases::Cases;
-use crate::command::{Command, Spec, Subscriber, LINGER_SECONDS};
-use crate::connection::Connection;
+use crate::command::{Command, Listener, Spec, Subscriber, LINGER_SECONDS};
 use crate::errors::{reason_of, Refused};
 use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
@@ -197,13 +196,13 @@ impl Commands {
         }
     }
 
-    /// Streams a command to a channel, from these offsets on.
-    pub fn listen(&mut self, number: u64, connection: &mut Connection, channel: u16, offsets: [u64; 2]) {
+    /// Streams a command to a channel.
+    pub fn listen(&mut self, number: u64, to: &mut Listener<'_>, looper: &mut EventLoop) {
         if let Some(command) = self.by_number.get_mut(&number) {
             let accepted = object([("exec_id", Value::Text(command.exec_id.clone()))]);
-            connection.send_json(frames::ACCEPTED, &accepted, channel);
-            connection.send_json(frames::STARTED, &object([]), channel);
-            command.subscriber = Some(Subscriber::new(command, connection, channel, offsets));
+            to.tell(frames::ACCEPTED, &accepted, looper);
+            to.tell(frames::STARTED, &object([]), looper);
+            command.subscriber = Some(Subscriber::new(command, to));
             self.news.ready.push(number);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
-use crate::event_loop::{EventLoop, Token};
+use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames::{Decoder, Head, HEAD_BYTES};
 use crate::json::Value;
 use crate::sys;
@@ -14,6 +14,9 @@ pub const HIGH_BYTES: usize = 256 << 10;
 /// At most about this much is sent in a turn: a fast reader must not keep the others waiting.
 const TURN_BYTES: usize = 1 << 20;
 const MOST_PIECES: usize = 64;
+
+/// So long at most frames wait that may wait for others. Each message wakes the server, which is dearer than all that is in it.
+const TOGETHER_SECONDS: f64 = 0.1;
 
 /// Something with bytes to send when there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,9 @@ pub struct Connection {
     sent: usize,
     out_bytes: usize,
     blocked: bool,
+    /// Until when all that is queued may wait.
+    waits_until: Option<f64>,
+    is_timed: bool,
 }
 
 /// How far sending came.
@@ -62,6 +68,8 @@ impl Connection {
             sent: 0,
             out_bytes: 0,
             blocked: false,
+            waits_until: None,
+            is_timed: false,
         })
     }
 
@@ -79,8 +87,39 @@ impl Connection {
         self.blocked
     }
 
-    /// Queues a frame; it goes out at the end of the turn.
+    /// Queues a frame; it goes out at the end of the turn, with all that has waited.
     pub fn send(&mut self, head: Head, payload: &[u8]) {
+        self.waits_until = None;
+        self.queue(head, payload);
+    }
+
+    /// Queues a frame that goes with the next one, or in a while.
+    pub fn send_with_next(&mut self, head: Head, payload: &[u8], looper: &mut EventLoop) {
+        if self.out.is_empty() {
+            self.waits_until = Some(looper.now() + TOGETHER_SECONDS);
+            if !self.is_timed {
+                self.is_timed = true;
+                looper.after(TOGETHER_SECONDS, Call::WaitedLong);
+            }
+        }
+        self.queue(head, payload);
+    }
+
+    /// Frames may have waited long enough.
+    pub fn waited(&mut self, looper: &mut EventLoop) {
+        self.is_timed = false;
+        if let Some(until) = self.waits_until {
+            let left = until - looper.now();
+            if left > 0.0 {
+                self.is_timed = true;
+                looper.after(left, Call::WaitedLong);
+            } else {
+                self.waits_until = None;
+            }
+        }
+    }
+
+    fn queue(&mut self, head: Head, payload: &[u8]) {
         let size = HEAD_BYTES + payload.len();
         let small = self.out.back().map_or(false, |last| last.len() + size <= last.capacity());
         if !small {
@@ -106,7 +145,7 @@ impl Connection {
 
     /// Sends what is queued; `budget` is what is left of the turn's share.
     pub fn push(&mut self, budget: &mut usize, looper: &mut EventLoop) -> Sent {
-        while !self.out.is_empty() {
+        while !self.out.is_empty() && self.waits_until.is_none() {
             if *budget == 0 {
                 return Sent::Enough;
             }

@@ -96,6 +96,7 @@ pub enum Call {
     PortsFlush,
     DialLate(u64),
     CountDisk,
+    WaitedLong,
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }

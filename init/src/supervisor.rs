@@ -6,7 +6,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::again::Again;
 use crate::by_number::ByNumber;
-use crate::command::fingerprint;
+use crate::command::{fingerprint, Listener};
 use crate::commands::{Commands, News};
 use crate::connection::{Connection, Sent, Source};
 use crate::ending::Ending;
@@ -25,13 +25,14 @@ use crate::spawn::Birthplace;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 11] = [
+const FEATURES: [&str; 12] = [
     "exec",
     "files",
     "usage",
     "kill_scope:command",
     "terminal",
     "long_commands",
+    "together",
     "input",
     "cancel_all",
     "again",
@@ -290,6 +291,11 @@ impl Supervisor {
             }
             Call::PortsAcceptAgain | Call::PortsFlush | Call::DialLate(_) => self.ports_called(&call),
             Call::CountDisk => self.count_disk(),
+            Call::WaitedLong => {
+                if let Some(connection) = &mut self.connection {
+                    connection.waited(&mut self.looper);
+                }
+            }
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
         }
@@ -648,7 +654,9 @@ impl Supervisor {
         let spec = spec.map(|value| (value, fingerprint(value)));
         let number = self.commands.on_record(exec_id, spec, &mut self.looper, &self.processes)?;
         if let (Some(number), Some(connection)) = (number, &mut self.connection) {
-            self.commands.listen(number, connection, channel, offsets);
+            let mut listener =
+                Listener { connection, channel, offsets, waits_for_end: fields.flag_or("together", Some(false))? };
+            self.commands.listen(number, &mut listener, &mut self.looper);
         }
         Ok(())
     }

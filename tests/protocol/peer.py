@@ -160,10 +160,12 @@ class Peer:
         usual = {"environment": {}, "working_dir": None, "stdin": False, "timeout_seconds": None}
         return ExecSpec(exec_id=exec_id or new_exec_id(), command=list(command), **{**usual, **fields})
 
-    async def start(self, spec: ExecSpec | None, exec_id: str | None = None, stdout: int = 0, stderr: int = 0) -> int:
+    async def start(
+        self, spec: ExecSpec | None, exec_id: str | None = None, stdout: int = 0, stderr: int = 0, **further: Any
+    ) -> int:
         """Start a command, or listen to it; its channel."""
         named = exec_id or (spec.exec_id if spec is not None else "")
-        fields: dict[str, Any] = {"op": "exec", "exec_id": named, "stdout": stdout, "stderr": stderr}
+        fields: dict[str, Any] = {"op": "exec", "exec_id": named, "stdout": stdout, "stderr": stderr, **further}
         form = b""
         if spec is not None:
             fields["spec"] = json.loads(spec.as_json())

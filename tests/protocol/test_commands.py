@@ -41,6 +41,20 @@ async def test_its_frames_in_order_and_its_result(peer: Peer):
     assert usage["max_rss_bytes"] is None or usage["max_rss_bytes"] > 100_000
 
 
+async def test_nothing_waits_for_an_end_that_is_far(peer: Peer):
+    channel = await peer.start(peer.spec("sh", "-c", "echo said; exec sleep 60"), together=True)
+    types = [(await peer.next(channel)).type for _ in range(3)]
+    assert types == [FrameType.ACCEPTED, FrameType.STARTED, FrameType.DATA]
+
+
+@pytest.mark.parametrize("size", [0, 10, 20_000, 300_000])
+async def test_what_comes_with_the_end_is_the_same(peer: Peer, size):
+    spec = peer.spec("sh", "-c", f"head -c {size} /dev/zero; echo error >&2")
+    seen = await peer.finish(await peer.start(spec, together=True))
+    assert seen.types[:2] == [FrameType.ACCEPTED, FrameType.STARTED] and seen.types[-1] == FrameType.EXIT
+    assert (len(seen.stdout), seen.stderr, seen.result["stdout_bytes_total"]) == (size, "error\n", size)
+
+
 async def test_environment_and_directory(peer: Peer):
     assert (await peer.sh("echo $A; pwd", environment={"A": "b c"}, working_dir="/usr")).stdout == "b c\n/usr\n"
     with pytest.raises(Refused) as caught:

@@ -38,6 +38,8 @@ LARGEST_EARLIER_BYTES = 1 << 20
 """What a supervisor without the feature `long_commands` takes."""
 LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
+TOGETHER = "together"
+"""The feature of a supervisor that may send what a command says with its end."""
 MAX_CHANNELS = 0xFFFF
 
 
@@ -210,7 +212,9 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         for name in () if spec is None else spec.needs:
             if name not in self.hello["features"]:
                 raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
-        request = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
+        request: dict[str, Any] = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
+        if not read_along and TOGETHER in self.hello["features"]:
+            request["together"] = True
         payload = as_json(request)
         if spec is not None:
             payload = b'%b,"spec":%b}' % (payload[:-1], spec.as_json())
