@@ -125,9 +125,8 @@ def start_server(
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
     command = [*before, sys.executable, "-c", SERVE, "serve", *places, *flags]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_") or name == INIT} | {
-        **environment
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_") or name == INIT}
+    variables = {**kept, **environment}
     log = state_dir / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)

@@ -162,7 +162,7 @@ impl Ports {
             b"kept" => {
                 let ports = Value::Array(self.kept.iter().map(|(port, _)| port.clone()).collect());
                 let fds = self.kept.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
-                self.answer(number, object([("ports", ports)]), Sent::Ours(fds), looper);
+                self.answer(number, object([("ports", ports)]), Sent::Ours(vec![socket]), looper);
             }
             b"listen" => {
                 let port = u16::try_from(fields.int("port").ok()?).ok()?;
@@ -187,19 +187,18 @@ impl Ports {
 
     /// At the loopback inside. No option lets a program of the inside have the port as well.
     fn listen(&mut self, number: i64, port: u16, looper: &mut EventLoop) {
-        if self.listening.get(&port).is_none() {
-            match sys::listen_on_loopback(port, LISTEN_BACKLOG) {
-                Ok(fd) => drop(self.listening.insert(port, fd)),
+        let socket = match self.listening.entry(port) {
+            Entry::Occupied(there) => there.get().as_raw_fd(),
+            Entry::Vacant(free) => match sys::listen_on_loopback(port, LISTEN_BACKLOG) {
+                Ok(fd) => free.insert(fd).as_raw_fd(),
                 Err(error) => {
-                    let number_of_error = sys::number_of(&error);
-                    let answer = object([("errno", number_of_error.into())]);
+                    let answer = object([("errno", sys::number_of(&error).into())]);
                     return self.answer(number, answer, Sent::Nothing, looper);
                 }
-            }
-        }
-        let fds = self.listening.get(&port).map(AsRawFd::as_raw_fd).into_iter().collect();
+            },
+        };
         let ports = Value::Array(vec![i64::from(port).into()]);
-        self.answer(number, object([("ports", ports)]), Sent::Ours(fds), looper);
+        self.answer(number, object([("ports", ports)]), Sent::Ours(vec![socket]), looper);
     }
 
     // -- connections on their way -----------------------------------------------------------------------------------------

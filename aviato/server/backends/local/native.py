@@ -7,8 +7,8 @@ there. Without one, and for what it does not fit, the same steps are taken by `k
 from __future__ import annotations
 
 import ctypes
-import json
 import functools
+import json
 import os
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -273,5 +273,5 @@ def wanted() -> bool:
 
 
 def init() -> str | None:
-    """The `aviato-init` that makes sandboxes and is their process 1, in place of all that is here; None: it is not asked for."""
+    """The `aviato-init` that is asked for to make sandboxes and be their process 1, in place of all that is here."""
     return os.environ.get(INIT) or None
