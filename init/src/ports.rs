@@ -3,6 +3,7 @@
 //! The server speaks over a connection of its own, since descriptors travel on it: a message is one request or one answer in JSON.
 //! What it gets is a connected socket, so no byte of a connection passes through this process.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -162,7 +163,7 @@ impl Ports {
             b"kept" => {
                 let ports = Value::Array(self.kept.iter().map(|(port, _)| port.clone()).collect());
                 let fds = self.kept.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
-                self.answer(number, object([("ports", ports)]), Sent::Ours(vec![socket]), looper);
+                self.answer(number, object([("ports", ports)]), Sent::Ours(fds), looper);
             }
             b"listen" => {
                 let port = u16::try_from(fields.int("port").ok()?).ok()?;
