@@ -139,7 +139,7 @@ fn begin(filter: &[u8], program: &Program<'_>) -> io::Result<i32> {
 
 fn wait(command: i32, report: &OwnedFd) {
     // All that process 1 had open, and this has a copy of.
-    sys::close_all_but(report.as_raw_fd());
+    sys::close_from_but(0, report.as_raw_fd());
     let mut told = false;
     while let Ok((pid, status, usage)) = sys::wait_blocking() {
         match status {

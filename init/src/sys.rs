@@ -1488,12 +1488,12 @@ pub fn die_with_parent() -> io::Result<()> {
     control(PR_SET_PDEATHSIG, SIGKILL as u64)
 }
 
-/// Closes every descriptor but one. Nobody may use any of them afterwards, nor let go of what had them.
-pub fn close_all_but(kept: RawFd) {
+/// Closes every descriptor from one number on but one. Nobody may use any of them afterwards, nor let go of what had them.
+pub fn close_from_but(first: RawFd, kept: RawFd) {
     // SAFETY: plain calls.
     unsafe {
-        if kept > 0 {
-            syscall(SYS_CLOSE_RANGE, 0 as c_uint, (kept - 1) as c_uint, 0 as c_uint);
+        if kept > first {
+            syscall(SYS_CLOSE_RANGE, first as c_uint, (kept - 1) as c_uint, 0 as c_uint);
         }
         syscall(SYS_CLOSE_RANGE, (kept + 1) as c_uint, u32::MAX, 0 as c_uint);
     }

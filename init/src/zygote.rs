@@ -30,6 +30,7 @@ const GIVEN_BYTES: usize = 6;
 /// Where nobody asks for sandboxes no child is held.
 const SPARE_NANOSECONDS: u64 = 5_000_000_000;
 const NAME: &[u8] = b"aviato-supervisor";
+const SPARE_NAME: &[u8] = b"aviato-spare";
 const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
     | sys::CLONE_NEWNS
     | sys::CLONE_NEWPID
@@ -289,6 +290,7 @@ impl Zygote {
         let (uid, gid) = (ids.0 as u32, ids.1 as u32);
         let place = fields.text("place").map_err(wrong)?;
         let mut came = came.into_iter();
+        let misplaced = |error: io::Error| format!("its place {}: {error}", String::from_utf8_lossy(place));
         let connection = came.next().ok_or("no connection came with the request")?;
         let owned = fields.texts("owned").map_err(wrong)?;
         let settings = fields.value("groups").map_err(wrong)?;
@@ -301,10 +303,10 @@ impl Zygote {
                 .take(number)
                 .filter(layers::is_sound)
                 .ok_or("the layers of an earlier one are gone")?;
-            sys::rename(AT_FDCWD, earlier, AT_FDCWD, place).map_err(failed("its place"))?;
+            sys::rename(AT_FDCWD, earlier, AT_FDCWD, place).map_err(&misplaced)?;
             merged = Some(mount);
         }
-        let (listener, note) = make_place(place, &owned, uid, gid, merged.is_some()).map_err(failed("its place"))?;
+        let (listener, note) = make_place(place, &owned, uid, gid, merged.is_some()).map_err(&misplaced)?;
         let mut given = vec![connection, listener, note];
         let mut told = Given {
             ports: fields.flag("ports").map_err(wrong)?,
@@ -315,7 +317,7 @@ impl Zygote {
             lower: false,
         };
         if told.ports {
-            given.push(bind_in(place, b"p", true).map_err(failed("its place"))?);
+            given.push(bind_in(place, b"p", true).map_err(&misplaced)?);
         }
         let groups = make_groups(settings, uid).map_err(failed("its control groups"))?;
         told.groups = groups.len();
@@ -394,6 +396,8 @@ fn tell_child(
 
 /// In the child: waits for what it is to be, takes the steps, then is process 1.
 fn be_born(told: OwnedFd, network_is_up: bool) -> ! {
+    sys::close_from_but(FIRST_DESCRIPTOR, told.as_raw_fd()); // The zygote's own, of which nothing here lets go.
+    drop(sys::set_name(SPARE_NAME)); // Who looks at the machine's processes sees that it is nobody's yet.
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let (count, came) = match sys::receive_message(&told, &mut buffer) {
         Ok((count, came)) if count > GIVEN_BYTES => (count, came),
