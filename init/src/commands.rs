@@ -335,6 +335,7 @@ impl Commands {
             null: &self.null,
             terminals: self.terminals.as_ref(),
             open_files: self.open_files,
+            nice: self.nice,
             birth: &self.birth,
             keepers: self.keepers.as_ref(),
             processes,
@@ -378,10 +379,6 @@ impl Commands {
         if let Some(mut programs) = command.programs.take() {
             programs.started(ends, command, looper);
             command.programs = Some(programs);
-        }
-        if self.nice != 0 {
-            // By its number this process would be asked, while it waits for the answer; see `by_number`.
-            sys::set_nice(pid, self.nice, keeper.is_some());
         }
         if keeper.is_some() {
             processes.offer(pid, &self.badness);

@@ -59,6 +59,7 @@ pub struct By<'a> {
     pub terminals: Option<&'a OwnedFd>,
     /// How many descriptors a command may have.
     pub open_files: Option<u64>,
+    pub nice: i32,
     pub birth: &'a Birthplace,
     /// Where there are no namespaces.
     pub keepers: Option<&'a Keepers>,
@@ -173,6 +174,7 @@ pub fn spawn(
             descriptors,
             terminal,
             open_files: by.open_files,
+            nice: by.nice,
             group: by.birth.directory.as_ref(),
             filter: &by.birth.filter,
             tasks: &by.birth.tasks,
@@ -370,8 +372,15 @@ mod tests {
         let command = [script.to_str().unwrap().as_bytes().to_vec()];
         let birth = Birthplace::default();
         let processes = Processes::new().unwrap();
-        let by =
-            By { null: &null, terminals: None, open_files: None, birth: &birth, keepers: None, processes: &processes };
+        let by = By {
+            null: &null,
+            terminals: None,
+            open_files: None,
+            nice: 0,
+            birth: &birth,
+            keepers: None,
+            processes: &processes,
+        };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];
         sys::wait_readable(&[&spawned.report], 10_000);

@@ -1186,12 +1186,6 @@ pub fn keep_capabilities() {
     unsafe { prctl(PR_CAP_AMBIENT, CLEAR_ALL, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
 }
 
-/// Makes a process give way to others, or its group.
-pub fn set_nice(pid: i32, nice: i32, of_group: bool) {
-    // SAFETY: plain call; 0 is PRIO_PROCESS, 1 is PRIO_PGRP.
-    unsafe { setpriority(of_group.into(), pid as c_uint, nice) };
-}
-
 /// Ignores every signal that can be ignored, as the kernel does it for process 1. The death of children is told otherwise.
 pub fn be_deaf() {
     const SIG_IGN: usize = 1;
@@ -1267,6 +1261,8 @@ pub struct Program<'a> {
     pub terminal: Option<&'a [u8]>,
     /// How many descriptors it may have; `None`: as many as this process.
     pub open_files: Option<u64>,
+    /// How far it gives way to others, from its first instruction on.
+    pub nice: i32,
     /// The directory of a control group of version 2 that it is born in.
     pub group: Option<&'a OwnedFd>,
     /// A filter of system calls that it takes; none where it is empty.
@@ -1411,6 +1407,9 @@ unsafe fn become_program(birth: &Birth<'_>) {
         if dup2(*fd, number as c_int) < 0 {
             return;
         }
+    }
+    if program.nice != 0 {
+        setpriority(0, 0, program.nice); // Who may not has the niceness of this process.
     }
     execve(birth.path.as_ptr(), birth.arguments.as_ptr(), birth.environment.as_ptr());
 }
