@@ -96,8 +96,8 @@ _STORE = tuple(
     f"aviato.server.store.database:Store.{name}"
     for name in ("add_sandbox", "save_sandbox", "save_sandboxes", "save_execs", "save_lease", "remove_lease")
 )
-_FORK = ("aviato.server.backends.local.control:TemplateControl.ask",)
-_FORKED = ("aviato.server.backends.local.control:TemplateControl._answered",)
+_FORK = ("aviato.server.backends.local.zygote:Zygote.ask",)
+_FORKED = ("aviato.server.backends.local.zygote:Zygote._answered",)
 _HELLO = ("aviato.server.supervisor.link:SupervisorLink.connect",)
 _START = ("aviato.server.service.execs:Execs.start",)
 _ENCODE = ("aviato.server.service.feed:ExecFeed._encode",)

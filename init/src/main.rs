@@ -34,13 +34,20 @@ mod supervisor;
 mod sys;
 mod zygote;
 
+use std::fs;
 use std::io;
 use std::os::unix::io::{OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use supervisor::{Descriptors, Supervisor};
 
+const APPARMOR_RESTRICTION: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+const APPARMOR_PROFILE: &str = "aviato";
+/// Of a command line: the profile need not be entered again.
+const ENTERED: &str = "--in-profile";
 const USAGE: &str = "\
-usage: aviato-init zygote --control FD [--gives-ids]
+usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
        aviato-init --version
 
@@ -52,6 +59,7 @@ Each FD is a descriptor that it is started with:
   --connection  a stream socket to the server that made the sandbox
   --listener    a listening stream socket for later servers
   --note        a file for its last words
+  --copy        what it was run from, which it closes
 ";
 
 fn main() {
@@ -106,9 +114,28 @@ fn serve(flags: &[String]) -> Result<(), String> {
 fn zygote(flags: &[String]) -> Result<(), String> {
     let control = descriptor(flags, "--control")?;
     let gives_ids = flags.iter().any(|flag| flag == "--gives-ids");
+    enter_profile("zygote", flags);
+    if flags.iter().any(|flag| flag == "--copy") {
+        drop(descriptor(flags, "--copy")?);
+    }
     zygote::Zygote::new(control, gives_ids)
         .and_then(|mut zygote| zygote.run())
         .map_err(|error| format!("aviato-init zygote: {error}"))
+}
+
+/// Where AppArmor takes the capabilities out of user namespaces: start again under the profile that allows them.
+///
+/// The profile is named and attached to no path, since the program may be a copy in memory. Without it we go on as we are, and
+/// what is missing is found by `aviato doctor`.
+fn enter_profile(word: &str, flags: &[String]) {
+    let restricted = fs::read_to_string(APPARMOR_RESTRICTION).map_or(false, |text| text.trim() == "1");
+    if !restricted || flags.iter().any(|flag| flag == ENTERED) {
+        return;
+    }
+    if fs::write("/proc/self/attr/apparmor/exec", format!("exec {APPARMOR_PROFILE}")).is_ok() {
+        // It returns where there is no such profile.
+        let _ = Command::new("/proc/self/exe").arg0("aviato-init").arg(word).args(flags).arg(ENTERED).exec();
+    }
 }
 
 /// A descriptor by the number that a flag has.

@@ -300,9 +300,9 @@ async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
 
 
 async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, monkeypatch):
-    from aviato.server.backends.local import control
+    from aviato.server.backends.local import zygote
 
-    monkeypatch.setattr(control, "BURIAL_SECONDS", 0.1)
+    monkeypatch.setattr(zygote, "BURIAL_SECONDS", 0.1)
     async with boxes.make_box(backend):
         pid = backend._template._process.pid
         os.kill(pid, 19)
@@ -315,9 +315,9 @@ async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, mon
 
 
 async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backend, boxes, monkeypatch):
-    from aviato.server.backends.local import control
+    from aviato.server.backends.local import zygote
 
-    monkeypatch.setattr(control, "BURIAL_SECONDS", 0.1)
+    monkeypatch.setattr(zygote, "BURIAL_SECONDS", 0.1)
     real = backend._places.remove
 
     def remove(*arguments, **options):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aviato.exceptions import SandboxFileError
-from aviato.server.backends.local import control, newborn
+from aviato.server.backends.local import newborn, zygote
 from tests.attacks.registry import Area, Arena, Patch, patched
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 area = Area(__name__)
-CONTROL = "aviato/server/backends/local/control.py"
+CONTROL = "aviato/server/backends/local/zygote.py"
 PATHS, EARLY = "server/supervisor/paths.py", "server/supervisor/early_files.c"
 
 OWN_FILES = area.defence(
@@ -173,7 +173,7 @@ for _kind, _source in LONGER.items():
     @area.attack(f"fill a client's disk by a directory of {_kind}", SURPLUS)
     async def longer(arena: Arena, source: str = _source) -> bool:
         off = [patch for defence in arena.off for patch in defence.patches]
-        with patched([SMALLER, *off]) as copy, mock.patch.object(control, "__file__", f"{copy}/{CONTROL}"):
+        with patched([SMALLER, *off]) as copy, mock.patch.object(zygote, "__file__", f"{copy}/{CONTROL}"):
             async with arena.restarted(), arena.box() as box:
                 made = "\n".join(source.format(number) for number in range(9))
                 assert (await box.python(f"import os\nos.mkdir('/tmp/tree')\n{made}")).stderr == ""

@@ -234,7 +234,7 @@ async def keys(arena: Arena) -> bool:
 
 CLEAN = area.defence(
     "the template has no variables of the server",
-    swaps={"aviato.server.backends.local.control._KEPT_VARIABLES": ("LD_LIBRARY_PATH", "AVIATO_TEST_SECRET")},
+    swaps={"aviato.server.backends.local.zygote._KEPT_VARIABLES": ("LD_LIBRARY_PATH", "AVIATO_TEST_SECRET")},
 )
 GIVEN = area.defence(
     "commands have the variables that they are given",

@@ -27,13 +27,13 @@ from aviato.server.backends.local import (
     plan,
     probe,
     record,
+    requests,
     rules,
     subordinate,
     syscalls,
     way_out,
 )
 from aviato.server.backends.local.affinity import Affinity
-from aviato.server.backends.local.control import TemplateControl
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of, seen_of
 from aviato.server.backends.local.places import Places
@@ -41,6 +41,7 @@ from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
+from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
@@ -129,7 +130,7 @@ class LocalBackend(Backend):
         if (said := native.renew()) is not None:
             log.warning("%s", said)
         """Whether compiled code takes the steps of a plan."""
-        self._template: TemplateControl | None = None
+        self._template: Zygote | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
         self._left = LeftPlaces(self._places, lambda uid: self._uids.give_back(uid))
@@ -296,7 +297,7 @@ class LocalBackend(Backend):
         async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
             return await self._create_somewhere(replace(spec, packages_at=directory))
 
-    def _share_processors(self, template: TemplateControl) -> None:
+    def _share_processors(self, template: Zygote) -> None:
         if "cpu" in (shared := dict(self._facts.groups)):
             template.share_processors(shared["cpu"], groups.UNIFIED in shared)
 
@@ -318,9 +319,7 @@ class LocalBackend(Backend):
                 template = await self._live_template()
         return await self._create(spec, template, below, None)
 
-    async def _create(
-        self, spec: SandboxSpec, template: TemplateControl, below: str | None, place: LeftPlace | None
-    ) -> SupervisorLink:
+    async def _create(self, spec: SandboxSpec, template: Zygote, below: str | None, place: LeftPlace | None) -> SupervisorLink:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
@@ -332,7 +331,7 @@ class LocalBackend(Backend):
         try:
             with theirs, _content(spec) as content:
                 held.asked = template.ask(request, theirs, content)
-            if below is not None and usual is not None and usual.flags & native.LENDS_ROOT:
+            if below is not None and usual is not None and usual.lends:
                 held.lent = Lent(template, template.number, below)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
@@ -442,7 +441,7 @@ class LocalBackend(Backend):
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    async def _live_template(self) -> TemplateControl:
+    async def _live_template(self) -> Zygote:
         """The template; a new one if it has died."""
         if self._template is not None and self._template.alive:
             return self._template
@@ -455,8 +454,8 @@ class LocalBackend(Backend):
                 self._template = await self._start_template()
             return self._template
 
-    async def _start_template(self) -> TemplateControl:
-        template = await TemplateControl.start(self._places.ranges)
+    async def _start_template(self) -> Zygote:
+        template = await Zygote.start(self._places.ranges)
         if template.ids == 1:
             self._places.ranges = None
         return template
@@ -539,7 +538,7 @@ class LocalBackend(Backend):
 
     def _usual_request(
         self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
-    ) -> native.Usual | native.Asked | None:
+    ) -> native.Usual | requests.Request | None:
         """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
         if not (self._native or self._by_init) or spec.mounted_files:
             return None
@@ -547,11 +546,11 @@ class LocalBackend(Backend):
         ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
         key = (spec.image, spec.packages_at, below, asked, processors, *ways)
 
-        def recorded() -> native.Usual | native.Asked | None:
+        def recorded() -> native.Usual | requests.Request | None:
             example = replace(spec, sandbox_id=_EXAMPLE)
             options = self._options(example, below, merged=place is not None, processors=processors)
             request = self._request(example, options, uid)
-            return native.asked(request) if self._by_init else native.usual(request)
+            return requests.example(request) if self._by_init else native.usual(request)
 
         usual = self._known().requests.get(key, recorded)
         if usual is None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aviato.server.backends.local.control import TemplateControl
     from aviato.server.backends.local.places import Places
+    from aviato.server.backends.local.zygote import Zygote
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Lent(NamedTuple):
         lower: the directory below its layers.
     """
 
-    template: TemplateControl
+    template: Zygote
     number: int
     lower: str
 
@@ -69,7 +69,7 @@ class LeftPlaces:
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, lower: str, template: TemplateControl) -> LeftPlace | None:
+    def take(self, lower: str, template: Zygote) -> LeftPlace | None:
         """The first that was left with this below it, once the kernel has had the time to close what its sandbox had open."""
         now = asyncio.get_running_loop().time()
         for place in self._left.values():
@@ -79,7 +79,7 @@ class LeftPlaces:
                 return self._left.pop(place.sandbox_id)
         return None
 
-    async def bury(self, template: TemplateControl | None, dead: Iterable[tuple[str, int, Lent | None]]) -> list[str]:
+    async def bury(self, template: Zygote | None, dead: Iterable[tuple[str, int, Lent | None]]) -> list[str]:
         """Keep the places of those of the dead that others can have; whose those are.
 
         Args:

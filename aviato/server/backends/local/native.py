@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ from aviato.server.backends.local import compiling
 from aviato.server.supervisor import takeover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 PACKAGE = os.path.abspath(f"{os.path.dirname(os.path.abspath(__file__))}/../../..")
 LIBRARY = f"{PACKAGE}/{compiling.LIBRARY}"
@@ -71,7 +70,7 @@ ENDED, MESSAGE, CHILDREN_DIED, BORN = range(4)
 """What a template's turn ends with: the server is gone, a message that it does not serve, the dead, being a child itself."""
 GIVEN = 4
 """Descriptors that can come with a message."""
-MAGIC, BURIAL_MAGIC, OBLIVION_MAGIC, SHARING_MAGIC = b"AVB\1", b"AVB\2", b"AVB\3", b"AVB\4"
+MAGIC = b"AVB\1"
 REQUEST = struct.Struct("=4s9I")
 """`struct request`: magic, number, uid, gid, flags, how many owned directories and trees, where the calls begin, the number of
 an earlier request or 0, and how many ids there are from these on."""
@@ -80,8 +79,6 @@ TREE = struct.Struct("=IIQQ")
 GIVES_IDS = "gives-ids"
 """A word of a template's command line, see `Template`."""
 HAS_PORTS, HAS_LOWER, LENDS_ROOT = 1, 2, 4
-MOST_BURIED = 64
-"""At once."""
 
 
 class Turn(ctypes.Structure):
@@ -127,6 +124,11 @@ class Usual(NamedTuple):
     ids: int
     behind: bytes
 
+    @property
+    def lends(self) -> bool:
+        """Whether another sandbox may have its place and layers."""
+        return bool(self.flags & LENDS_ROOT)
+
     def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Usual:
         """The same for another sandbox, with other ids in place of some. Ids have one length, so that nothing else moves."""
         behind = self.behind
@@ -139,47 +141,11 @@ class Usual(NamedTuple):
         return REQUEST.pack(MAGIC, number, self.uid, self.gid, self.flags, *self.counts, self.earlier, self.ids) + self.behind
 
 
-class Asked(NamedTuple):
-    """A request to `aviato-init zygote` that is known from another one; see `Usual`.
-
-    Attributes:
-        uid, gid: host ids of the sandbox's user.
-        behind: what is the same for all, as JSON without its first brace.
-        flags: `LENDS_ROOT` or none.
-        earlier: the request for the sandbox whose place and layers it has; 0 for one with its own.
-    """
-
-    uid: int
-    gid: int
-    behind: bytes
-    flags: int = 0
-    earlier: int = 0
-
-    def renamed(self, ids: Mapping[str, str], uid: int, gid: int, earlier: int = 0) -> Asked:
-        """The same for another sandbox, with other ids in place of some."""
-        behind = self.behind
-        for sandbox_id, other in ids.items():
-            behind = behind.replace(sandbox_id.encode(), other.encode())
-        return Asked(uid, gid, behind, self.flags, earlier)
-
-    def message(self, number: int) -> bytes:
-        """What is sent."""
-        head = b'{"n":%d,"uid":%d,"gid":%d,"earlier_number":%d,' % (number, self.uid, self.gid, self.earlier)
-        return head + self.behind
-
-
-def asked(wanted: dict[str, Any]) -> Asked:
-    """A request of its kind, by which others are made."""
-    same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid", "calls")}
-    text = json.dumps({**same, "content": False}, separators=(",", ":"))
-    return Asked(wanted["uid"], wanted["gid"], text[1:].encode(), LENDS_ROOT if wanted["lends"] else 0)
-
-
 def usual(wanted: dict[str, Any]) -> Usual | None:
     """A request for compiled code; None for one that Python has to serve.
 
     Args:
-        wanted: see `TemplateControl.ask`.
+        wanted: see `Zygote.ask`.
     """
     calls, trees, lower = wanted["calls"], wanted["trees"], wanted["lower"]
     if calls is None or wanted["groups"] or wanted["born_filter"]:
@@ -193,32 +159,6 @@ def usual(wanted: dict[str, Any]) -> Usual | None:
     text += b"\0" * (-(REQUEST.size + len(text)) % 8)
     counts = (len(wanted["owned"]), len(trees), REQUEST.size + len(text))
     return Usual(wanted["uid"], wanted["gid"], flags, counts, 0, wanted["ids"], text + bytes(calls))
-
-
-def burial(number: int, dead: Sequence[tuple[int, str, str]]) -> bytes:
-    """Asks of which of the dead another sandbox can have the layers.
-
-    Args:
-        number: of this request.
-        dead: those of the requests for them, their places, and where these go if so; `MOST_BURIED` at most.
-    """
-    head = struct.pack(f"=4s{2 + len(dead)}I", BURIAL_MAGIC, number, len(dead), *(request for request, _, _ in dead))
-    return head + b"".join(os.fsencode(place) + b"\0" for _, *places in dead for place in places)
-
-
-def oblivion(numbers: Sequence[int]) -> bytes:
-    """Has the template let go of what it kept of some that were buried, by the numbers of the requests for them."""
-    return struct.pack(f"=4s{2 + len(numbers)}I", OBLIVION_MAGIC, 0, len(numbers), *numbers)
-
-
-def sharing(directory: str, unified: bool) -> bytes:
-    """Has the template bear each sandbox in a control group of its own, by which processors are shared out.
-
-    Args:
-        directory: of the controller, where they are made.
-        unified: it is of version 2.
-    """
-    return struct.pack("=4sI", SHARING_MAGIC, unified) + os.fsencode(directory) + b"\0"
 
 
 def label(birth: Birth) -> str:

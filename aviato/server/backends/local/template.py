@@ -29,7 +29,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import native, newborn, subordinate, syscalls
+from aviato.server.backends.local import native, newborn, requests, subordinate, syscalls
 from aviato.server.supervisor import lineage, program, rehearsal
 
 if TYPE_CHECKING:
@@ -230,9 +230,9 @@ class Template:
 
     def _serve(self, data: bytes, kept: list[int]) -> None:
         head, _, calls = data.partition(b"\0")
-        if data.startswith(native.SHARING_MAGIC):
+        if data.startswith(requests.SHARING):
             return
-        if data.startswith((native.BURIAL_MAGIC, native.OBLIVION_MAGIC)):  # Asked of a template without its compiled part.
+        if data.startswith((requests.BURIAL, requests.OBLIVION)):  # Asked of a template without its compiled part.
             self._tell({"n": int.from_bytes(data[4:8], sys.byteorder), "kept": []})
             return
         request = json.loads(head)

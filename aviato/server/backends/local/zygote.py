@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import bare, native, sealed, subordinate
+from aviato.server.backends.local import bare, native, requests, sealed, subordinate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ _OWN_VARIABLES = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 """Each process would have a page that the kernel writes to when it gives it a processor; nobody here asks which one that is."""
 
 
-class TemplateDied(SandboxUnavailableError):
+class ZygoteDied(SandboxUnavailableError):
     """The template ended while it was asked for a sandbox."""
 
 
-class TemplateControl:
+class Zygote:
     """One template process.
 
     Attributes:
@@ -59,7 +59,7 @@ class TemplateControl:
         self._loop.add_reader(sock, self._readable)
 
     @classmethod
-    async def start(cls, ranges: subordinate.Ranges | None = None) -> TemplateControl:
+    async def start(cls, ranges: subordinate.Ranges | None = None) -> Zygote:
         """Run a template from the interpreter below any virtual environment, with a clean environment.
 
         Args:
@@ -68,7 +68,10 @@ class TemplateControl:
         return cls(*await asyncio.to_thread(_spawn, ranges))
 
     def ask(
-        self, request: native.Usual | native.Asked | dict[str, Any], connection: socket.socket, content: IO[bytes] | None = None
+        self,
+        request: native.Usual | requests.Request | dict[str, Any],
+        connection: socket.socket,
+        content: IO[bytes] | None = None,
     ) -> asyncio.Future[tuple[int, int]]:
         """Ask for a sandbox. Where the template has room the request has left when this returns, so that it begins meanwhile.
 
@@ -85,12 +88,12 @@ class TemplateControl:
             SandboxUnavailableError: there is no template.
         """
         if not self.alive:
-            raise TemplateDied("the template process has ended", reason="start_failed")
+            raise ZygoteDied("the template process has ended", reason="start_failed")
         self.number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self.number] = answer
-        usual: native.Usual | native.Asked | None
-        if isinstance(request, (native.Usual, native.Asked)):
+        usual: native.Usual | requests.Request | None
+        if isinstance(request, (native.Usual, requests.Request)):
             usual = request
         else:
             usual = native.usual(request) if content is None else None
@@ -104,31 +107,31 @@ class TemplateControl:
         return answer
 
     def share_processors(self, directory: str, unified: bool) -> None:
-        """Have each sandbox from now on in a control group of its own; once. See `native.sharing`."""
+        """Have each sandbox from now on in a control group of its own; once. See `requests.sharing`."""
         if self.alive and not self._shares:
             self._shares = True
-            self._send_soon(native.sharing(directory, unified), [])
+            self._send_soon(requests.sharing(directory, unified), [])
 
     async def bury(self, dead: Sequence[tuple[int, str, str]], late: Callable[[list[int]], None]) -> list[int]:
         """The requests of those whose layers another sandbox can have; nobody's without a template.
 
         Args:
-            dead: see `native.burial`.
+            dead: see `requests.burial`.
             late: gets those of which the template says so when nobody waits for it any more.
         """
         if not self.alive:
             return []
         kept = []
-        for first in range(0, len(dead), native.MOST_BURIED):
+        for first in range(0, len(dead), requests.MOST_BURIED):
             self.number += 1
             number = self.number
             answer = self._buried[number] = self._loop.create_future()
-            self._send_soon(native.burial(number, dead[first : first + native.MOST_BURIED]), [])
+            self._send_soon(requests.burial(number, dead[first : first + requests.MOST_BURIED]), [])
             try:
                 # No sandbox is to stay because its template stands still.
                 async with asyncio.timeout(BURIAL_SECONDS):
                     kept += await asyncio.shield(answer)
-            except TemplateDied:
+            except ZygoteDied:
                 break
             except BaseException as error:
                 answer.add_done_callback(lambda done: None if done.cancelled() or done.exception() else late(done.result()))
@@ -140,8 +143,8 @@ class TemplateControl:
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of the layers of those that were buried."""
-        for first in range(0, len(numbers) if self.alive else 0, native.MOST_BURIED):
-            self._send_soon(native.oblivion(numbers[first : first + native.MOST_BURIED]), [])
+        for first in range(0, len(numbers) if self.alive else 0, requests.MOST_BURIED):
+            self._send_soon(requests.oblivion(numbers[first : first + requests.MOST_BURIED]), [])
 
     def _send_soon(self, message: bytes, fds: list[int]) -> None:
         if not self._send(message, fds):
@@ -187,7 +190,7 @@ class TemplateControl:
     def _readable(self) -> None:
         # One at a time: they come one at a time, and the loop calls again where there is more.
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, LARGEST_ANSWER, native.MOST_BURIED, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self._sock, LARGEST_ANSWER, requests.MOST_BURIED, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -226,7 +229,7 @@ class TemplateControl:
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._buried.values()]
         for answer in waiting:
             if not answer.done():
-                answer.set_exception(TemplateDied("the template process ended while it was asked", reason="start_failed"))
+                answer.set_exception(ZygoteDied("the template process ended while it was asked", reason="start_failed"))
         self._asked.clear()
         self._buried.clear()
 
@@ -259,18 +262,19 @@ def _connected(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.so
     ours.setblocking(False)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    executable: str = getattr(sys, "_base_executable", sys.executable)
+    init = native.init()
+    interpreter: str = getattr(sys, "_base_executable", sys.executable)
+    executable = init or interpreter
+    run = _run if init is None else _run_init
     with theirs:
-        if (init := native.init()) is not None:
-            return _begin([init, "zygote", "--control", str(theirs.fileno()), *(GIVES_IDS for _ in words)], theirs), ours
         if (copy := sealed.copy_of(executable)) is not None:
             try:
-                return _run(executable, theirs, copy, words), ours
+                return run(executable, theirs, copy, words), ours
             except OSError:
                 pass  # A security module that lets nobody run memory.
             finally:
                 os.close(copy)
-        return _run(executable, theirs, None, words), ours
+        return run(executable, theirs, None, words), ours
 
 
 def _run(executable: str, control: socket.socket, copy: int | None, words: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -284,8 +288,12 @@ def _run(executable: str, control: socket.socket, copy: int | None, words: Seque
     return _popen(argv, kept, environment, None if copy is None else f"/proc/self/fd/{copy}")
 
 
-def _begin(argv: list[str], control: socket.socket) -> subprocess.Popen[bytes]:
-    return _popen(argv, [control.fileno()], {}, None)
+def _run_init(executable: str, control: socket.socket, copy: int | None, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    argv = [executable, "zygote", "--control", str(control.fileno()), *(GIVES_IDS for _ in words)]
+    kept = [control.fileno()]
+    if copy is None:
+        return _popen(argv, kept, {}, None)
+    return _popen([*argv, "--copy", str(copy)], [*kept, copy], {}, f"/proc/self/fd/{copy}")
 
 
 def _popen(argv: list[str], kept: list[int], environment: dict[str, str], executable: str | None) -> subprocess.Popen[bytes]:
