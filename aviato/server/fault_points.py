@@ -98,7 +98,7 @@ _STORE = tuple(
 )
 _FORK = ("aviato.server.backends.local.zygote:Zygote.ask",)
 _FORKED = ("aviato.server.backends.local.zygote:Zygote._answered",)
-_HELLO = ("aviato.server.supervisor.link:SupervisorLink.connect",)
+_HELLO = ("aviato.server.link.link:SupervisorLink.connect",)
 _START = ("aviato.server.service.execs:Execs.start",)
 _ENCODE = ("aviato.server.service.feed:ExecFeed._encode",)
 _ACKNOWLEDGE = ("aviato.server.service.execs:Execs.acknowledge",)

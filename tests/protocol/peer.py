@@ -8,8 +8,8 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from aviato.server.link.link import ExecSpec
 from aviato.server.supervisor import prepared
-from aviato.server.supervisor.link import ExecSpec
 from aviato.wire.frames import Frame, FrameDecoder, FrameType, encode
 from aviato.wire.ids import new_exec_id
 

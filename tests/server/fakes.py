@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aviato.exceptions import SandboxFileError, SandboxImageError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError, to_wire
 from aviato.wire.execution import Accepted, ExecExit, Started
 from aviato.wire.frames import Frame, FrameType

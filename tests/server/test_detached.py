@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service import detached as detached_module
 from aviato.server.service import exec_output as exec_output_module
 from aviato.server.service import ring as ring_module
 from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.ring import Ring
-from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id

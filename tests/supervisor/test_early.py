@@ -450,7 +450,7 @@ async def test_a_request_in_two_pieces(box, cut):
 
 
 def _spec(exec_id):
-    from aviato.server.supervisor.link import ExecSpec
+    from aviato.server.link.link import ExecSpec
 
     return ExecSpec(exec_id=exec_id, **SPEC)
 
@@ -563,7 +563,7 @@ async def test_a_server_that_does_not_read(box, boxes):
     ],
 )
 def test_what_is_plain(changes, plain):
-    from aviato.server.supervisor.link import ExecSpec
+    from aviato.server.link.link import ExecSpec
 
     form = prepared.command(ExecSpec(**{"exec_id": "ex-1", **SPEC, **changes}))
     assert bool(form) is plain

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aviato.exceptions import AviatoError
+from aviato.server.link.file_calls import as_json
 from aviato.server.memory import Memory
 from aviato.server.supervisor import prepared
-from aviato.server.supervisor.file_calls import as_json
 from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode
 from aviato.wire.memory import SIZE

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import socket
 import time
 
 import pytest
 
-from aviato.server.supervisor.link import SupervisorLink
-from aviato.server.supervisor.subscription import Ended, SandboxGone
-from aviato.wire.frames import FrameType, encode
+from aviato.server.link.subscription import Ended, SandboxGone
 
 pytestmark = pytest.mark.anyio
 
@@ -50,20 +46,6 @@ async def test_what_an_ended_command_left_behind_is_asked_too(box):
     begin = time.monotonic()
     assert await box.link.stop(10) == Ended(reason="stopped")
     assert time.monotonic() - begin < 1
-
-
-async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it():
-    """A write fails before what has come is read: that is heard all the same."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        connecting = asyncio.create_task(SupervisorLink.connect("sb-it", ours))
-        hello = {"protocol": 1, "features": [], "execs": [], "orphan_timeout_seconds": 600}
-        theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
-        link = await connecting
-        theirs.sendall(encode(FrameType.ENDED, b'{"reason": "exited", "returncode": 4}'))
-    for _ in range(3):
-        link.acknowledge("ex-it", 1, 0, done=False)
-    assert await link.wait_ended() == Ended(reason="exited", returncode=4)
 
 
 async def test_the_end_of_the_main_command_is_the_end(box):

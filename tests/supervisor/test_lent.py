@@ -10,10 +10,10 @@ import random
 import pytest
 
 from aviato.exceptions import AviatoError, SandboxFileError
+from aviato.server.link.file_calls import as_json
+from aviato.server.link.link import SupervisorLink
+from aviato.server.link.rest import Rest
 from aviato.server.memory import Memory
-from aviato.server.supervisor.file_calls import as_json
-from aviato.server.supervisor.link import SupervisorLink
-from aviato.server.supervisor.rest import Rest
 from aviato.wire.files import FilePart
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, FrameType, encode
 from aviato.wire.memory import CONFIRMED_AT, LEAST_BYTES, MOST_BYTES, PLACE, confirmation

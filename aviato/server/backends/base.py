@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aviato.server.images.packages import PackageDirectory
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.passage import Passage
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.passage import Passage
 
 __all__ = ["Backend", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 

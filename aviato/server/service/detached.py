@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
+from aviato.server.link.link import ExecSpec
+from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import cancelled_error
 from aviato.server.service.keeping import keep
 from aviato.server.service.live import LiveSandbox
 from aviato.server.service.results import KEPT_SECONDS
-from aviato.server.supervisor.link import ExecSpec
-from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType

@@ -16,8 +16,8 @@ from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from aviato.exceptions import AviatoError
+    from aviato.server.link.subscription import Ended
     from aviato.server.service.keeping import Piece
-    from aviato.server.supervisor.subscription import Ended
 
 PATIENCE_SECONDS = 1.0
 """How long in all a command waits for one reader that has fallen behind: one at full speed then loses nothing."""

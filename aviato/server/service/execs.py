@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.detached import Detached, spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.feed import ExecFeed
 from aviato.server.service.left_feed import LeftFeed
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.frames import FrameType, StreamId
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aviato.server.callers import Caller
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.subscription import Subscription
     from aviato.server.memory import Memory
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.service.results import Results
     from aviato.server.store import ExecRecord, Store
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.subscription import Subscription
     from aviato.wire.execution import ExecRequest
 
 log = logging.getLogger(__name__)

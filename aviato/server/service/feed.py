@@ -7,12 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
+from aviato.server.link.subscription import SandboxGone, Subscription
 from aviato.server.service.exec_state import replaced_error
 from aviato.server.service.kept_reader import KeptReader
 from aviato.server.service.registry import error_of_gone
 from aviato.server.service.results import Result
 from aviato.server.service.sending import Sending
-from aviato.server.supervisor.subscription import SandboxGone, Subscription
 from aviato.wire.errors import ErrorBody, from_wire, to_wire
 from aviato.wire.execution import Accepted, ExecExit, KeepAlive, Started
 from aviato.wire.frames import HEAD, Frame, FrameType, StreamId, encode

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.server.link.file_calls import InTime
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.file_calls import InTime
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.files import FileList, FileStat
 from aviato.wire.memory import MOST_BYTES
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from aviato.server.link.channels import ReadChannel
+    from aviato.server.link.link import SupervisorLink
     from aviato.server.memory import Memory
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.registry import Registry
-    from aviato.server.supervisor.channels import ReadChannel
-    from aviato.server.supervisor.link import SupervisorLink
     from aviato.wire.files import FilePart
 
 

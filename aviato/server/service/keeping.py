@@ -10,8 +10,8 @@ from aviato.wire.frames import FrameType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.subscription import Subscription
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.subscription import Subscription
     from aviato.wire.frames import Frame
 
 Piece = tuple[int, int, bytes]

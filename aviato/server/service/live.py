@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from aviato.exceptions import SandboxError
     from aviato.server.backends.base import ResolvedImage, SandboxSpec
+    from aviato.server.link.link import SupervisorLink
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.output import MainOutput
     from aviato.server.store import SandboxRecord
-    from aviato.server.supervisor.link import SupervisorLink
 
 UNDER_WAY = 64
 """How many confirmations may be on their way to a supervisor that ends just then."""

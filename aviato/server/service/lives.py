@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
+from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.aftermath import Aftermath
 from aviato.server.service.egress import port_of
 from aviato.server.states import Ending, ending_of, lost, start_failed
-from aviato.server.supervisor.subscription import Ended, SandboxGone
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:

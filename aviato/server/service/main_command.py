@@ -6,17 +6,17 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from aviato.server.link.link import ExecSpec
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.keeping import keep
 from aviato.server.service.output import MainOutput
-from aviato.server.supervisor.link import ExecSpec
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.subscription import Subscription
     from aviato.server.service.live import LiveSandbox
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.subscription import Subscription
     from aviato.wire.frames import Frame
 
 

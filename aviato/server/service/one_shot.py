@@ -15,10 +15,10 @@ from aviato.exceptions import (
     SandboxResourceExhaustedError,
     SandboxUnavailableError,
 )
+from aviato.server.link.link import ExecSpec
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.peers import Peer, open_process
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.supervisor.link import ExecSpec
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import FrameType, StreamId
@@ -28,14 +28,14 @@ from aviato.wire.sandboxes import CreateSandbox
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.subscription import Subscription
     from aviato.server.service.leases import Leases
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.lives import Lives
     from aviato.server.service.polls import Polls
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.subscription import Subscription
 
 log = logging.getLogger(__name__)
 

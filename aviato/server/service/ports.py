@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aviato.server.backends.base import Backend
+    from aviato.server.link.passage import Passage
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.polls import Polls
     from aviato.server.service.registry import Registry
-    from aviato.server.supervisor.passage import Passage
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.live import LiveSandbox
 from aviato.server.states import ending_of, lost, start_failed
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aviato.server.backends.base import Backend
+    from aviato.server.link.link import SupervisorLink
     from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
     from aviato.server.service.lives import Lives
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
     from aviato.server.store import SandboxRecord
-    from aviato.server.supervisor.link import SupervisorLink
 
 log = logging.getLogger(__name__)
 

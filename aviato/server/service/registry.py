@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
+    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.subscription import SandboxGone
     from aviato.server.service.live import LiveSandbox
     from aviato.server.store import SandboxRecord, Store
-    from aviato.server.supervisor.link import SupervisorLink
-    from aviato.server.supervisor.subscription import SandboxGone
 
 log = logging.getLogger(__name__)
 

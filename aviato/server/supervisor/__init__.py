@@ -1,1 +1,1 @@
-"""The program that is process 1 of every sandbox, and the server's end of its protocol."""
+"""The program that is process 1 of every sandbox, and the forms of requests that both ends know."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aviato.server.supervisor.link import ExecSpec
+    from aviato.server.link.link import ExecSpec
     from aviato.wire.frames import Frame
 
 FEATURE = "prepared"

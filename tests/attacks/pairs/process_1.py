@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import groups
+from aviato.server.link.subscription import SandboxGone
 from aviato.server.memory import Memory
-from aviato.server.supervisor.subscription import SandboxGone
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
 from tests.attacks.pairs.kernel import FAMILIES

@@ -19,7 +19,7 @@ from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.reference import parse
 from aviato.server.images.resolve import LocalImages
-from aviato.server.supervisor.link import Configuration
+from aviato.server.link.link import Configuration
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:

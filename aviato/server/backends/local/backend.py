@@ -45,8 +45,8 @@ from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
-from aviato.server.supervisor.link import Configuration, SandboxGone, SupervisorLink
-from aviato.server.supervisor.passage import Passage
+from aviato.server.link.link import Configuration, SandboxGone, SupervisorLink
+from aviato.server.link.passage import Passage
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:

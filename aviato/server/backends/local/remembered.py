@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aviato.server.backends.local import native, requests
     from aviato.server.backends.local.host_tree import Skeleton
     from aviato.server.backends.local.plan import HostFacts
-    from aviato.server.supervisor.link import Configuration
+    from aviato.server.link.link import Configuration
 
 T = TypeVar("T")
 MOST = 64

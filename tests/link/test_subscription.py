@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.frames import Frame, FrameType
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.server.link.channels import ReadChannel, ReplyChannel
 from aviato.server.supervisor import prepared
-from aviato.server.supervisor.channels import ReadChannel, ReplyChannel
 from aviato.server.supervisor.prepared import Form
 from aviato.wire.frames import FrameType, head
 from aviato.wire.memory import REFUSED
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
+    from aviato.server.link.channels import Channel
     from aviato.server.memory import Memory
-    from aviato.server.supervisor.channels import Channel
     from aviato.wire.files import FilePart
 
 FILE_PIECE_BYTES = 256 << 10

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import Frame, FrameType
 

@@ -16,11 +16,11 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.link.file_calls import FileCalls, as_json
+from aviato.server.link.rest import Rest
+from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.server.supervisor import prepared
-from aviato.server.supervisor.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
-from aviato.server.supervisor.file_calls import FileCalls, as_json
-from aviato.server.supervisor.rest import Rest
-from aviato.server.supervisor.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode
 
 if TYPE_CHECKING:

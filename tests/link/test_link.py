@@ -1,0 +1,34 @@
+"""The server's end of a connection to process 1, with its other end played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from aviato.server.link.link import SupervisorLink
+from aviato.server.link.subscription import Ended
+from aviato.wire.frames import FrameType, encode
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it() -> None:
+    """A write fails before what has come is read: that is heard all the same."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connecting = asyncio.create_task(SupervisorLink.connect("sb-it", ours))
+        hello = {"protocol": 1, "features": [], "execs": [], "orphan_timeout_seconds": 600}
+        theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
+        link = await connecting
+        theirs.sendall(encode(FrameType.ENDED, b'{"reason": "exited", "returncode": 4}'))
+    for _ in range(3):
+        link.acknowledge("ex-it", 1, 0, done=False)
+    assert await link.wait_ended() == Ended(reason="exited", returncode=4)
