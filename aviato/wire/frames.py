@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+PROTOCOL = 1
+"""Of process 1, which names its own in HELLO. Another one where a server of the release before could misread it; a server
+speaks the one before, too."""
 HEAD = struct.Struct(">BBHIQ")
 INPUT_BYTES = 64 << 10
 """Input of up to so much comes with the request of its command; more is sent after it."""

@@ -25,7 +25,7 @@ async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it() -> 
     ours, theirs = socket.socketpair()
     with theirs:
         connecting = asyncio.create_task(SupervisorLink.connect("sb-it", ours))
-        hello = {"protocol": 1, "features": [], "execs": [], "orphan_timeout_seconds": 600}
+        hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
         theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
         link = await connecting
         theirs.sendall(encode(FrameType.ENDED, b'{"reason": "exited", "returncode": 4}'))

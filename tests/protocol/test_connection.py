@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from aviato.wire.frames import HEAD, MAX_PAYLOAD_BYTES, FrameType, encode
+from aviato.wire.frames import HEAD, MAX_PAYLOAD_BYTES, PROTOCOL, FrameType, encode
 from tests.protocol.implementations import Process1
 from tests.protocol.peer import Peer, Refused
 
@@ -19,7 +19,7 @@ FIELDS = {"protocol", "boot_id", "pid_namespace", "features", "orphan_timeout_se
 
 async def test_hello_comes_first_and_says_what_there_is(process_1):
     hello = process_1.peer.hello
-    assert hello.keys() >= FIELDS and hello["protocol"] == 1 and hello["execs"] == {}
+    assert hello.keys() >= FIELDS and hello["protocol"] == PROTOCOL and hello["execs"] == {}
     assert (await process_1.connect()).hello["configured"] is True
 
 

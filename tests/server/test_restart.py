@@ -289,6 +289,28 @@ async def test_any_failure_to_take_one_up_concerns_it_alone(serving, folder, bac
         assert kept in backend.places and not {hurt, late} & backend.places and service.places.admission.live == 2
 
 
+async def test_one_of_another_protocol_is_given_up_at_once_and_its_ending_says_why(
+    serving, folder, backend, monkeypatch, caplog
+):
+    async with serving(folder, backend) as (_, client, _):
+        kept, newer = [(await client.running())["sandbox_id"] for _ in range(2)]
+    asked, reconnect = [], backend.reconnect
+
+    async def refuses(sandbox_id):
+        asked.append(sandbox_id)
+        if sandbox_id == newer:
+            raise SandboxUnavailableError("it speaks 9, this server 1", reason="protocol_version", retryable=False)
+        return await reconnect(sandbox_id)
+
+    monkeypatch.setattr(backend, "reconnect", refuses)
+    async with serving(folder, backend) as (_, client, _):
+        info = await client.wait(newer, "ended")
+        assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
+        assert info["message"] == "the server could not take it up after a restart: it speaks 9, this server 1"
+        assert (await client.exec(kept, "echo", "x"))[-1][1]["returncode"] == 0
+    assert asked.count(newer) == 1 and "Traceback" not in caplog.text
+
+
 async def test_fields_of_another_version_are_ignored_on_record_and_refused_in_a_request(serving, folder, backend, caplog):
     async with serving(folder, backend) as (_, client, _):
         sandbox_id = (await client.running(resources={"limits": {"processes": 9}}, annotations={"a": "b"}))["sandbox_id"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import json
 import mmap
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,12 +15,13 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.server.link import hello
 from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.link.file_calls import FileCalls, as_json
 from aviato.server.link.rest import Rest
 from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.server.supervisor import prepared
-from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FrameError, FramePieces, FrameType, encode
+from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FramePieces, FrameType, encode
 
 if TYPE_CHECKING:
     import socket
@@ -146,7 +146,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             configuration: sent first; for a supervisor that has not begun yet.
 
         Raises:
-            AviatoError: what the other side could not do while it confined itself.
+            AviatoError: what the other side could not do while it confined itself, or that it speaks another protocol.
             SandboxGone: it ended before HELLO.
         """
         link = cls(sandbox_id)
@@ -443,7 +443,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)
-        except (FrameError, ValueError, KeyError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             self._lose(Ended(reason="lost", message=f"the supervisor broke the protocol: {error}"))
             if self._transport is not None:
                 self._transport.abort()
@@ -470,20 +470,29 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
                     if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
                         self._active.discard(channel.subscription.exec_id)
         elif frame.type == FrameType.HELLO:
-            self.hello = {intern(name): _held_once(said) for name, said in json.loads(frame.payload).items()}
-            self._active.update(self.hello["execs"])
-            if self._orphan_seconds is None:
-                self._keep_speaking()
-            else:
-                self._speak_later()  # It has just heard its configuration, and is about to hear its first command.
-            if not self._ready.done():
-                self._ready.set_result(None)
+            self._greeted(frame)
         elif frame.type == FrameType.DESCRIPTORS:
             self._takes_descriptors = True
         elif frame.type == FrameType.ENDED:
-            self._lose(Ended(**json.loads(frame.payload)))
+            self._lose(Ended.read(frame.payload))
         elif frame.type == FrameType.ERROR and not self._ready.done():
             self._ready.set_exception(error_of(frame))
+
+    def _greeted(self, frame: Frame) -> None:
+        if self._ready.done():
+            return
+        try:
+            said = hello.read(frame.payload, self.sandbox_id)
+        except AviatoError as error:
+            self._ready.set_exception(error)
+            return
+        self.hello = {intern(name): _held_once(value) for name, value in said.items()}
+        self._active.update(self.hello["execs"])
+        if self._orphan_seconds is None:
+            self._keep_speaking()
+        else:
+            self._speak_later()  # It has just heard its configuration, and is about to hear its first command.
+        self._ready.set_result(None)
 
     def _keep_speaking(self) -> None:
         """An idle sandbox must hear from us, or it takes itself for an orphan."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
@@ -31,6 +32,18 @@ class Ended:
     reason: EndReason
     returncode: int | None = None
     message: str | None = None
+
+    @classmethod
+    def read(cls, payload: bytes) -> Ended:
+        """From an ENDED frame; fields of a newer process 1 mean nothing.
+
+        Raises:
+            ValueError: it is no ENDED.
+        """
+        said = json.loads(payload)
+        if not isinstance(said, dict) or not isinstance(said.get("reason"), str):
+            raise ValueError("it ended and gave no reason that can be read")
+        return cls(reason=said["reason"], returncode=said.get("returncode"), message=said.get("message"))
 
 
 class SandboxGone(Exception):

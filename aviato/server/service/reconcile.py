@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from aviato.exceptions import AviatoError
+from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.link.subscription import SandboxGone
@@ -89,8 +89,8 @@ class Reconciliation:
         try:
             await how(record)
         except Exception as error:
-            # What it says of a body could quote it: it is for nobody else.
-            quiet = isinstance(error, ValidationError)
+            # What it says of a body could quote it: it is for nobody else. An error of ours says all that there is to say.
+            quiet = isinstance(error, (ValidationError, AviatoError))
             log.error("sandbox %s cannot be taken up: %s", record.sandbox_id, _said(error), exc_info=None if quiet else error)
             await self._give_up(record, f"the server could not take it up after a restart: {_said(error)}")
 
@@ -224,6 +224,8 @@ class Reconciliation:
                 async with asyncio.timeout(RECONNECT_SECONDS):
                     return await self._backend.reconnect(sandbox_id)
             except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
+                if isinstance(error, SandboxUnavailableError) and not error.retryable:
+                    raise
                 if time.monotonic() + AGAIN_SECONDS > deadline:
                     log.warning("sandbox %s does not answer: %r", sandbox_id, error)
                     return None
@@ -236,4 +238,4 @@ def _said(error: Exception) -> str:
         return "its record cannot be read: " + "; ".join(
             f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults[:3]
         )
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, AviatoError) else f"{type(error).__name__}: {error}"

@@ -32,14 +32,13 @@ from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer
 from aviato.server.supervisor.watch import Watch
-from aviato.wire.frames import Frame, FrameType
+from aviato.wire.frames import PROTOCOL, Frame, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aviato.server.supervisor.spawn import Start
 
-PROTOCOL = 1
 FEATURES = [
     "exec",
     "files",
@@ -507,4 +506,4 @@ def _be_first() -> None:
         raise RuntimeError("the supervisor must be process 1: it kills everything else that it sees when the sandbox ends")
 
 
-__all__ = ["PROTOCOL", "Descent", "Supervisor", "child_signals", "early", "run", "take_over"]
+__all__ = ["Descent", "Supervisor", "child_signals", "early", "run", "take_over"]
