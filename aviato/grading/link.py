@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.bridge.collection import Kept
@@ -404,15 +403,8 @@ def _host() -> tuple[bytes, bytes]:
 
 @functools.cache
 def _broker() -> tuple[bytes, bytes]:
-    folder = resources.files("aviato").joinpath("server", "supervisor")
-    texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in ("loop", "leftover", "verdicts")]
-    # Each has what the one before it defines.
-    lines = [line for text in texts for line in text.splitlines() if not line.startswith(("from __future__", "from aviato"))]
-    return driver.compiled(
-        "\n".join(
-            [program("late", "module", "unseen", "cases"), *lines, program("connections", "place", "broker").partition("\n")[2]]
-        )
-    )
+    made_of = ("late", "module", "unseen", "cases", "loop", "leftover", "verdicts", "connections", "place", "broker")
+    return driver.compiled(program(*made_of))
 
 
 def _request(timeout_seconds: float | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from aviato.server.supervisor.loop import Loop
+from aviato.grading.inside.loop import Loop
 from aviato.server.supervisor.programs import STARVED_SECONDS, ProgramsCommand
 from tests.supervisor.test_programs import MIB, make, printed, program, python, run
 

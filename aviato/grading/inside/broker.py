@@ -11,9 +11,9 @@ Standard input and output carry messages of all tasks: a line with the number of
 * from here: `h` whether tasks can share it, `c` input of the solution, `r` verdicts on the cases, `d` nothing of it runs on,
   and whether other directories are as they were.
 
-Follows `late.py`, `module.py`, `cases.py`, `connections.py`, `place.py`, and of a sandbox's supervisor `loop.py`, `leftover.py`
-and `verdicts.py`: the verdicts are made as process 1 makes them. Tests are trusted with them: they share a sandbox, and a user,
-with this process.
+Follows `late.py`, `module.py`, `cases.py`, `loop.py`, `leftover.py`, `verdicts.py`, `connections.py` and `place.py`. The
+verdicts are made as process 1 makes them, by the same text. Tests are trusted with them: they share a sandbox, and a user, with
+this process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from aviato.grading.inside.cases import prepared, run
     from aviato.grading.inside.connections import HEAD_BYTES, PIECE_BYTES, Connections, listen
     from aviato.grading.inside.late import leave_packages_for_later
+    from aviato.grading.inside.leftover import Drain
+    from aviato.grading.inside.loop import READ, Loop
     from aviato.grading.inside.place import LINK, Place
-    from aviato.server.supervisor.leftover import Drain
-    from aviato.server.supervisor.loop import READ, Loop
-    from aviato.server.supervisor.verdicts import Program
+    from aviato.grading.inside.verdicts import Program
 else:
     import json
 

@@ -1,9 +1,9 @@
 """Runs in a sandbox: code against its cases, one after the other. The verdicts are made outside, from its records.
 
 Sent to the sandbox's Python (3.8 or newer, standard library only); nothing of aviato is imported there. Process 1 of the
-sandbox starts it, tells it with which case to begin, reads what each prints and says when the next may begin
-(`server/supervisor/verdicts.py`). A record begins with a token; it is written after a case's last statement, so that whatever
-ends this process before has not passed.
+sandbox starts it, tells it with which case to begin, reads what each prints and says when the next may begin (`verdicts.py`). A
+record begins with a token; it is written after a case's last statement, so that whatever ends this process before has not
+passed.
 
 A case that fails spoils nothing for those after it: the code is run anew for them, in this process if all that is left of the
 case in it are modules, and else in another one.

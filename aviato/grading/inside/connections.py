@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.grading.inside.broker import Task
-    from aviato.server.supervisor.loop import READ, Loop
+    from aviato.grading.inside.loop import READ, Loop
 
 MOST_BYTES = 8 << 20
 HEAD_BYTES = 32

@@ -8,7 +8,7 @@ from aviato.server.supervisor.errors import Refused, invalid
 from aviato.server.supervisor.transfers import Transfer
 
 if TYPE_CHECKING:
-    from aviato.server.supervisor.loop import Loop, Timer
+    from aviato.grading.inside.loop import Loop, Timer
     from aviato.server.supervisor.writing import Answers, Upload
 
 REMEMBERED = 4096

@@ -14,13 +14,13 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from aviato.server.supervisor.loop import READ
+from aviato.grading.inside.loop import READ
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.lineage import Lineage
-    from aviato.server.supervisor.loop import Loop
 
 QUESTION = struct.Struct("=QIIiIQ6Q")
 """An id, a thread, flags; of the call its number, the architecture, where it was made, and its arguments."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aviato.grading.inside.verdicts import Program
 from aviato.server.supervisor.spawn import CaseEnds
 from aviato.server.supervisor.streams import Input
 from aviato.server.supervisor.successive import SuccessiveCommand, ignore
-from aviato.server.supervisor.verdicts import Program
 
 if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
+    from aviato.grading.inside.leftover import Drain
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.command import Command
-    from aviato.server.supervisor.leftover import Drain
-    from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.spawn import Spawned
     from aviato.server.supervisor.usage import Used
 

@@ -8,9 +8,9 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+from aviato.grading.inside.leftover import Drain
 from aviato.server.supervisor import usage
 from aviato.server.supervisor.errors import invalid
-from aviato.server.supervisor.leftover import Drain
 from aviato.server.supervisor.spawn import Ends
 from aviato.server.supervisor.streams import Input, Output
 from aviato.server.supervisor.terminal import Keyboard, Screen
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Loop, Timer
     from aviato.server.supervisor.connection import Connection
-    from aviato.server.supervisor.loop import Loop, Timer
     from aviato.server.supervisor.spawn import Failure, Spawned
     from aviato.server.supervisor.takeover import Taken
 

@@ -20,10 +20,10 @@ from aviato.wire.frames import FrameType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aviato.grading.inside.leftover import Drain
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.connection import Connection
     from aviato.server.supervisor.keeper import Keepers
-    from aviato.server.supervisor.leftover import Drain
-    from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.successive import SuccessiveCommand
     from aviato.server.supervisor.takeover import State
 

@@ -10,13 +10,13 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.server.supervisor.loop import HANGUP, READ, WRITE
+from aviato.grading.inside.loop import HANGUP, READ, WRITE
 from aviato.wire.frames import HEAD, Frame, FrameError, FramePieces, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.server.supervisor.loop import Loop
+    from aviato.grading.inside.loop import Loop
 
 READ_BYTES = 256 << 10
 HIGH_BYTES = 256 << 10

@@ -16,7 +16,7 @@ from aviato.server.supervisor.errors import NO_ROOM, Refused, file_error, os_fil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from aviato.server.supervisor.loop import Loop, Timer
+    from aviato.grading.inside.loop import Loop, Timer
 
 HOST_FULL_BYTES = 1 << 20
 SMALL_PART = 0.1

@@ -13,9 +13,9 @@ from aviato.wire.frames import FrameType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.commands import Commands
     from aviato.server.supervisor.connection import Connection
-    from aviato.server.supervisor.loop import Loop
 
 STEP_SECONDS = 0.005
 HANG_UP_SECONDS = 0.2

@@ -13,9 +13,9 @@ from aviato.wire.memory import REFUSED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.commands import Commands
     from aviato.server.supervisor.connection import Connection
-    from aviato.server.supervisor.loop import Loop
     from aviato.server.supervisor.transfers import Transfer
     from aviato.server.supervisor.watch import Watch
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.commands import Commands
-    from aviato.server.supervisor.loop import Loop
 
 RESULT_SECONDS = 60.0
 """So long a result that nobody has taken yet counts as use: its client may be on its way back to it."""

@@ -14,15 +14,15 @@ import signal
 import struct
 from typing import TYPE_CHECKING, Any
 
+from aviato.grading.inside.loop import READ
 from aviato.server.supervisor import spawn
-from aviato.server.supervisor.loop import READ
 from aviato.server.supervisor.usage import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.lineage import Lineage
-    from aviato.server.supervisor.loop import Loop
 
 SUPERVISOR, KEEPER = 0x5A0B71D3, 0x5A0B71E7
 """Stand in the filter for two numbers that are known late; so do their negatives, for process groups."""

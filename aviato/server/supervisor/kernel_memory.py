@@ -21,7 +21,7 @@ from aviato.server.supervisor.errors import NO_ROOM
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from aviato.server.supervisor.loop import Loop
+    from aviato.grading.inside.loop import Loop
 
 MAPPING_BYTES = 256
 FILE_BYTES = 512

@@ -14,12 +14,12 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.server.supervisor.loop import HANGUP, READ, WRITE
+from aviato.grading.inside.loop import HANGUP, READ, WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.server.supervisor.loop import Loop, Timer
+    from aviato.grading.inside.loop import Loop, Timer
 
 BACKLOG = 16
 LISTEN_BACKLOG = 128

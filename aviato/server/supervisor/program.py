@@ -14,6 +14,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from aviato.grading.inside.loop import READ, STOOD_STILL_SECONDS, Loop, Timer
 from aviato.server.supervisor import prepared, spawn, takeover, tree
 from aviato.server.supervisor.again import Again
 from aviato.server.supervisor.by_number import ByNumber
@@ -27,7 +28,6 @@ from aviato.server.supervisor.idleness import Idleness
 from aviato.server.supervisor.itself import BOOT_ID, be_deaf, child_signals, take_short_turns, where
 from aviato.server.supervisor.keeper import Keepers
 from aviato.server.supervisor.lineage import Descent, Lineage
-from aviato.server.supervisor.loop import READ, STOOD_STILL_SECONDS, Loop, Timer
 from aviato.server.supervisor.ports import Ports
 from aviato.server.supervisor.spawner import Spawner
 from aviato.server.supervisor.transfers import Transfer

@@ -11,8 +11,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor.leftover import Drain, unread_bytes
-from aviato.server.supervisor.loop import READ
+from aviato.grading.inside.leftover import Drain, unread_bytes
+from aviato.grading.inside.loop import READ
 from aviato.server.supervisor.shares import Shares
 from aviato.server.supervisor.spawn import Ends
 from aviato.server.supervisor.streams import PIPE_BYTES
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Loop, Timer
     from aviato.server.supervisor.command import Command
-    from aviato.server.supervisor.loop import Loop, Timer
     from aviato.server.supervisor.spawn import Failure, Spawned
     from aviato.server.supervisor.usage import Used
 

@@ -7,16 +7,16 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
+from aviato.grading.inside.leftover import unread_bytes
+from aviato.grading.inside.loop import READ, WRITE
 from aviato.server.supervisor.errors import Refused, invalid
-from aviato.server.supervisor.leftover import unread_bytes
-from aviato.server.supervisor.loop import READ, WRITE
 from aviato.server.supervisor.window import PIECE_BYTES, LentWindow, Window
 from aviato.wire.frames import WIDE_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.server.supervisor.loop import Loop
+    from aviato.grading.inside.loop import Loop
 
 PIPE_BYTES = 1 << 20
 """Of a pipe that was full: each of its ends then waits for the other less often."""

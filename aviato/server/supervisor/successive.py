@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
 
-    from aviato.server.supervisor.leftover import Drain
-    from aviato.server.supervisor.loop import Loop
+    from aviato.grading.inside.leftover import Drain
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.spawn import Failure
 
 GATHERED_BYTES = 64 << 10

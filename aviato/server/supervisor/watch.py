@@ -20,9 +20,9 @@ from aviato.server.supervisor.segments import Segments
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from aviato.grading.inside.loop import Job, Loop
     from aviato.server.supervisor.command import Command
     from aviato.server.supervisor.commands import Commands
-    from aviato.server.supervisor.loop import Job, Loop
 
 SAMPLE_SECONDS = 0.1
 SHORTEST_SECONDS = 0.01

@@ -20,9 +20,9 @@ from aviato.wire.frames import FrameType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aviato.grading.inside.loop import Loop
     from aviato.server.supervisor.connection import Connection
     from aviato.server.supervisor.disk import Disk
-    from aviato.server.supervisor.loop import Loop
 
 CREDIT_BYTES = 256 << 10
 """A quarter of what a server sends ahead; each wakes it."""

@@ -8,6 +8,8 @@ import types
 
 PACKAGES = (
     "aviato",
+    "aviato.grading",
+    "aviato.grading.inside",
     "aviato.trees",
     "aviato.wire",
     "aviato.server",

@@ -1,9 +1,11 @@
-"""The verdicts on cases: follows one process of the program `grading/inside/cases.py`. Standard library only.
+"""The verdicts on cases, as process 1 and `broker.py` make them: follows one process of the program `cases.py`.
 
 The program is a process of the sandbox like any other, and code under test runs in it. What tells that a case has passed is a
 record that it writes after the case's last statement; when that has come, what the case has printed is taken to be its own and
 the next one may begin. All that is believed is read here, where nobody inside can write: a process that ends, is killed or
 stands still without a record has not passed. Those cases that are left then begin in another process.
+
+Standard library only, and Python 3.8 has to take it.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import os
 import select
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.supervisor.leftover import Drain, unread_bytes
-from aviato.server.supervisor.loop import READ
+from aviato.grading.inside.leftover import Drain, unread_bytes
+from aviato.grading.inside.loop import READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.grading.inside.loop import Timer
     from aviato.server.supervisor.cases import CaseCommand
-    from aviato.server.supervisor.loop import Timer
     from aviato.server.supervisor.spawn import CaseEnds
 
 READ_BYTES = 64 << 10

@@ -1,4 +1,7 @@
-"""The supervisor's event loop: descriptors, timers, and jobs that share turns fairly. Standard library only."""
+"""The event loop of process 1 and of `broker.py`: descriptors, timers, and jobs that share turns fairly. Standard library only.
+
+Part of the broker's program too, so Python 3.8 has to take it.
+"""
 
 from __future__ import annotations
 

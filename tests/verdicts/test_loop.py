@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from aviato.server.supervisor.loop import READ, Loop
+from aviato.grading.inside.loop import READ, Loop
 
 
 class NoRoom:

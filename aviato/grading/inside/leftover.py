@@ -1,7 +1,7 @@
 """What is in the pipes of a child that has ended or was left behind. Standard library only.
 
-Its text is also a part of the program that runs tests in a grader's sandbox (`grading/inside/broker.py`), as that of `loop.py`
-and `verdicts.py` is; so Python 3.8 has to take it.
+Process 1 of every sandbox imports it. It is also a part of the program that runs tests in a grader's sandbox (`broker.py`), so
+Python 3.8 has to take it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import termios
 from typing import TYPE_CHECKING
 
-from aviato.server.supervisor.loop import READ
+from aviato.grading.inside.loop import READ
 
 if TYPE_CHECKING:
-    from aviato.server.supervisor.loop import Loop
+    from aviato.grading.inside.loop import Loop
 
 DRAIN_BYTES = 64 << 10
 
