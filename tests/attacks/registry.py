@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import aviato
-from aviato.server.backends.local import compiling, control, filters, native, plan, rules
+from aviato.server.backends.local import compiling, filters, native, plan, rules, zygote
 
 Steps = tuple[plan.Step, ...]
 PAIRS = Path(__file__).with_name("pairs")
@@ -273,7 +273,7 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         if any(patch.path in INTERPRETED for patch in patches) and not any(patch.path.endswith(COMPILED) for patch in patches):
             swap(backend, "_native", False)
         copy = stack.enter_context(patched(patches))
-        swap(control, "__file__", str(copy / "aviato/server/backends/local/control.py"))
+        swap(zygote, "__file__", str(copy / "aviato/server/backends/local/zygote.py"))
         template = await backend._start_template()
         swap(backend, "_template", template)
         try:

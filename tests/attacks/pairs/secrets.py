@@ -23,7 +23,7 @@ LISTED = area.defence(
     "the template gets listed variables",
     patches=(
         Patch(
-            "server/backends/local/control.py",
+            "server/backends/local/zygote.py",
             " for name in _KEPT_VARIABLES if name in os.environ}",
             " for name in os.environ}",
         ),
