@@ -60,7 +60,10 @@ impl Spec {
         let terminal = match value.get("terminal") {
             None | Some(Value::Null) => None,
             Some(Value::Array(size)) => match size[..] {
-                [Value::Int(width), Value::Int(height)] => Some((width as u16, height as u16)),
+                [Value::Int(width), Value::Int(height)] => match (u16::try_from(width), u16::try_from(height)) {
+                    (Ok(width), Ok(height)) => Some((width, height)),
+                    _ => return Err(Refused::invalid("a malformed request: \"terminal\"")),
+                },
                 _ => return Err(Refused::invalid("a malformed request: \"terminal\"")),
             },
             Some(_) => return Err(Refused::invalid("a malformed request: \"terminal\"")),

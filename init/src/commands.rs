@@ -6,7 +6,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::cases::Cases;
 use crate::command::{Command, Listener, Spec, Subscriber, LINGER_SECONDS};
-use crate::errors::{reason_of, Refused};
+use crate::errors::{reason_of, Refused, Variables};
 use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
 use crate::input::{Answers, Asker, Input};
@@ -321,16 +321,12 @@ impl Commands {
                 Failure::new(126, name, format!("no namespace to mark it with: {why}"))
             })?,
         };
-        let mut environment: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut environment = Variables::new();
         if spec.terminal.is_some() {
             environment.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
         }
-        for (own, value) in self.environment.iter().chain(&spec.environment) {
-            match environment.iter_mut().find(|(other, _)| other == own) {
-                Some(entry) => entry.1 = value.clone(),
-                None => environment.push((own.clone(), value.clone())),
-            }
-        }
+        environment.extend(self.environment.iter().chain(&spec.environment).cloned());
+        let environment = last_of_each(environment);
         let by = spawn::By {
             null: &self.null,
             terminals: self.terminals.as_ref(),
@@ -973,6 +969,22 @@ impl Commands {
             now.min(self.last_end + result_seconds)
         }
     }
+}
+
+/// Each name once, where it was first, with its last value. There can be as many as fit a request.
+fn last_of_each(given: Variables) -> Variables {
+    let mut places: HashMap<Vec<u8>, usize> = HashMap::with_capacity(given.len());
+    let mut found: Variables = Vec::with_capacity(given.len());
+    for (name, value) in given {
+        match places.get(&name) {
+            Some(place) => found[*place].1 = value,
+            None => {
+                places.insert(name.clone(), found.len());
+                found.push((name, value));
+            }
+        }
+    }
+    found
 }
 
 /// What commands have where this process has what it has.

@@ -152,6 +152,11 @@ impl<'a> Fields<'a> {
         self.size_or_none(name)?.ok_or_else(|| Fields::wrong(name))
     }
 
+    /// A whole number from 0 to `most`: one that is cut would be another.
+    pub fn number_up_to(&self, name: &str, most: u64) -> Result<u64, Refused> {
+        Some(self.size(name)?).filter(|number| *number <= most).ok_or_else(|| Fields::wrong(name))
+    }
+
     pub fn number_or_none(&self, name: &str) -> Result<Option<f64>, Refused> {
         match self.present(name) {
             None => Ok(None),

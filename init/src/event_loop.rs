@@ -11,6 +11,8 @@ const BLIND_SECONDS: f64 = 0.01;
 /// A limit that is so late tells that nothing ran here meanwhile.
 pub const STOOD_STILL_SECONDS: f64 = 1.0;
 
+const LONGEST_WAIT_NANOSECONDS: u64 = 3_600_000_000_000;
+
 /// Who is told what happened to a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
@@ -213,9 +215,7 @@ impl EventLoop {
             Some(0)
         } else {
             // Rounded up: whoever wakes too early waits again.
-            self.timers.keys().next().map(|(due, _)| {
-                (due.saturating_sub(sys::now()).min(3_600_000_000_000) as i64 + 999_999) as i32 / 1_000_000
-            })
+            self.timers.keys().next().map(|(due, _)| milliseconds(due.saturating_sub(sys::now())))
         };
         self.epoll.wait(patience, found);
         if patience != Some(0) && found.is_empty() {
@@ -259,6 +259,11 @@ impl EventLoop {
     }
 }
 
+/// Of nanoseconds, an hour at most.
+fn milliseconds(nanoseconds: u64) -> i32 {
+    ((nanoseconds.min(LONGEST_WAIT_NANOSECONDS) + 999_999) / 1_000_000) as i32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +280,15 @@ mod tests {
             Token::Drain(9),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+
+    #[test]
+    fn a_wait_is_as_long_as_it_was_meant() {
+        for (nanoseconds, expected) in
+            [(0, 0), (1, 1), (1_000_000, 1), (3_000_000_000, 3000), (600_000_000_001, 600_001), (u64::MAX, 3_600_000)]
+        {
+            assert_eq!(milliseconds(nanoseconds), expected);
         }
     }
 

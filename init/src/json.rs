@@ -314,8 +314,10 @@ impl Parser<'_> {
         if let Ok(value) = text.parse::<i64>() {
             return Ok(Value::Int(value));
         }
+        // Others write numbers in ways that JSON does not have.
+        let is_plain = text.split(&['.', 'e', 'E'][..]).all(|part| part.ends_with(|last: char| last.is_ascii_digit()));
         match text.parse::<f64>() {
-            Ok(value) if value.is_finite() => Ok(Value::Float(value)),
+            Ok(value) if is_plain && value.is_finite() => Ok(Value::Float(value)),
             _ => Err(self.wrong("no number")),
         }
     }
@@ -445,6 +447,9 @@ mod tests {
             b"1 2",
             b"--1",
             b"1e999",
+            b"1.",
+            b"-.5",
+            b"1.e5",
             b"truex",
         ] {
             assert!(parse(text).is_err(), "{text:?}");

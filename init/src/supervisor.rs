@@ -567,6 +567,10 @@ impl Supervisor {
 
     fn request(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
         let malformed = |why: String| Refused::invalid(format!("a malformed request: {why}"));
+        if self.open.contains_key(&head.channel) {
+            // Whose the frames behind it are nobody could tell: the refusal ends both.
+            return Err(malformed("its channel has one already".to_owned()));
+        }
         let mut text = payload;
         if matches!(head.stream, 1 | 2 | 5 | 6) {
             // The same request in another form comes before the JSON.
@@ -670,11 +674,11 @@ impl Supervisor {
     }
 
     fn signal(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
-        let number = fields.int("signal")?;
+        let number = fields.number_up_to("signal", sys::LAST_SIGNAL as u64)? as i32;
         let key = fields.text_or_none("key")?;
         let command = self.commands.find(fields.text("exec_id")?)?;
         if !self.again.is_done(key) {
-            command.signal(number as i32);
+            command.signal(number);
             self.again.done(key);
         }
         self.reply(channel, &object([]));
@@ -682,8 +686,9 @@ impl Supervisor {
     }
 
     fn resize(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
-        let (width, height) = (fields.size("width")?, fields.size("height")?);
-        self.commands.find(fields.text("exec_id")?)?.resize(width as u16, height as u16)?;
+        let side = |name: &str| fields.number_up_to(name, u16::MAX.into()).map(|side| side as u16);
+        let (width, height) = (side("width")?, side("height")?);
+        self.commands.find(fields.text("exec_id")?)?.resize(width, height)?;
         self.reply(channel, &object([]));
         Ok(())
     }

@@ -79,7 +79,7 @@ pub const SIGCONT: i32 = 18;
 pub const SIGSTOP: i32 = 19;
 /// By this process: interrupts, and what the standard library ignores. A command ignores none.
 const IGNORED: [c_int; 2] = [2, 13];
-const LAST_SIGNAL: i32 = 64;
+pub const LAST_SIGNAL: i32 = 64;
 
 pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFDIR: u32 = 0o040_000;

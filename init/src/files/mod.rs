@@ -13,6 +13,9 @@ use crate::supervisor::Supervisor;
 pub use read::Outgoing;
 pub use write::{Incoming, TreeUpload};
 
+/// Of an operation that there is not, in the refusal.
+const LONGEST_NAME: usize = 40;
+
 /// A request that is not over.
 pub enum Open {
     /// The bytes of a command's input are to follow.
@@ -38,7 +41,7 @@ impl Supervisor {
     pub fn file_request(&mut self, operation: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let known: &[&[u8]] = &[b"stat", b"list", b"mkdir", b"remove", b"read", b"write", b"read_tree", b"write_tree"];
         if !known.contains(&operation) {
-            let name = String::from_utf8_lossy(operation).into_owned();
+            let name = String::from_utf8_lossy(&operation[..operation.len().min(LONGEST_NAME)]).into_owned();
             return Err(Refused::invalid(format!("a malformed request: there is no operation {name:?}")));
         }
         let path = path_of(&self.commands.working_dir, fields.text("path")?);
