@@ -15,6 +15,9 @@ pub const HIGH_BYTES: usize = 256 << 10;
 const TURN_BYTES: usize = 1 << 20;
 const MOST_PIECES: usize = 64;
 
+/// A payload of so much leaves memory behind that is worth giving back.
+const LARGE_BYTES: usize = 16 << 10;
+
 /// So long at most frames wait that may wait for others. Each message wakes the server, which is dearer than all that is in it.
 const TOGETHER_SECONDS: f64 = 0.1;
 
@@ -42,6 +45,8 @@ pub struct Connection {
     /// Until when all that is queued may wait.
     waits_until: Option<f64>,
     is_timed: bool,
+    /// Much has passed since somebody asked.
+    had_much: bool,
 }
 
 /// How far sending came.
@@ -70,6 +75,7 @@ impl Connection {
             blocked: false,
             waits_until: None,
             is_timed: false,
+            had_much: false,
         })
     }
 
@@ -120,6 +126,7 @@ impl Connection {
     }
 
     fn queue(&mut self, head: Head, payload: &[u8]) {
+        self.had_much |= payload.len() > LARGE_BYTES;
         let size = HEAD_BYTES + payload.len();
         let small = self.out.back().map_or(false, |last| last.len() + size <= last.capacity());
         if !small {
@@ -200,7 +207,14 @@ impl Connection {
 
     /// What has come; 0 at the end.
     pub fn receive(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        sys::read_some(&self.socket, room)
+        let count = sys::read_some(&self.socket, room)?;
+        self.had_much |= count > LARGE_BYTES;
+        Ok(count)
+    }
+
+    /// Whether much has passed either way since the last time.
+    pub fn take_had_much(&mut self) -> bool {
+        std::mem::take(&mut self.had_much)
     }
 
     /// Lets go of the socket.

@@ -99,6 +99,7 @@ pub enum Call {
     DialLate(u64),
     CountDisk,
     WaitedLong,
+    GiveMemoryBack,
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }

@@ -48,6 +48,8 @@ const KEPT_BYTES: usize = 16 << 10;
 const RESULT_SECONDS: f64 = 60.0;
 const USUAL_ORPHAN_SECONDS: f64 = 600.0;
 const FIRST_LOOK_SECONDS: f64 = 0.1;
+/// Memory that nothing has needed for so long goes back to the kernel: earlier, what comes next would fetch it again.
+const GIVE_BACK_SECONDS: f64 = 0.1;
 
 /// What a process 1 is started with.
 pub struct Descriptors {
@@ -117,6 +119,8 @@ pub struct Supervisor {
     lifetime_end: f64,
     idle_seconds: Option<f64>,
     last_call: f64,
+    /// When memory was last needed that is to be given back.
+    needed_memory: Option<f64>,
 }
 
 impl Supervisor {
@@ -170,6 +174,7 @@ impl Supervisor {
             lifetime_end: f64::INFINITY,
             idle_seconds: None,
             last_call: now,
+            needed_memory: None,
         };
         if keepers.is_some() {
             supervisor.watch.commands_have_a_filter();
@@ -219,6 +224,7 @@ impl Supervisor {
                 }
             }
             self.flush();
+            self.note_memory();
             if !self.due_jobs.is_empty() {
                 self.looper.hurry();
             }
@@ -296,6 +302,7 @@ impl Supervisor {
                     connection.waited(&mut self.looper);
                 }
             }
+            Call::GiveMemoryBack => self.give_memory_back(),
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
         }
@@ -776,6 +783,25 @@ impl Supervisor {
         }
         self.orphan_due = now + left;
         self.orphan_timer = Some(self.looper.after(left, Call::LookForServer));
+    }
+
+    /// Whether this turn left memory behind: it is given back once no turn has for a while.
+    fn note_memory(&mut self) {
+        if self.connection.as_mut().map_or(false, Connection::take_had_much)
+            && self.needed_memory.replace(self.looper.now()).is_none()
+        {
+            self.looper.after(GIVE_BACK_SECONDS, Call::GiveMemoryBack);
+        }
+    }
+
+    fn give_memory_back(&mut self) {
+        let left = self.needed_memory.map_or(0.0, |needed| needed + GIVE_BACK_SECONDS - self.looper.now());
+        if left > 0.0 {
+            self.looper.after(left, Call::GiveMemoryBack);
+        } else {
+            self.needed_memory = None;
+            sys::give_memory_back();
+        }
     }
 
     // -- limits -----------------------------------------------------------------------------------------------------------

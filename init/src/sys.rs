@@ -333,6 +333,8 @@ extern "C" {
     fn listen(fd: c_int, backlog: c_int) -> c_int;
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64;
     fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
+    #[cfg(target_env = "gnu")]
+    fn malloc_trim(kept: usize) -> c_int;
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int;
     fn mmap(
@@ -693,6 +695,15 @@ impl Epoll {
 }
 
 // -- memory ---------------------------------------------------------------------------------------------------------------
+
+/// Gives the kernel what was allocated and is free again. Other C libraries than glibc keep little of it.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: plain call.
+    unsafe {
+        malloc_trim(0);
+    }
+}
 
 /// Memory of its own: what is not touched takes no room, and no child gets a copy.
 pub struct Room {

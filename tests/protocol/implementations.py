@@ -48,6 +48,14 @@ class Process1:
         self._pidfd = pidfd
         self._made: list[Peer] = []
 
+    @property
+    def pid(self) -> int:
+        """Its number here, where it may have been started by another process that waits for it."""
+        pid = int(_line(Path(f"/proc/self/fdinfo/{self._pidfd}"), "Pid")[0])
+        while _line(Path(f"/proc/{pid}/status"), "NSpid")[-1] != "1":
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return pid
+
     async def connect(self) -> Peer:
         """Another connection, once it is the one that counts."""
         sock = await asyncio.to_thread(self._dial)
@@ -67,6 +75,11 @@ class Process1:
         """Let go of all connections."""
         for peer in (self.peer, *self._made):
             peer.close()
+
+
+def _line(path: Path, name: str) -> list[str]:
+    """The words behind a name in a file of `/proc`."""
+    return next(line.split()[1:] for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 class _Link:
