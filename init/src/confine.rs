@@ -84,6 +84,11 @@ fn number(value: Option<&Value>) -> io::Result<u64> {
     }
 }
 
+/// An id or a mode: one that is cut would be another.
+fn word(value: Option<&Value>) -> io::Result<u32> {
+    u32::try_from(number(value)?).map_err(|_| malformed())
+}
+
 fn flag(value: Option<&Value>) -> io::Result<bool> {
     match value {
         Some(Value::Bool(flag)) => Ok(*flag),
@@ -189,7 +194,7 @@ impl Confinement {
                 sys::allow_below(ruleset, &fd, number(given.get(3))?)
             }
             b"offer" => offer(number(given.first())?),
-            b"ids" => sys::be(number(given.first())? as u32, number(given.get(1))? as u32),
+            b"ids" => sys::be(word(given.first())?, word(given.get(1))?),
             b"asking_filter" => {
                 let asked = sys::load_asking_filter(&self.filter)?;
                 self.keep(b"asked", asked);
@@ -210,7 +215,7 @@ impl Confinement {
                 sys::unmount(b".")?;
                 sys::enter_directory(b"/")
             }
-            b"directories" => pairs(given, |path, mode| make_directory(path, number(Some(mode))? as u32)),
+            b"directories" => pairs(given, |path, mode| make_directory(path, word(Some(mode))?)),
             b"links" => pairs(given, |path, target| sys::make_link(text(Some(target))?, AT_FDCWD, path)),
             b"unlink" => each(given, |path| sys::unlink(AT_FDCWD, path)),
             b"files" => pairs(given, |path, content| create(path, text(Some(content))?)),
@@ -266,6 +271,9 @@ impl Confinement {
             },
             b"capabilities" => {
                 let (kept, rights) = (numbers(given.first())?, numbers(given.get(1))?);
+                if kept.iter().chain(&rights).any(|number| *number >= u64::BITS.into()) {
+                    return Err(malformed());
+                }
                 // Whoever is root has, after it has started a program, what is left here.
                 sys::bound_capabilities(&rights)?;
                 sys::keep_capabilities();
@@ -279,7 +287,7 @@ impl Confinement {
                     }
                 }
                 sys::control(sys::PR_SET_NO_NEW_PRIVS, 1)?;
-                sys::set_umask(number(given.first())? as u32);
+                sys::set_umask(word(given.first())?);
                 sys::control(sys::PR_SET_DUMPABLE, 0)
             }
             b"filter" => sys::load_filter(&self.filter),

@@ -283,8 +283,8 @@ impl Zygote {
         let wrong = |refused: Refused| String::from_utf8_lossy(&refused.message).into_owned();
         let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         let ids = (
-            fields.size("uid").map_err(wrong)?,
-            fields.size("gid").map_err(wrong)?,
+            fields.number_up_to("uid", u32::MAX.into()).map_err(wrong)?,
+            fields.number_up_to("gid", u32::MAX.into()).map_err(wrong)?,
             fields.size("ids").map_err(wrong)?,
         );
         let (uid, gid) = (ids.0 as u32, ids.1 as u32);
@@ -432,7 +432,8 @@ fn word_at(message: &[u8], at: usize) -> u64 {
 
 /// Those of requests that a burial or an oblivion names.
 fn numbers_in(message: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    (0..word_at(message, 8) as usize).map(move |at| word_at(message, BURIAL_BYTES + 4 * at))
+    let most = message.len().saturating_sub(BURIAL_BYTES) / 4;
+    (0..most.min(word_at(message, 8) as usize)).map(move |at| word_at(message, BURIAL_BYTES + 4 * at))
 }
 
 fn first_of(list: &Value) -> Option<&Value> {
