@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from aviato.rl import check_terms as terms
+from aviato.rl.check_scopes import Scopes, bound_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,8 +53,12 @@ class Subject:
 
     def __init__(self, tree: ast.Module, code_names: Collection[str]) -> None:
         self._code_names = frozenset(code_names)
-        self._bound: dict[str, tuple[int, int]] = {}
+        self._bound: set[str] = set()
+        """Names that are given anywhere."""
+        self._scopes = Scopes(tree)
         self._plain: set[str] = set()
+        self._plain_in: set[tuple[ast.AST, str]] = set()
+        """The same with the scope of each."""
         self._foreign = False
         for node in ast.walk(tree):
             self._take(node)
@@ -84,33 +89,25 @@ class Subject:
                 name = alias.asname or alias.name.partition(".")[0]
                 if (module or alias.name).partition(".")[0] in _PLAIN and not getattr(node, "level", 0) and alias.name != "*":
                     self._plain.add(name)
+                    self._plain_in.add((self._scopes.around(node)[0], name))
                 else:
                     self._foreign = True
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             self._foreign = self._foreign or node.value.startswith(_MODULES)
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            self._bind(node.id, node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            self._bind(node.name, node)
-        elif isinstance(node, ast.arg):
-            self._bind(node.arg, node)
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            self._bind(node.name, node)
-
-    def _bind(self, name: str, node: ast.AST) -> None:
-        place = node.lineno, node.col_offset  # type: ignore[attr-defined]
-        self._bound[name] = min(place, self._bound.get(name, place))
+        elif (given := bound_by(node)) is not None:
+            self._bound.add(given)
 
     def _is_codes(self, node: ast.AST) -> bool:
         """Whether it is a name that the source has not given before."""
         if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
             return False
-        if node.id in self._code_names and node.id not in self._bound:
+        begin = self._scopes.begin(node)
+        if node.id in self._code_names and begin is None:
             return True
-        if node.id in self._plain or self._is_pythons(node.id):
+        plain = any((scope, node.id) in self._plain_in for scope in self._scopes.around(node))
+        if plain or self._is_pythons(node.id):
             return False
         # In `f = cached(f)` the name on the right is the code's, though it stands behind the other one.
-        begin = self._bound.get(node.id)
         return begin is None or (node.lineno, node.col_offset) < begin or node.lineno == begin[0]
 
     def _is_pythons(self, name: str) -> bool:

@@ -79,6 +79,11 @@ NOTHING = {
     "assert f\nx = f(2)": "true whatever the code does",
     "def g():\n    yield f(2) == 4\nassert g()": "true whatever the code does",
     "async def g():\n    return f(2) == 4\nassert g()": "true whatever the code does",
+    "def g(f):\n    assert f(2) == 4\ng(lambda x: 4)": "nothing of the code",
+    "def a(f):\n    def b():\n        assert f(2) == 4\n    b()\na(lambda x: 4)": "nothing of the code",
+    "def g():\n    global f\n    f = lambda x: 4\ng()\nassert f(2) == 4": "nothing of the code",
+    "h = [f := lambda x: 4 for y in [1]]\nassert f(2) == 4": "nothing of the code",
+    "def g():\n    from math import sqrt as f\n    assert f(16) == 4\ng()": "nothing of the code",
     "x = 4\nassert x == 4": "nothing of the code",
     "f = lambda x: 4\nassert f(2) == 4": "nothing of the code",
     "def f(x):\n    return 4\nassert f(2) == 4": "nothing of the code",
@@ -218,6 +223,18 @@ CHECKS = {
     "assert f(2) == 4\nexit()": False,
     "import sys\nassert f(2) == 4; sys.exit(0)\nassert False": False,
     "\ufeffassert f(2) == 4": False,
+    # A name that a scope gives is no name of another's.
+    "def same(f):\n    return f\nassert f(2) == 4": False,
+    "def g():\n    f = 1\n    return f\nassert f(2) == 4": False,
+    "class A:\n    f = 4\nassert f(2) == 4": False,
+    "class A:\n    f = 4\n    def g(self):\n        return f(2)\nassert A().g() == 4": False,
+    "h = lambda f: f\nassert f(2) == 4": False,
+    "h = [f for f in [1]]\nassert f(2) == 4": False,
+    "def g():\n    for f in []: pass\n    else: return 1\nassert f(2) == 4": False,
+    "def g():\n    try: pass\n    except ValueError as f: pass\nassert f(2) == 4": False,
+    "def g():\n    from math import sqrt as f\n    return f\nassert f(2) == 4": False,
+    "def g():\n    def f(): pass\n    class f: pass\nassert f(2) == 4": False,
+    "def g():\n    match 1:\n        case f: return f\nassert f(2) == 4": False,
 }
 EMPTY = [
     # What checks is there, and no run of it comes there: `not_run`. Plain Python passes both codes.
