@@ -18,7 +18,18 @@ CALLS = (
     *("open_tree", "perf_event_open", "personality", "prctl"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
     *("request_key", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
-    *("setdomainname", "sethostname", "setns", "setpriority", "socket", "umount2", "unshare", "userfaultfd", "vmsplice"),
+    *(
+        "setdomainname",
+        "setgroups",
+        "sethostname",
+        "setns",
+        "setpriority",
+        "socket",
+        "umount2",
+        "unshare",
+        "userfaultfd",
+        "vmsplice",
+    ),
 )
 
 
@@ -220,6 +231,12 @@ def _counts() -> dict[str, Attack]:
     return {
         **found,
         "io_setup": Attack(family="machine's counts", source=setup, refused="ENOSYS", reaches=True),
+        "groups of a process": Attack(
+            family="groups of a process",
+            source="print(call('setgroups', 1 << 16, buffer(bytes(4 << 16))) == 0)",
+            refused="EINVAL",
+            reaches=True,
+        ),
         "pages in pipes": Attack(family="pages in pipes", source=PAGES_IN_PIPES, refused="ENOSYS"),
     }
 

@@ -61,6 +61,8 @@ MAKES_ROOM = 0x2 | 0x8 | 0x20
 """Modes of fallocate: into a hole, away, apart. All others take room."""
 OLD_FALLOCATE = (0x40305828, 0x4030582A, 0x40305839)
 """The same as requests: FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE."""
+MOST_GROUPS = 256
+"""Of one process. Accounts of systems have a few dozen."""
 OTHER_SYSTEMS = tuple(1 << bit for bit in (0, 1, 2, 4, 5, 6, 7))
 
 
@@ -197,6 +199,8 @@ RULES: tuple[Rule, ...] = (
     # The machine has so many for all of its users. The only wall.
     Rule("machine's counts", ("io_setup",), errno.ENOSYS),
     *(Rule("machine's counts", ("setsockopt",), where=(Condition(1, level), Condition(2, name))) for level, name in COUNTED),
+    # Each process can have 65,536 of its own: 256 KiB of the kernel's memory, which no look at a process shows. The only wall.
+    Rule("groups of a process", ("setgroups",), errno.EINVAL, (Condition(0, MOST_GROUPS + 1, None),)),
     Rule("userfaultfd", ("userfaultfd",)),
     # Who has a core to himself has others wait for it, and it can be had for others by their numbers.
     Rule("core scheduling", ("prctl",), where=(Condition(0, PR_SCHED_CORE),)),
