@@ -37,6 +37,8 @@ pub struct Connection {
     pub number: u64,
     pub sources: VecDeque<Source>,
     socket: OwnedFd,
+    /// That have come, and that no request has asked for yet.
+    descriptors: VecDeque<OwnedFd>,
     out: VecDeque<Vec<u8>>,
     /// How much of the first piece is sent.
     sent: usize,
@@ -69,6 +71,7 @@ impl Connection {
             number,
             sources: VecDeque::new(),
             socket,
+            descriptors: VecDeque::new(),
             out: VecDeque::new(),
             sent: 0,
             out_bytes: 0,
@@ -207,9 +210,21 @@ impl Connection {
 
     /// What has come; 0 at the end.
     pub fn receive(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let count = sys::read_some(&self.socket, room)?;
+        let (count, descriptors) = sys::receive_message(&self.socket, room)?;
+        self.descriptors.extend(descriptors);
         self.had_much |= count > LARGE_BYTES;
         Ok(count)
+    }
+
+    /// What came with a request, of this inode; `None` where none came.
+    pub fn take_descriptor(&mut self, inode: u64) -> Option<OwnedFd> {
+        while let Some(fd) = self.descriptors.pop_front() {
+            if sys::stat_open(&fd).map_or(false, |found| found.inode == inode) {
+                return Some(fd);
+            }
+            // It is of a request that was refused before it asked for it.
+        }
+        None
     }
 
     /// Whether much has passed either way since the last time.

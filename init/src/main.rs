@@ -28,6 +28,7 @@ mod pool;
 mod ports;
 mod process_tree;
 mod programs;
+mod shared_memory;
 mod spawn;
 mod successive;
 mod supervisor;

@@ -438,6 +438,7 @@ impl Supervisor {
             ("execs", self.commands.summary()),
         ]);
         connection.send_json(frames::HELLO, &hello, 0);
+        connection.send(Head::of(frames::DESCRIPTORS, 0), b"");
         self.connection = Some(connection);
     }
 
@@ -617,6 +618,12 @@ impl Supervisor {
         }
     }
 
+    /// The memory that came with a request, if that names any.
+    pub fn memory_of(&mut self, fields: &Fields<'_>) -> Result<Option<OwnedFd>, Refused> {
+        let inode = fields.size_or_none("memory")?;
+        Ok(inode.zip(self.connection.as_mut()).and_then(|(inode, connection)| connection.take_descriptor(inode)))
+    }
+
     pub fn connection_number(&self) -> u64 {
         self.connection.as_ref().map_or(0, |connection| connection.number)
     }
@@ -659,6 +666,7 @@ impl Supervisor {
         if self.looper.now() >= self.lifetime_end {
             self.end("lifetime", 0.0, None); // Its timer is due in this turn: nothing starts before it.
         }
+        drop(self.memory_of(fields)?);
         let exec_id = fields.text("exec_id")?;
         let offsets = [fields.size("stdout")?, fields.size("stderr")?];
         let spec = fields.0.get("spec").filter(|spec| **spec != Value::Null);

@@ -405,6 +405,7 @@ extern "C" {
     fn semctl(id: c_int, number: c_int, command: c_int) -> c_int;
     fn shmctl(id: c_int, command: c_int, buffer: *mut c_void) -> c_int;
     fn pread(fd: c_int, buffer: *mut c_void, length: usize, offset: i64) -> isize;
+    fn pwrite(fd: c_int, buffer: *const c_void, length: usize, offset: i64) -> isize;
     fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize;
     fn _exit(code: c_int) -> !;
@@ -540,6 +541,12 @@ pub fn write_some(fd: &OwnedFd, data: &[u8]) -> io::Result<usize> {
 pub fn read_from(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     // SAFETY: the buffer is as long as said.
     check_size(unsafe { pread(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) })
+}
+
+/// Writes at an offset; how much of it.
+pub fn write_to(fd: &OwnedFd, data: &[u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: it is as long as said.
+    check_size(unsafe { pwrite(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), offset as i64) })
 }
 
 /// How much a pipe can hold.

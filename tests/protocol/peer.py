@@ -58,6 +58,7 @@ class Peer:
         self.ended: dict[str, Any] | None = None
         self.forms = forms
         self.closed = asyncio.Event()
+        self.takes_descriptors = asyncio.Event()
         self._ready = asyncio.Event()
         self._socket = sock
         self._channels: dict[int, asyncio.Queue[Frame]] = {}
@@ -87,6 +88,12 @@ class Peer:
         """Whatever it is."""
         await asyncio.wait_for(self._loop.sock_sendall(self._socket, data), PATIENCE_SECONDS)
 
+    async def send_with(self, fd: int, type: int, payload: bytes = b"", **head: int) -> None:
+        """One frame, and a descriptor beside it, once the other side has said that it takes them."""
+        await asyncio.wait_for(self.takes_descriptors.wait(), PATIENCE_SECONDS)
+        data = encode(type, payload, **head)
+        assert socket.send_fds(self._socket, [data], [fd]) == len(data)
+
     def open(self) -> int:
         """A channel that is free."""
         self._last += 1
@@ -114,6 +121,12 @@ class Peer:
         await self.send(FrameType.REQUEST, json.dumps({"op": op, **fields}).encode(), channel=channel)
         if body is not None:
             await self.send(FrameType.DATA, body, channel=channel)
+        return channel
+
+    async def begin_with(self, fd: int, op: str, **fields: Any) -> int:
+        """A request with a descriptor; its channel."""
+        channel = self.open()
+        await self.send_with(fd, FrameType.REQUEST, json.dumps({"op": op, **fields}).encode(), channel=channel)
         return channel
 
     async def ask(self, op: str, body: bytes | None = None, **fields: Any) -> dict[str, Any]:
@@ -223,6 +236,8 @@ class Peer:
         if frame.type == FrameType.HELLO:
             self.hello = json.loads(frame.payload)
             self._ready.set()
+        elif frame.type == FrameType.DESCRIPTORS:
+            self.takes_descriptors.set()
         elif frame.type == FrameType.ENDED:
             self.ended = json.loads(frame.payload)
         elif frame.channel in self._channels:

@@ -92,7 +92,7 @@ impl Supervisor {
                 }
             }
             (Some(Open::Incoming(incoming)), frames::END) => {
-                let done = incoming.end(&mut self.watch.disk)?;
+                let done = incoming.end(&mut self.watch.disk, &mut self.looper)?;
                 self.again.done(done.as_deref());
                 self.reply(head.channel, &object([]));
             }

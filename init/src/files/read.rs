@@ -9,7 +9,9 @@ use crate::archive::pack::Packer;
 use crate::connection::Source;
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
+use crate::json::Value;
 use crate::paths::{open_directory, open_path, reopen, Whose};
+use crate::shared_memory;
 use crate::supervisor::Supervisor;
 use crate::sys::{self, Stat, AT_FDCWD, O_NOCTTY, O_NONBLOCK, O_PATH, O_RDONLY};
 
@@ -98,6 +100,25 @@ fn open_file(path: &[u8], most: Option<u64>) -> Result<(OwnedFd, Stat), Refused>
     Ok((fd, found))
 }
 
+/// Goes to where its contents are wanted from, if it is the file that is meant; what is said of it.
+fn begin_contents(
+    fd: &OwnedFd,
+    found: &Stat,
+    path: &[u8],
+    offset: u64,
+    wanted: Option<&[u8]>,
+) -> Result<Value, Refused> {
+    let version = version_of(found);
+    if wanted.map_or(false, |wanted| wanted != version.as_bytes()) {
+        let message = "it was changed while it was read, and its connection was cut; read it again";
+        return Err(Refused::file(path, "changed", message));
+    }
+    if offset > 0 {
+        sys::seek(fd, offset).map_err(|error| Refused::os(path, &error))?;
+    }
+    Ok(describe(path, found, None).with([("version", version.as_str().into())]))
+}
+
 impl Supervisor {
     pub(super) fn begin_read(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         fields.value("max_bytes")?;
@@ -105,20 +126,41 @@ impl Supervisor {
         let window = fields.size("window")?;
         let offset = fields.size_or_none("offset")?.unwrap_or(0);
         let wanted = fields.text_or_none("version")?;
+        if let Some(memory) = self.memory_of(fields)? {
+            if self.read_into(&memory, path, channel, offset, wanted)? {
+                return Ok(());
+            }
+        }
         let (fd, found) = open_file(path, most)?;
-        let version = version_of(&found);
-        if wanted.map_or(false, |wanted| wanted != version.as_bytes()) {
-            let message = "it was changed while it was read, and its connection was cut; read it again";
-            return Err(Refused::file(path, "changed", message));
-        }
-        if offset > 0 {
-            sys::seek(&fd, offset).map_err(|error| Refused::os(path, &error))?;
-        }
-        let said = describe(path, &found, None).with([("version", version.as_str().into())]);
+        let said = begin_contents(&fd, &found, path, offset, wanted)?;
         let most = most.unwrap_or_else(|| found.size.max(MOST_BYTES));
         self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
         self.read_on(Contents::File { fd, position: offset, most }, path, channel, window);
         Ok(())
+    }
+
+    /// Puts a file into memory that came for it; false where it is so small or so large that it goes by the connection.
+    fn read_into(
+        &mut self,
+        memory: &OwnedFd,
+        path: &[u8],
+        channel: u16,
+        offset: u64,
+        wanted: Option<&[u8]>,
+    ) -> Result<bool, Refused> {
+        let (fd, found) = open_file(path, None)?;
+        let said = begin_contents(&fd, &found, path, offset, wanted)?;
+        if !(shared_memory::LEAST_BYTES..=shared_memory::MOST_BYTES).contains(&found.size.saturating_sub(offset)) {
+            return Ok(false);
+        }
+        let size = match shared_memory::fill(memory, &fd).map_err(|error| Refused::os(path, &error))? {
+            Some(size) => size,
+            None => return Ok(false),
+        };
+        let said = said.with([("memory_bytes", size.into())]);
+        self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
+        self.send(Head::of(frames::END, channel), b"");
+        Ok(true)
     }
 
     pub(super) fn begin_read_tree(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {

@@ -12,10 +12,11 @@ use crate::directory::hidden_name;
 use crate::errors::{Fields, Refused};
 use crate::event_loop::EventLoop;
 use crate::frames::{self, Head};
-use crate::json::object;
+use crate::json::{object, Value};
 use crate::limits::disk::Disk;
 use crate::paths::{find_place, open_path, Place, Whose, DIRECTORY};
 use crate::process_tree::Step;
+use crate::shared_memory;
 use crate::supervisor::{Job, Supervisor};
 use crate::sys::{self, AT_FDCWD, O_CREAT, O_EXCL, O_NOFOLLOW, O_PATH, O_WRONLY};
 
@@ -152,6 +153,8 @@ pub struct Incoming {
     kind: Kind,
     size: Option<u64>,
     credited: u64,
+    /// In which its bytes lie once the end has come.
+    memory: Option<OwnedFd>,
 }
 
 impl Incoming {
@@ -195,7 +198,11 @@ impl Incoming {
     }
 
     /// All has come in; the key of what is done by that.
-    pub fn end(&mut self, disk: &mut Disk) -> Result<Option<Vec<u8>>, Refused> {
+    pub fn end(&mut self, disk: &mut Disk, looper: &mut EventLoop) -> Result<Option<Vec<u8>>, Refused> {
+        if let Some(memory) = self.memory.take() {
+            let size = self.size.unwrap_or(0);
+            shared_memory::take(&memory, size, |piece| self.data(piece, disk, looper).map(drop))?;
+        }
         match &mut self.kind {
             Kind::Repeated { .. } => Ok(None),
             Kind::Whole(upload) => upload.put_in_place(self.size, disk).map(|()| None),
@@ -367,6 +374,10 @@ impl Supervisor {
         fields.value("mode")?;
         let mode = fields.size_or_none("mode")?.map(|mode| mode as u32 & 0o7777);
         let size = fields.size_or_none("size")?;
+        let memory = match fields.0.get("memory") {
+            None | Some(Value::Null) => None,
+            Some(_) => Some(self.memory_of(fields)?.ok_or_else(shared_memory::none_came)?),
+        };
         let kind = match fields.text_or_none("key")? {
             None => Kind::Whole(Upload::new(path, mode, &mut self.watch.disk, &mut self.looper)?),
             Some(key) if self.again.is_done(Some(key)) => Kind::Repeated { taken: 0 },
@@ -382,7 +393,7 @@ impl Supervisor {
                 Kind::Part { key: key.to_vec(), upload: Some(upload), offset, position: offset, last, single }
             }
         };
-        self.open.insert(channel, Open::Incoming(Incoming { kind, size, credited: 0 }));
+        self.open.insert(channel, Open::Incoming(Incoming { kind, size, credited: 0, memory }));
         Ok(())
     }
 
@@ -404,7 +415,7 @@ impl Supervisor {
     pub(super) fn begin_write_tree(&mut self, path: Vec<u8>, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let key = fields.text_or_none("key")?;
         if self.again.is_done(key) {
-            let incoming = Incoming { kind: Kind::Repeated { taken: 0 }, size: None, credited: 0 };
+            let incoming = Incoming { kind: Kind::Repeated { taken: 0 }, size: None, credited: 0, memory: None };
             self.open.insert(channel, Open::Incoming(incoming));
             return Ok(());
         }

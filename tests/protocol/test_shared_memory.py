@@ -1,0 +1,82 @@
+"""docs/protocol.md: Memory and descriptors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aviato.wire.frames import FrameType
+from aviato.wire.memory import REFUSED
+from tests.protocol.peer import Peer, Refused
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = os.urandom(1 << 20)
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    fd = os.memfd_create("test")
+    yield fd
+    os.close(fd)
+
+
+def inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
+
+
+async def written(peer: Peer, fd: int, size: int, **fields: Any) -> dict[str, Any]:
+    """A file whose contents lie in memory."""
+    given = {"path": "f", "mode": None, "size": size, "memory": inode(fd), **fields}
+    channel = await peer.begin_with(fd, "write", **given)
+    await peer.send(FrameType.END, channel=channel)
+    return await peer.reply(channel)
+
+
+async def read(peer: Peer, fd: int, **fields: Any) -> tuple[dict[str, Any], bytes]:
+    """A file that may be put into memory; what comes by the connection."""
+    given = {"path": "f", "max_bytes": None, "window": 8 << 20, "memory": inode(fd), **fields}
+    channel = await peer.begin_with(fd, "read", **given)
+    said = json.loads((await peer.next(channel)).payload)
+    return said, await peer.rest(channel)
+
+
+async def test_a_file_goes_in_and_out_by_it(peer: Peer, memory: int):
+    os.pwrite(memory, CONTENT, 0)
+    assert await written(peer, memory, len(CONTENT)) == {}
+    os.ftruncate(memory, 0)
+    said, rest = await read(peer, memory)
+    assert said["memory_bytes"] == said["size_bytes"] == len(CONTENT) and not rest
+    assert os.pread(memory, 2 << 20, 0) == CONTENT
+
+
+async def test_it_is_known_by_its_inode(peer: Peer, memory: int):
+    other = os.memfd_create("other")
+    os.pwrite(other, b"wrong" * 300_000, 0)
+    os.pwrite(memory, CONTENT, 0)
+    await peer.ask("ping")
+    await peer.send_with(other, FrameType.KEEPALIVE)
+    await written(peer, memory, len(CONTENT))
+    os.close(other)
+    assert (await peer.get("f"))[1] == CONTENT
+
+
+async def test_what_did_not_come_is_sent_by_the_connection(peer: Peer, memory: int):
+    with pytest.raises(Refused) as caught:
+        await peer.put("f", b"", memory=inode(memory))
+    assert caught.value.reason == REFUSED
+    await peer.put("f", CONTENT)
+    said, rest = await peer.get("f", memory=inode(memory))
+    assert rest == CONTENT and "memory_bytes" not in said
+
+
+async def test_who_shortens_it_gets_no_file(peer: Peer, memory: int):
+    await peer.put("f", b"old")
+    os.pwrite(memory, CONTENT[:5000], 0)
+    with pytest.raises(Refused):
+        await written(peer, memory, len(CONTENT))
+    assert (await peer.get("f"))[1] == b"old"
