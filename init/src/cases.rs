@@ -22,7 +22,7 @@ const SIZE_BYTES: usize = 8;
 /// So long after nobody can record any more the process is given up, if it has not ended.
 const CLOSED_SECONDS: f64 = 0.1;
 /// What a case has printed or reported is told apart by these numbers, and the record by the one behind.
-const RECORD: usize = 3;
+pub const RECORD: usize = 3;
 /// That the program may give for a case that failed.
 const GIVEN_REASONS: [&str; 7] =
     ["assertion", "exception", "out_of_memory", "ended_early", "skipped", "not_checked", "not_separable"];

@@ -100,6 +100,9 @@ pub fn reason_of(number: i32) -> &'static str {
     }
 }
 
+/// 2⁶³: a number that is written with a point or an exponent is whole only below it.
+const LARGEST: f64 = -(i64::MIN as f64);
+
 /// Names and values.
 pub type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -135,7 +138,8 @@ impl<'a> Fields<'a> {
         match self.present(name) {
             None => Ok(None),
             Some(Value::Int(value)) => Ok(Some(*value)),
-            Some(Value::Float(value)) if value.fract() == 0.0 => Ok(Some(*value as i64)),
+            // One that an integer has no room for would become another.
+            Some(Value::Float(value)) if value.fract() == 0.0 && value.abs() < LARGEST => Ok(Some(*value as i64)),
             Some(_) => Err(Fields::wrong(name)),
         }
     }
@@ -208,6 +212,21 @@ impl<'a> Fields<'a> {
                 })
                 .collect(),
             _ => Err(Fields::wrong(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_does_not_fit_is_refused() {
+        for (number, expected) in
+            [(2.0, Some(2)), (-1e18, Some(-1_000_000_000_000_000_000)), (1e19, None), (-1e300, None)]
+        {
+            let request = object([("size", number.into())]);
+            assert_eq!(Fields(&request).int("size").ok(), expected, "{number}");
         }
     }
 }

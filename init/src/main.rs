@@ -17,6 +17,8 @@ mod errors;
 mod event_loop;
 mod files;
 mod frames;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod input;
 mod json;
 mod keeper;
@@ -68,6 +70,8 @@ fn main() {
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
         Some(("zygote", flags)) => zygote(flags),
+        #[cfg(any(test, feature = "fuzz"))]
+        Some(("fuzz", flags)) => fuzz::main(flags),
         Some(("--version", [])) => {
             println!("aviato-init {}", env!("CARGO_PKG_VERSION"));
             return;

@@ -56,6 +56,12 @@ impl Processes {
         Ok(Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None })
     }
 
+    /// Of a directory that looks like /proc.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub fn of(proc: OwnedFd) -> Processes {
+        Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None }
+    }
+
     /// All descendants of this process but the keepers are the sandbox's.
     pub fn know_by_descent(&mut self, exact: bool) {
         self.descent = Some(Descent { exact, keepers: RefCell::new(HashSet::new()) });
@@ -96,7 +102,7 @@ impl Processes {
     }
 
     /// The parent of a process; none if it is gone, or dead unless that is asked for.
-    fn parent(&self, pid: i32, dead_too: bool) -> Option<i32> {
+    pub fn parent(&self, pid: i32, dead_too: bool) -> Option<i32> {
         let text = self.told(pid, "stat")?;
         let at = text.windows(2).rposition(|pair| pair == b") ")?;
         let fields: Vec<&[u8]> = text[at + 2..].split(|byte| *byte == b' ').collect();
@@ -110,7 +116,7 @@ impl Processes {
     }
 
     /// The children of all threads of a process, dead ones that are not reaped included.
-    fn children(&self, pid: i32) -> Vec<i32> {
+    pub fn children(&self, pid: i32) -> Vec<i32> {
         let mut threads = Vec::new();
         let path = format!("{pid}/task");
         if let Ok(listed) = sys::open_at(self.proc.as_raw_fd(), path.as_bytes(), O_RDONLY | O_DIRECTORY, 0) {

@@ -2130,3 +2130,55 @@ pub fn arrange(descriptors: &[RawFd], first: RawFd) -> io::Result<Vec<OwnedFd>> 
     )?;
     Ok(placed)
 }
+
+/// How much memory is taken, in a build for tests.
+#[cfg(any(test, feature = "fuzz"))]
+pub mod counted {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static NOW: AtomicUsize = AtomicUsize::new(0);
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+
+    struct Counted;
+
+    #[global_allocator]
+    static MEMORY: Counted = Counted;
+
+    fn took(size: usize) {
+        let now = NOW.fetch_add(size, Ordering::Relaxed) + size;
+        MOST.fetch_max(now, Ordering::Relaxed);
+    }
+
+    // SAFETY: all is left to the system's; only sizes are added up.
+    unsafe impl GlobalAlloc for Counted {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            took(layout.size());
+            System.alloc(layout)
+        }
+
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            took(layout.size());
+            System.alloc_zeroed(layout)
+        }
+
+        unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            took(size);
+            NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+            System.realloc(at, layout, size)
+        }
+
+        unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+            NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+            System.dealloc(at, layout);
+        }
+    }
+
+    /// The most that was taken at a time while something ran, beside what had been before.
+    pub fn most_during(run: impl FnOnce()) -> usize {
+        let before = NOW.load(Ordering::Relaxed);
+        MOST.store(before, Ordering::Relaxed);
+        run();
+        MOST.load(Ordering::Relaxed).saturating_sub(before)
+    }
+}

@@ -436,6 +436,24 @@ fn numbers_in(message: &[u8]) -> impl Iterator<Item = u64> + '_ {
     (0..most.min(word_at(message, 8) as usize)).map(move |at| word_at(message, BURIAL_BYTES + 4 * at))
 }
 
+/// What holds of all that the zygote may be told.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn check(message: &[u8]) {
+    let numbers: Vec<u64> = numbers_in(message).collect();
+    assert!(numbers.len() <= message.len() / 4 && numbers.len() as u64 <= word_at(message, 8));
+    if let Some(given) = Given::decode(message) {
+        let again = Given::decode(&given.encode()).map(|again| again.encode());
+        assert_eq!(again, Some(given.encode()));
+    }
+    let head = message.split(|byte| *byte == 0).next().unwrap_or(message);
+    if let Ok(request) = json::parse(head) {
+        assert!(names_of_trees(&request).len() <= message.len());
+        let filters = [hexadecimal(request.get("filter")), hexadecimal(request.get("born_filter"))];
+        assert!(filters.iter().all(|filter| 2 * filter.len() <= message.len()));
+        request.get("descent").map(descent_of);
+    }
+}
+
 fn first_of(list: &Value) -> Option<&Value> {
     match list {
         Value::Array(items) => items.first(),

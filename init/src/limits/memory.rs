@@ -81,8 +81,8 @@ impl Stores {
 /// What a process has resident and in tables of its pages, at most too much; with `swap` also what is not resident.
 pub fn rough_bytes(processes: &Processes, pid: i32, swap: bool) -> u64 {
     let text = processes.told(pid, "status").unwrap_or_default();
-    let swapped = if swap { number(&text, b"\nVmSwap:") << 10 } else { 0 };
-    (number(&text, PAGE_TABLES) << 10) + swapped + resident_bytes(processes, pid)
+    let swapped = if swap { kibibytes(&text, b"\nVmSwap:") } else { 0 };
+    kibibytes(&text, PAGE_TABLES).saturating_add(swapped).saturating_add(resident_bytes(processes, pid))
 }
 
 /// What a process has in memory, shared or not; 0 of one that is gone.
@@ -91,7 +91,7 @@ pub fn resident_bytes(processes: &Processes, pid: i32) -> u64 {
         let text = processes.text(&format!("{place}/statm")).unwrap_or_default();
         let pages = text.split(|byte| *byte == b' ').nth(1).and_then(parsed).unwrap_or(0);
         if pages > 0 {
-            return pages * PAGE_BYTES;
+            return pages.saturating_mul(PAGE_BYTES);
         }
     }
     0
@@ -115,23 +115,24 @@ impl Shares {
     /// Adds a process, with what it holds in files in memory without a name, and what the kernel holds for it.
     pub fn add(&mut self, processes: &Processes, pid: i32, nameless: u64, kernel: u64) {
         let text = processes.told(pid, "smaps_rollup").unwrap_or_default();
-        let mut private = (number(&text, b"\nPss_Anon:") + number(&text, b"\nSwapPss:")) << 10;
-        let shared = number(&text, b"\nPss_Shmem:") << 10;
-        if private + shared == 0 {
+        let mut private = kibibytes(&text, b"\nPss_Anon:").saturating_add(kibibytes(&text, b"\nSwapPss:"));
+        let shared = kibibytes(&text, b"\nPss_Shmem:");
+        if private == 0 && shared == 0 {
             private = resident_bytes(processes, pid);
         }
         let status = processes.told(pid, "status").unwrap_or_default();
-        private += kernel + (number(&status, PAGE_TABLES) << 10);
+        private = private.saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES));
         let mark = mark_of(processes, pid);
-        self.private_bytes += private;
-        self.shared_bytes += shared;
-        *self.bytes.entry(mark).or_default() += private + shared.max(nameless);
+        self.private_bytes = self.private_bytes.saturating_add(private);
+        self.shared_bytes = self.shared_bytes.saturating_add(shared);
+        let bytes = self.bytes.entry(mark).or_default();
+        *bytes = bytes.saturating_add(private).saturating_add(shared.max(nameless));
         self.pids.entry(mark).or_default().push(pid);
     }
 
     /// Of the sandbox, with the files in memory: what is mapped of those was counted with who maps it.
     pub fn total(&self, stored_bytes: u64) -> u64 {
-        self.private_bytes + self.shared_bytes.max(stored_bytes)
+        self.private_bytes.saturating_add(self.shared_bytes.max(stored_bytes))
     }
 
     /// Whose share is the largest; nothing where nobody has any.
@@ -148,6 +149,11 @@ pub fn number(text: &[u8], name: &[u8]) -> u64 {
         .unwrap_or(0)
 }
 
+/// The same of a number of KiB, in bytes.
+fn kibibytes(text: &[u8], name: &[u8]) -> u64 {
+    number(text, name).saturating_mul(1024)
+}
+
 pub fn parsed(word: &[u8]) -> Option<u64> {
     std::str::from_utf8(word).ok()?.trim().parse().ok()
 }
@@ -161,6 +167,12 @@ mod tests {
         let text = b"Name:\tsh\nVmPTE:\t      48 kB\nThreads:\t3\n";
         assert_eq!((number(text, PAGE_TABLES), number(text, b"\nThreads:"), number(text, b"\nNone:")), (48, 3, 0));
         assert_eq!((number(b"", b"\nA:"), number(b"\nA:", b"\nA:"), number(b"\nA:x", b"\nA:")), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_too_much_to_count_is_the_most_that_there_is() {
+        let text = b"\nA:\t18446744073709551615 kB\nB:\t18014398509481984 kB\nC: 2 kB";
+        assert_eq!([b"\nA:", b"\nB:", b"\nC:"].map(|name| kibibytes(text, name)), [u64::MAX, u64::MAX, 2048]);
     }
 
     #[test]

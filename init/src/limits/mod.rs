@@ -7,7 +7,7 @@ pub mod disk;
 mod kernel_memory;
 pub mod memory;
 mod sockets;
-mod sysv;
+pub mod sysv;
 
 use std::collections::HashMap;
 use std::io;

@@ -37,15 +37,16 @@ fn rows(processes: &Processes, name: &str) -> Vec<Vec<u64>> {
 
 /// What they hold in memory.
 pub fn used_bytes(processes: &Processes) -> u64 {
-    let mut total = 0;
+    let mut total: u64 = 0;
     for (kind, name) in KINDS {
         for fields in rows(processes, name) {
-            total += match (kind, &fields[..]) {
-                (SystemV::Shared, [.., resident, swapped]) => resident + swapped,
-                (SystemV::Semaphores, [_, _, _, count, ..]) => count * SEMAPHORE_BYTES,
+            let bytes: u64 = match (kind, &fields[..]) {
+                (SystemV::Shared, [.., resident, swapped]) => resident.saturating_add(*swapped),
+                (SystemV::Semaphores, [_, _, _, count, ..]) => count.saturating_mul(SEMAPHORE_BYTES),
                 (SystemV::Messages, [_, _, _, bytes, ..]) => *bytes,
                 _ => 0,
             };
+            total = bytes.saturating_add(total);
         }
     }
     total

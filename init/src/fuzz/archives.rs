@@ -1,0 +1,234 @@
+//! Archives: read, written again, and unpacked beside what they must not reach.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::io::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use super::mutate::Random;
+use super::Kind;
+use crate::archive::tar::{self, Item, Member, Reader, BLOCK_BYTES, LONGEST_NAME_BYTES};
+use crate::archive::unpack::Arrival;
+use crate::archive::Trouble;
+use crate::directory::{self, RemoveTree};
+use crate::paths::Place;
+use crate::sys;
+
+/// A directory of its own, which goes with it.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let name = [name.as_bytes(), &directory::hidden_name()].concat();
+        // In memory where that can be: a disk is far slower.
+        let memory = PathBuf::from("/dev/shm");
+        let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let path = above.join(String::from_utf8_lossy(&name).into_owned());
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+pub fn opened(path: &Path) -> OwnedFd {
+    sys::open_at(sys::AT_FDCWD, path.to_str().unwrap().as_bytes(), directory::OPEN, 0).unwrap()
+}
+
+/// `outside/canary`, and `inside` with what was there before.
+pub struct Archives {
+    scratch: Scratch,
+}
+
+impl Archives {
+    pub fn new() -> Archives {
+        let scratch = Scratch::new("aviato-fuzz");
+        fs::create_dir(scratch.0.join("outside")).unwrap();
+        fs::write(scratch.0.join("outside/canary"), "alive").unwrap();
+        Archives { scratch }
+    }
+
+    /// All that can be seen of what lies outside.
+    fn outside(&self) -> Vec<(PathBuf, [i64; 6], Vec<u8>)> {
+        let top = &self.scratch.0;
+        let mut seen = Vec::new();
+        for directory in [top.clone(), top.join("outside")] {
+            for entry in fs::read_dir(&directory).unwrap() {
+                let path = entry.unwrap().path();
+                let found = fs::symlink_metadata(&path).unwrap();
+                let shape = [found.mode().into(), found.ino() as i64, found.uid().into(), found.nlink() as i64];
+                let times = if path.ends_with("inside") { [0; 2] } else { [found.mtime(), found.mtime_nsec()] };
+                let content = if found.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+                seen.push((path, [shape[0], shape[1], shape[2], shape[3], times[0], times[1]], content));
+            }
+        }
+        seen.sort();
+        seen
+    }
+
+    fn unpack(&self, input: &[u8], random: &mut Random) {
+        let inside = self.scratch.0.join("inside");
+        fs::create_dir(&inside).unwrap();
+        fs::create_dir(inside.join("old")).unwrap();
+        fs::write(inside.join("old/file"), "older").unwrap();
+        symlink("../outside", inside.join("link")).unwrap();
+        let before = self.outside();
+        let name = if random.one_in(2) { &b"."[..] } else { b"tree" };
+        let mut arrival = Arrival::new(Place { directory: opened(&inside), name: name.to_vec() }).unwrap();
+        let arrived = arrive(&mut arrival, input, random);
+        if arrived.is_err() {
+            while !arrival.abort() {}
+        }
+        drop(arrival);
+        check_tree(&inside);
+        let mut names: Vec<_> = fs::read_dir(&inside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert!(!names.iter().any(|name| name.to_string_lossy().starts_with(".aviato-")), "it left {names:?}");
+        if name != b"." {
+            let expected: &[&str] = if arrived.is_ok() { &["link", "old", "tree"] } else { &["link", "old"] };
+            assert_eq!(names, expected);
+        }
+        // The number of directories in it is the archive's.
+        let mut removal = RemoveTree::new(opened(&self.scratch.0), b"inside").unwrap();
+        while !removal.step().unwrap() {}
+        let is_outside = |(path, ..): &(PathBuf, [i64; 6], Vec<u8>)| !path.ends_with("inside");
+        let before: Vec<_> = before.into_iter().filter(is_outside).collect();
+        assert_eq!(self.outside(), before, "it reached what lies outside");
+    }
+}
+
+fn arrive(arrival: &mut Arrival, input: &[u8], random: &mut Random) -> Result<(), Trouble> {
+    let mut rest = input;
+    while !rest.is_empty() {
+        let (mut piece, behind) = rest.split_at((1 + random.below(2000)).min(rest.len()));
+        rest = behind;
+        while !piece.is_empty() {
+            arrival.feed(&mut piece)?;
+        }
+    }
+    while !arrival.finish()? {}
+    Ok(())
+}
+
+/// Files, directories and links of an ordinary kind; makes it one that can be looked at.
+fn check_tree(directory: &Path) {
+    fs::set_permissions(directory, Permissions::from_mode(0o700)).unwrap();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            // Longer than a path may be.
+            Err(error) if error.raw_os_error() == Some(36) => continue,
+            Err(error) => panic!("{}: {error}", path.display()),
+        };
+        let kind = found.file_type();
+        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink(), "{}", path.display());
+        assert!(kind.is_symlink() || found.mode() & 0o7000 == 0, "{} has a mode of {:o}", path.display(), found.mode());
+        assert!(!kind.is_file() || found.nlink() == 1, "{} has two names", path.display());
+        if kind.is_dir() && path.as_os_str().len() < 3000 {
+            check_tree(&path);
+        }
+    }
+}
+
+type Members = Vec<(Member, Vec<u8>)>;
+
+/// What is in an archive that comes in pieces of such sizes, as far as it can be read, and whether it can.
+fn members(input: &[u8], mut size: impl FnMut() -> usize) -> (Members, bool) {
+    let (mut reader, mut found, mut rest) = (Reader::default(), Members::new(), input);
+    while !rest.is_empty() {
+        let (mut piece, behind) = rest.split_at(size().clamp(1, rest.len()));
+        rest = behind;
+        loop {
+            match reader.next_item(&mut piece) {
+                Ok(Some(Item::Member(member))) => found.push((member, Vec::new())),
+                Ok(Some(Item::Contents(data))) => found.last_mut().unwrap().1.extend_from_slice(data),
+                Ok(None) => break,
+                Err(_) => return (found, false),
+            }
+        }
+    }
+    (found, reader.finish().is_ok())
+}
+
+/// Whether the form that is written has room for it: a packer reads no such names.
+fn can_be_written((member, contents): &(Member, Vec<u8>)) -> bool {
+    let is_odd = member.name.contains(&0) || member.target.contains(&0) || member.name.len() >= LONGEST_NAME_BYTES;
+    let is_file = member.kind == tar::Kind::File;
+    !(is_odd || is_file && member.name.ends_with(b"/")) && member.size == contents.len() as u64
+}
+
+fn sum(block: &[u8]) -> u32 {
+    block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum()
+}
+
+impl Kind for Archives {
+    fn name(&self) -> &'static str {
+        "archives"
+    }
+
+    fn tokens(&self) -> &'static [&'static [u8]] {
+        &[
+            b"../",
+            b"/",
+            b".",
+            b"link/",
+            b"old/file",
+            b"\x80\0\0\0\0\0\0\0",
+            b"13 size=99999\n",
+            b"12 path=../x\n",
+            b"19 linkpath=/etc/x\n",
+            b"ustar\0",
+            b"00000000000\0",
+            b"7777777",
+            b"L",
+            b"x",
+            b"2",
+            b"5",
+        ]
+    }
+
+    fn repair(&self, input: &mut Vec<u8>, random: &mut Random) {
+        let whole = input.len() / BLOCK_BYTES * BLOCK_BYTES;
+        if random.one_in(2) {
+            input.truncate(whole);
+            input.extend_from_slice(&tar::END);
+        }
+        let mut at = 0;
+        while at + BLOCK_BYTES <= input.len() {
+            let block = &mut input[at..at + BLOCK_BYTES];
+            if block.iter().any(|byte| *byte != 0) {
+                let digits = format!("{:06o}\0 ", sum(block));
+                block[148..156].copy_from_slice(digits.as_bytes());
+            }
+            let size = String::from_utf8_lossy(&block[124..135]).into_owned();
+            let size = u64::from_str_radix(&size, 8).unwrap_or(0).min(1 << 20);
+            at += BLOCK_BYTES + size as usize + tar::padding(size);
+        }
+    }
+
+    fn run(&mut self, input: &[u8]) {
+        let mut random = Random::of(input);
+        let (found, sound) = members(input, || usize::MAX);
+        assert_eq!(members(input, || random.below(700)), (found.clone(), sound), "in pieces");
+        let mut expected: Members = found.into_iter().filter(can_be_written).collect();
+        let mut written = Vec::new();
+        for (member, contents) in &mut expected {
+            written.extend(tar::header(member));
+            written.extend_from_slice(contents);
+            written.resize(written.len() + tar::padding(member.size), 0);
+            if member.kind == tar::Kind::Directory {
+                member.name.push(b'/');
+            }
+        }
+        if !expected.is_empty() {
+            written.extend_from_slice(&tar::END);
+            assert_eq!(members(&written, || usize::MAX), (expected, true), "written again it is another");
+        }
+        self.unpack(input, &mut random);
+    }
+}

@@ -1,0 +1,122 @@
+//! Requests: JSON, and what the zygote is told without it.
+
+use super::Kind;
+use crate::base64;
+use crate::command::{fingerprint, Spec};
+use crate::errors::Fields;
+use crate::json::{self, Value};
+use crate::zygote;
+
+pub struct Requests;
+
+impl Kind for Requests {
+    fn name(&self) -> &'static str {
+        "requests"
+    }
+
+    fn tokens(&self) -> &'static [&'static [u8]] {
+        &[
+            b"\\udcff",
+            b"\\ud83d",
+            b"\\ude00",
+            b"\\u0000",
+            b"{\"\":",
+            b"[",
+            b"]",
+            b"null",
+            b"true",
+            b"-0.0",
+            b"1e308",
+            b"\"spec\":",
+            b"\"terminal\":[1,2],",
+            b"\"cases\":{",
+            b"\xed\xa0\x80",
+            b"\xc3\xa9",
+            b"AVB\x02",
+        ]
+    }
+
+    fn run(&mut self, input: &[u8]) {
+        zygote::check(input);
+        if let Some(data) = base64::decode(input) {
+            assert_eq!(base64::encode(&data).len(), input.len());
+            assert_eq!(base64::decode(&base64::encode(&data)), Some(data));
+        }
+        let value = match json::parse(input) {
+            Ok(value) => value,
+            Err(why) => return assert!(!why.is_empty() && why.len() < 100),
+        };
+        let written = value.to_bytes();
+        let again = json::parse(&written).unwrap();
+        assert_eq!(again, value, "read again it is another");
+        assert_eq!(again.to_bytes(), written, "written again it is another");
+        assert!(std::str::from_utf8(&written).is_ok());
+        let sorted = value.sorted();
+        assert_eq!(sorted.sorted(), sorted);
+        assert_eq!(fingerprint(&sorted), fingerprint(&again));
+        check_fields(&value);
+        check_spec(&value);
+        if let Some(spec) = value.get("spec") {
+            check_spec(spec);
+        }
+    }
+}
+
+/// No field is read as another value than it has.
+fn check_fields(value: &Value) {
+    let members = match value {
+        Value::Object(members) => members,
+        Value::Array(items) => return items.iter().for_each(check_fields),
+        _ => return,
+    };
+    let fields = Fields(value);
+    for (name, _) in members {
+        let name = match std::str::from_utf8(name) {
+            Ok(name) => name,
+            Err(_) => continue,
+        };
+        let own = value.get(name).unwrap();
+        let float = match own {
+            Value::Int(number) => Some(*number as f64),
+            Value::Float(number) => Some(*number),
+            _ => None,
+        };
+        match fields.int_or_none(name) {
+            Ok(Some(number)) => assert_eq!(Some(number as f64), float, "{name:?}"),
+            Ok(None) => assert_eq!(own, &Value::Null),
+            Err(_) => {}
+        }
+        if let Ok(size) = fields.number_up_to(name, 65_535) {
+            assert!(size <= 65_535 && Some(size as f64) == float);
+        }
+        assert_eq!(fields.number(name).ok(), float);
+        assert_eq!(fields.text(name).is_ok(), matches!(own, Value::Text(_)));
+        assert_eq!(fields.flag(name).is_ok(), matches!(own, Value::Bool(_)));
+        if let (Ok(texts), Value::Array(items)) = (fields.texts(name), own) {
+            assert_eq!(texts.len(), items.len());
+        }
+        if let (Ok(variables), Value::Object(members)) = (fields.variables(name), own) {
+            assert_eq!(variables.len(), members.len());
+        }
+        check_fields(own);
+    }
+}
+
+fn check_spec(value: &Value) {
+    match Spec::read(value) {
+        Ok(spec) => {
+            assert_eq!(value.get("exec_id"), Some(&Value::Text(spec.exec_id)));
+            assert_eq!(spec.fingerprint, fingerprint(value));
+            assert!(spec.cases.is_none() || spec.programs.is_none());
+            if let Some(mut programs) = spec.programs {
+                assert!(programs.series.len() > 0);
+                while !programs.series.is_complete() {
+                    programs.next_command();
+                    programs.series.done += 1;
+                }
+                assert!(programs.next_command().is_empty() && programs.series.limit().is_none());
+            }
+        }
+        Err(refused) => assert!(json::parse(&refused.body()).is_ok()),
+    }
+}
