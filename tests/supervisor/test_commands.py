@@ -118,7 +118,7 @@ async def test_stdin_is_empty_or_a_real_pipe(box):
     assert (await box.run("cat", stdin=b"some bytes")).stdout == "some bytes"
     await box.put("/root/.bashrc", b"echo noise\n")
     for options in ({}, {"stdin": b""}):
-        result = await box.run("bash", "-c", "true", **options)
+        result = await box.run("bash", "-c", "cat", **options)  # It is there until its input ends.
         assert (result.stdout, result.stderr) == ("", "")
 
 
