@@ -26,6 +26,9 @@ pub const LINGER_SECONDS: f64 = 0.1;
 /// Of a command that nobody reads along its begin and what it says come with its end, if that is so soon and so little.
 const TOGETHER_SECONDS: f64 = 0.1;
 const TOGETHER_BYTES: u64 = 16 << 10;
+/// So little in shared memory is not worth waking two processes for, while more may come in a moment.
+const LITTLE_SHARED_BYTES: u64 = 512 << 10;
+const LITTLE_SHARED_SECONDS: f64 = 0.001;
 /// Pause between two looks at a child that has not become its program: somebody inside may have stopped it.
 const BIRTH_SECONDS: f64 = 0.01;
 /// A group may have next to no processor time; longer than this nobody waits.
@@ -422,6 +425,9 @@ impl Command {
     /// Makes the result; what is open of its pipes is given away.
     pub fn finish(&mut self, looper: &mut EventLoop) -> Vec<OwnedFd> {
         let left = self.outputs.iter_mut().filter_map(|output| output.release(looper)).collect();
+        if !self.outputs[0].is_in_memory() {
+            self.outputs[0].give_back(looper);
+        }
         if let Some(words) = self.last_words.clone() {
             self.say(&words);
         }
@@ -476,6 +482,19 @@ impl Command {
         line
     }
 
+    /// Whether memory for large output is of use to it.
+    pub fn may_use_memory(&self) -> bool {
+        !self.is_terminal && self.result.is_none() && self.cases.is_none() && self.programs.is_none()
+    }
+
+    /// Has this listener from now on, or none. Who has lent memory and listens no more has no say any more.
+    pub fn listen(&mut self, subscriber: Option<Subscriber>, looper: &mut EventLoop) {
+        if !subscriber.as_ref().map_or(false, |subscriber| subscriber.has_lent) {
+            self.outputs[0].give_back(looper);
+        }
+        self.subscriber = subscriber;
+    }
+
     // -- its listener -----------------------------------------------------------------------------------------------------
 
     /// Sends what its listener lacks, a piece at a time, then the result; true to be asked again.
@@ -502,6 +521,22 @@ impl Command {
                 output.confirm(to.known[index], looper);
             }
             if to.sent[index] < output.end() {
+                if let Some((at, size)) = output.place(to.sent[index]) {
+                    let is_little = output.end() - to.sent[index] < LITTLE_SHARED_BYTES;
+                    if is_little && self.status.is_none() && !to.is_due {
+                        if !std::mem::replace(&mut to.is_timed, true) {
+                            looper.after(LITTLE_SHARED_SECONDS, Call::TellOfLittle(self.number));
+                        }
+                        continue;
+                    }
+                    to.is_due = false;
+                    let offset = to.sent[index];
+                    let head = Head { kind: frames::LENT, stream: index as u8 + 1, channel: to.channel, offset };
+                    connection.send(head, &[(at as u64).to_be_bytes(), (size as u64).to_be_bytes()].concat());
+                    to.sent[index] += size as u64;
+                    to.turn = 1 - index;
+                    return true;
+                }
                 let piece = output.peek(to.sent[index]);
                 let head =
                     Head { kind: frames::DATA, stream: index as u8 + 1, channel: to.channel, offset: to.sent[index] };
@@ -536,6 +571,10 @@ pub struct Listener<'a> {
     pub offsets: [u64; 2],
     /// Nobody reads along: what a short command says, that it has begun too, may come with its end.
     pub waits_for_end: bool,
+    /// For large output of a command that begins by this.
+    pub memory: Option<OwnedFd>,
+    /// The command has taken it.
+    pub lends: bool,
 }
 
 impl Listener<'_> {
@@ -560,6 +599,9 @@ pub struct Subscriber {
     known: [u64; 2],
     turn: usize,
     waits_for_end: bool,
+    has_lent: bool,
+    is_timed: bool,
+    is_due: bool,
 }
 
 impl Subscriber {
@@ -583,6 +625,15 @@ impl Subscriber {
             known: to.offsets,
             turn: 0,
             waits_for_end: to.waits_for_end,
+            has_lent: to.lends,
+            is_timed: false,
+            is_due: false,
         }
+    }
+
+    /// A moment has passed in which little came.
+    pub fn moment_over(&mut self) {
+        self.is_timed = false;
+        self.is_due = true;
     }
 }

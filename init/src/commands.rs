@@ -24,6 +24,8 @@ use crate::sys::{self, Status, Usage, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 /// Ids of finished and confirmed commands that are still refused a second run, the newest of them.
 const REMEMBERED: usize = 16_384;
 const REAP_A_TURN: usize = 256;
+/// Commands that have shared memory at a time: each is a descriptor.
+const MOST_LENT: usize = 64;
 const HELLO_EXECS: usize = 4096;
 /// What the results may take that a sandbox leaves behind, the newest of them.
 const LEFT_BYTES: usize = 32 << 20;
@@ -81,6 +83,8 @@ pub struct Commands {
     past_in_order: VecDeque<Vec<u8>>,
     /// Pipes of children that outlived their command: read and thrown away, so that these neither block nor die of SIGPIPE.
     drains: HashMap<u64, OwnedFd>,
+    /// Those that were lent memory, and may have it yet.
+    lent: Vec<u64>,
     count: u64,
     last_end: f64,
 }
@@ -108,6 +112,7 @@ impl Commands {
             past: HashMap::new(),
             past_in_order: VecDeque::new(),
             drains: HashMap::new(),
+            lent: Vec::new(),
             count: 0,
             last_end: looper.now(),
         })
@@ -198,11 +203,41 @@ impl Commands {
 
     /// Streams a command to a channel.
     pub fn listen(&mut self, number: u64, to: &mut Listener<'_>, looper: &mut EventLoop) {
+        let Commands { lent, by_number, .. } = self;
+        lent.retain(|one| by_number.get(one).map_or(false, |command| command.outputs[0].has_memory()));
+        let memory = to.memory.take().filter(|_| self.lent.len() < MOST_LENT);
         if let Some(command) = self.by_number.get_mut(&number) {
             let accepted = object([("exec_id", Value::Text(command.exec_id.clone()))]);
             to.tell(frames::ACCEPTED, &accepted, looper);
             to.tell(frames::STARTED, &object([]), looper);
-            command.subscriber = Some(Subscriber::new(command, to));
+            if let Some(memory) = memory.filter(|_| command.may_use_memory()) {
+                command.outputs[0].lend(memory);
+                self.lent.push(number);
+                to.lends = true;
+            }
+            let subscriber = Subscriber::new(command, to);
+            command.listen(Some(subscriber), looper);
+            self.news.ready.push(number);
+        }
+    }
+
+    /// Whether it is unknown so far.
+    pub fn is_new(&self, exec_id: &[u8]) -> bool {
+        !self.by_id.contains_key(exec_id)
+    }
+
+    /// The reader of a command may have confirmed something in shared memory.
+    pub fn look_in_memory(&mut self, number: u64, looper: &mut EventLoop) {
+        if let Some(command) = self.by_number.get_mut(&number) {
+            command.outputs[0].look_again(looper);
+            self.moved(number, looper);
+        }
+    }
+
+    /// Little lies in shared memory, and has waited for more.
+    pub fn tell_of_little(&mut self, number: u64) {
+        if let Some(to) = self.by_number.get_mut(&number).and_then(|command| command.subscriber.as_mut()) {
+            to.moment_over();
             self.news.ready.push(number);
         }
     }
@@ -738,13 +773,13 @@ impl Commands {
     }
 
     /// A channel, or a whole connection, listens no more.
-    pub fn unsubscribe(&mut self, connection: u64, channel: Option<u16>) {
+    pub fn unsubscribe(&mut self, connection: u64, channel: Option<u16>, looper: &mut EventLoop) {
         for command in self.by_number.values_mut() {
             let is_it = |subscriber: &Subscriber| {
                 subscriber.connection == connection && channel.map_or(true, |channel| channel == subscriber.channel)
             };
             if command.subscriber.as_ref().map_or(false, is_it) {
-                command.subscriber = None;
+                command.listen(None, looper);
             }
         }
     }

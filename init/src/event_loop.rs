@@ -100,6 +100,10 @@ pub enum Call {
     CountDisk,
     WaitedLong,
     GiveMemoryBack,
+    /// Of a command, by its number: its reader may have confirmed in shared memory.
+    LookInMemory(u64),
+    /// Of a command, by its number: little lies in shared memory, and waits for no more.
+    TellOfLittle(u64),
     /// A file that has come in part, by its key.
     PartOver(Vec<u8>),
 }

@@ -2,7 +2,8 @@
 
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
-use crate::event_loop::{EventLoop, Token};
+use crate::event_loop::{Call, EventLoop, Token};
+use crate::shared_memory::{Ring, RING_BYTES};
 use crate::sys::{self, Room};
 
 pub const WINDOW_BYTES: usize = 1 << 20;
@@ -14,6 +15,9 @@ pub const PIECE_BYTES: usize = 64 << 10;
 const LARGE_PIECE_BYTES: usize = 256 << 10;
 /// Of a pipe that was full: each of its ends then waits for the other less often.
 const PIPE_BYTES: usize = 1 << 20;
+/// By which pauses between two looks at what a reader confirms in shared memory grow, from the one to the other.
+const LOOK_SECONDS: f64 = 0.001;
+const LONGEST_LOOK_SECONDS: f64 = 0.2;
 
 /// The bytes that nobody has confirmed. A little lies in a vector; once there is much, in a ring.
 struct Window {
@@ -128,6 +132,10 @@ pub struct Output {
     /// Once the command has exited: where what was in the pipe then ends.
     pub target: Option<u64>,
     window: Window,
+    /// Of which whoever listens has lent the memory; what is in the window lies behind what is in it.
+    shared: Option<Ring>,
+    is_looking: bool,
+    pause: f64,
     fd: Option<OwnedFd>,
     token: Token,
     is_terminal: bool,
@@ -151,6 +159,9 @@ impl Output {
             base: 0,
             target: None,
             window: Window::new(),
+            shared: None,
+            is_looking: false,
+            pause: LOOK_SECONDS,
             fd,
             token,
             is_terminal,
@@ -163,17 +174,85 @@ impl Output {
 
     /// How many bytes the command has written, as far as they were read.
     pub fn end(&self) -> u64 {
-        self.base + self.window.len() as u64
+        self.base + self.waiting_bytes()
     }
 
     /// How much is not confirmed.
     pub fn waiting_bytes(&self) -> u64 {
-        self.window.len() as u64
+        (self.shared_bytes() + self.window.len()) as u64
+    }
+
+    fn shared_bytes(&self) -> usize {
+        self.shared.as_ref().map_or(0, Ring::len)
+    }
+
+    /// Has memory for large output, until `give_back`.
+    pub fn lend(&mut self, memory: OwnedFd) {
+        self.shared = Some(Ring::new(memory));
+    }
+
+    pub fn has_memory(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether output lies in shared memory.
+    pub fn is_in_memory(&self) -> bool {
+        self.shared.as_ref().map_or(false, Ring::is_used)
+    }
+
+    /// Lets go of shared memory; what is in it is kept here.
+    pub fn give_back(&mut self, looper: &mut EventLoop) {
+        self.leave_memory();
+        self.shared = None;
+        self.sync(looper);
+    }
+
+    /// It takes no more: all goes by the connection again.
+    fn leave_memory(&mut self) {
+        if let Some(ring) = self.shared.as_mut().filter(|ring| ring.is_used()) {
+            let mut all = ring.leave();
+            all.extend_from_slice(&self.window.all());
+            self.window = Window { limit: WIDE_WINDOW_BYTES, small: all, ..Window::new() };
+        }
+    }
+
+    /// Where in shared memory an offset lies, and how much from there on in one piece.
+    pub fn place(&self, offset: u64) -> Option<(usize, usize)> {
+        self.shared.as_ref().and_then(|ring| ring.place((offset - self.base) as usize))
+    }
+
+    /// Whoever reads says there what he has; where there is no room otherwise it is looked for at intervals.
+    fn look_in_memory(&mut self, looper: &mut EventLoop) {
+        let said = match &self.shared {
+            Some(ring) if ring.was_used() && !self.is_looking => ring.confirmed(),
+            _ => return,
+        };
+        self.forget(said);
+        if !self.is_full() {
+            self.pause = LOOK_SECONDS;
+        } else if let Token::Output(number, _) = self.token {
+            self.is_looking = true;
+            looper.after(self.pause, Call::LookInMemory(number));
+            self.pause = (2.0 * self.pause).min(LONGEST_LOOK_SECONDS);
+        }
+    }
+
+    /// It is time to look again.
+    pub fn look_again(&mut self, looper: &mut EventLoop) {
+        self.is_looking = false;
+        if self.fd.is_some() {
+            self.look_in_memory(looper);
+            if self.target.is_some() {
+                self.catch_up(looper);
+            }
+            self.sync(looper);
+        }
     }
 
     /// Whether nothing is read before something is confirmed.
     pub fn is_full(&self) -> bool {
-        self.window.len() >= self.window.limit
+        let limit = if self.is_in_memory() { RING_BYTES } else { self.window.limit };
+        self.waiting_bytes() >= limit as u64
     }
 
     /// Whether no more will be read.
@@ -187,7 +266,9 @@ impl Output {
 
     /// All that was not confirmed.
     pub fn rest(&self) -> Vec<u8> {
-        self.window.all()
+        let mut all = self.shared.as_ref().map(Ring::content).unwrap_or_default();
+        all.extend_from_slice(&self.window.all());
+        all
     }
 
     /// A line of process 1's own.
@@ -198,18 +279,29 @@ impl Output {
     /// A piece from an offset on, which must not lie before `base`.
     pub fn peek(&self, offset: u64) -> &[u8] {
         self.window.part(
-            (offset - self.base) as usize,
+            (offset - self.base) as usize - self.shared_bytes(),
             if self.window.ring.is_some() { LARGE_PIECE_BYTES } else { PIECE_BYTES },
         )
     }
 
     /// Forgets what lies before an offset, and reads on if the window was full.
     pub fn confirm(&mut self, offset: u64, looper: &mut EventLoop) {
+        if self.forget(offset) {
+            if self.target.is_some() {
+                self.catch_up(looper);
+            }
+            self.sync(looper);
+        }
+    }
+
+    /// Forgets what lies before an offset; whether that is anything.
+    fn forget(&mut self, offset: u64) -> bool {
         let count = offset.min(self.end()).saturating_sub(self.base);
         if count == 0 {
-            return;
+            return false;
         }
-        self.window.drop_first(count as usize);
+        let shared = self.shared.as_mut().map_or(0, |ring| ring.drop_first(count as usize));
+        self.window.drop_first(count as usize - shared);
         self.base += count;
         if self.base >= WIDE_WINDOW_BYTES as u64 && self.window.limit < WIDE_WINDOW_BYTES {
             self.window.limit = WIDE_WINDOW_BYTES;
@@ -217,10 +309,7 @@ impl Output {
                 self.window.grow();
             }
         }
-        if self.target.is_some() {
-            self.catch_up(looper);
-        }
-        self.sync(looper);
+        true
     }
 
     /// The command has exited: notes what is still in the pipe, and takes what fits the window.
@@ -274,14 +363,23 @@ impl Output {
             Some(fd) => fd,
             None => return Took::Nothing,
         };
-        match self.window.read(fd) {
+        let ring = self.shared.as_mut().filter(|ring| ring.is_used());
+        let in_memory = ring.is_some();
+        let read = ring.map_or_else(|| self.window.read(fd), |ring| ring.read(fd));
+        match read {
             Ok(count) if count > 0 => {
-                if count == PIECE_BYTES && self.window.ring.is_none() {
+                if count == PIECE_BYTES && self.window.ring.is_none() && !in_memory {
                     if !self.is_terminal {
                         sys::widen_pipe(fd, PIPE_BYTES);
                     }
-                    self.window.grow();
+                    let small = &self.window.small;
+                    if self.shared.as_mut().map_or(false, |ring| ring.enter(small)) {
+                        self.window = Window::new();
+                    } else {
+                        self.window.grow();
+                    }
                 }
+                self.look_in_memory(looper);
                 self.sync(looper);
                 Took::Some
             }
@@ -289,6 +387,11 @@ impl Output {
                 // Empty before its time: someone inside opened the pipe by /proc and took what had been in it.
                 self.target = self.target.map(|target| target.min(self.end()));
                 Took::Nothing
+            }
+            Err(_) if in_memory => {
+                self.leave_memory();
+                self.sync(looper);
+                Took::Some
             }
             // That nobody has a terminal open is its end only once the command has exited.
             _ if self.is_terminal && self.target.is_none() => {

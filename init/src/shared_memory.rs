@@ -67,6 +67,113 @@ fn write_whole(memory: &OwnedFd, data: &[u8], offset: u64) -> bool {
     sys::write_to(memory, data, offset).map_or(false, |count| count == data.len())
 }
 
+/// The size of a ring of output. Behind it the reader says up to which offset of the stream it has all: no request is needed.
+pub const RING_BYTES: usize = 4 << 20;
+
+/// Memory in which large output lies, and no further copy of it.
+pub struct Ring {
+    memory: OwnedFd,
+    begin: usize,
+    length: usize,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Unused,
+    Used,
+    /// Its reader may not have read yet what it was told lies there: it is entered once.
+    Left,
+}
+
+impl Ring {
+    pub fn new(memory: OwnedFd) -> Ring {
+        Ring { memory, begin: 0, length: 0, state: State::Unused }
+    }
+
+    pub fn is_used(&self) -> bool {
+        self.state == State::Used
+    }
+
+    pub fn was_used(&self) -> bool {
+        self.state != State::Unused
+    }
+
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Takes what there is so far; false where the memory takes too little.
+    pub fn enter(&mut self, content: &[u8]) -> bool {
+        let enters = !self.was_used() && content.len() <= RING_BYTES && write_whole(&self.memory, content, 0);
+        if enters {
+            self.state = State::Used;
+            self.length = content.len();
+        }
+        enters
+    }
+
+    /// As `content`; nothing is put there any more.
+    pub fn leave(&mut self) -> Vec<u8> {
+        let all = self.content();
+        self.length = 0;
+        self.state = State::Left;
+        all
+    }
+
+    /// All that lies there, with zeros where the memory was shortened.
+    pub fn content(&self) -> Vec<u8> {
+        let mut all = vec![0; self.length];
+        let mut taken = 0;
+        while let Some((at, size)) = self.place(taken) {
+            // What cannot be read stays zero: who shares the memory harms itself alone.
+            drop(sys::read_from(&self.memory, &mut all[taken..taken + size], at as u64));
+            taken += size;
+        }
+        all
+    }
+
+    /// Where in the memory lies what begins so far behind the first byte, and how much in one piece.
+    pub fn place(&self, begin: usize) -> Option<(usize, usize)> {
+        let at = (self.begin + begin) % RING_BYTES;
+        (begin < self.length).then(|| (at, (self.length - begin).min(RING_BYTES - at)))
+    }
+
+    /// Moves a piece there; as `sys::read_some`.
+    pub fn read(&mut self, fd: &OwnedFd) -> io::Result<usize> {
+        let at = (self.begin + self.length) % RING_BYTES;
+        let count = sys::move_to(fd, &self.memory, at as u64, (RING_BYTES - self.length).min(RING_BYTES - at))?;
+        self.length += count;
+        Ok(count)
+    }
+
+    /// Forgets the first bytes; how many.
+    pub fn drop_first(&mut self, count: usize) -> usize {
+        let count = count.min(self.length);
+        self.begin = (self.begin + count) % RING_BYTES;
+        self.length -= count;
+        count
+    }
+
+    /// Up to which offset of the stream the reader says to have all; 0 where it has said nothing whole.
+    pub fn confirmed(&self) -> u64 {
+        let mut said = [[0; 8]; 2];
+        let mut room = [0; 16];
+        if sys::read_from(&self.memory, &mut room, RING_BYTES as u64).ok() != Some(16) {
+            return 0;
+        }
+        said[0].copy_from_slice(&room[..8]);
+        said[1].copy_from_slice(&room[8..]);
+        let [offset, complement] = said.map(u64::from_le_bytes);
+        // It may have been read in the middle of a write.
+        if offset == !complement {
+            offset
+        } else {
+            0
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -303,6 +303,8 @@ impl Supervisor {
                 }
             }
             Call::GiveMemoryBack => self.give_memory_back(),
+            Call::LookInMemory(number) => self.commands.look_in_memory(number, &mut self.looper),
+            Call::TellOfLittle(number) => self.commands.tell_of_little(number),
             Call::Reap => self.reap(),
             Call::PartOver(key) => self.again.part_is_over(&key),
         }
@@ -445,7 +447,7 @@ impl Supervisor {
     fn close_connection(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.last_heard = connection.last_heard;
-            self.commands.unsubscribe(connection.number, None);
+            self.commands.unsubscribe(connection.number, None, &mut self.looper);
             connection.close(&mut self.looper);
             let channels: Vec<u16> = self.open.keys().copied().collect();
             for channel in channels {
@@ -560,7 +562,7 @@ impl Supervisor {
             frames::CLOSE => {
                 self.close_channel(head.channel);
                 if let Some(connection) = &self.connection {
-                    self.commands.unsubscribe(connection.number, Some(head.channel));
+                    self.commands.unsubscribe(connection.number, Some(head.channel), &mut self.looper);
                 }
                 self.send(Head::of(frames::CLOSE, head.channel), b"");
                 Ok(())
@@ -666,15 +668,22 @@ impl Supervisor {
         if self.looper.now() >= self.lifetime_end {
             self.end("lifetime", 0.0, None); // Its timer is due in this turn: nothing starts before it.
         }
-        drop(self.memory_of(fields)?);
+        let memory = self.memory_of(fields)?;
         let exec_id = fields.text("exec_id")?;
         let offsets = [fields.size("stdout")?, fields.size("stderr")?];
         let spec = fields.0.get("spec").filter(|spec| **spec != Value::Null);
         let spec = spec.map(|value| (value, fingerprint(value)));
+        let memory = memory.filter(|_| self.commands.is_new(exec_id));
         let number = self.commands.on_record(exec_id, spec, &mut self.looper, &self.processes)?;
         if let (Some(number), Some(connection)) = (number, &mut self.connection) {
-            let mut listener =
-                Listener { connection, channel, offsets, waits_for_end: fields.flag_or("together", Some(false))? };
+            let mut listener = Listener {
+                connection,
+                channel,
+                offsets,
+                waits_for_end: fields.flag_or("together", Some(false))?,
+                memory,
+                lends: false,
+            };
             self.commands.listen(number, &mut listener, &mut self.looper);
         }
         Ok(())

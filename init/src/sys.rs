@@ -406,6 +406,8 @@ extern "C" {
     fn shmctl(id: c_int, command: c_int, buffer: *mut c_void) -> c_int;
     fn pread(fd: c_int, buffer: *mut c_void, length: usize, offset: i64) -> isize;
     fn pwrite(fd: c_int, buffer: *const c_void, length: usize, offset: i64) -> isize;
+    fn splice(from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint)
+        -> isize;
     fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize;
     fn _exit(code: c_int) -> !;
@@ -541,6 +543,15 @@ pub fn write_some(fd: &OwnedFd, data: &[u8]) -> io::Result<usize> {
 pub fn read_from(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     // SAFETY: the buffer is as long as said.
     check_size(unsafe { pread(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) })
+}
+
+/// Moves what a pipe has to an offset of a file, without waiting for more; how much.
+pub fn move_to(pipe: &OwnedFd, file: &OwnedFd, offset: u64, most: usize) -> io::Result<usize> {
+    const SPLICE_F_NONBLOCK: c_uint = 2;
+    let mut offset = offset as i64;
+    let (from, to) = (pipe.as_raw_fd(), file.as_raw_fd());
+    // SAFETY: the offset is writable.
+    check_size(unsafe { splice(from, ptr::null_mut(), to, &mut offset, most, SPLICE_F_NONBLOCK) })
 }
 
 /// Writes at an offset; how much of it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from aviato.wire.frames import FrameType
-from aviato.wire.memory import REFUSED
+from aviato.wire.memory import CONFIRMED_AT, PLACE, REFUSED, SIZE, confirmation
 from tests.protocol.peer import Peer, Refused
 
 pytestmark = pytest.mark.anyio
@@ -80,3 +81,25 @@ async def test_who_shortens_it_gets_no_file(peer: Peer, memory: int):
     with pytest.raises(Refused):
         await written(peer, memory, len(CONTENT))
     assert (await peer.get("f"))[1] == b"old"
+
+
+async def test_large_output_lies_there(peer: Peer, memory: int):
+    """Round it twice; who reads confirms in it, by no frame."""
+    size = 12 << 20
+    os.ftruncate(memory, SIZE)
+    spec = peer.spec("sh", "-c", f"seq 1000000000 | head -c {size}")
+    fields = {"exec_id": spec.exec_id, "stdout": 0, "stderr": 0, "spec": json.loads(spec.as_json())}
+    channel = await peer.begin_with(memory, "exec", **fields, memory=inode(memory))
+    found, lent = b"", 0
+    while (frame := await peer.next(channel)).type != FrameType.EXIT:
+        if frame.type == FrameType.LENT:
+            at, count = PLACE.unpack(frame.payload)
+            assert frame.offset == len(found) and at + count <= CONFIRMED_AT
+            found += os.pread(memory, count, at)
+            lent += count
+        elif frame.type == FrameType.DATA:
+            assert frame.offset == len(found)
+            found += frame.payload
+        os.pwrite(memory, confirmation(len(found)), CONFIRMED_AT)
+    alone = await asyncio.create_subprocess_shell(f"seq 1000000000 | head -c {size}", stdout=asyncio.subprocess.PIPE)
+    assert found == (await alone.communicate())[0] and lent > 8 << 20
