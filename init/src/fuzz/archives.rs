@@ -52,18 +52,19 @@ impl Archives {
         Archives { scratch }
     }
 
-    /// All that can be seen of what lies outside.
-    fn outside(&self) -> Vec<(PathBuf, [i64; 6], Vec<u8>)> {
+    /// All that can be seen of what lies outside; of `inside` only that it is there.
+    fn outside(&self) -> Vec<String> {
         let top = &self.scratch.0;
         let mut seen = Vec::new();
-        for directory in [top.clone(), top.join("outside")] {
-            for entry in fs::read_dir(&directory).unwrap() {
-                let path = entry.unwrap().path();
-                let found = fs::symlink_metadata(&path).unwrap();
-                let shape = [found.mode().into(), found.ino() as i64, found.uid().into(), found.nlink() as i64];
-                let times = if path.ends_with("inside") { [0; 2] } else { [found.mtime(), found.mtime_nsec()] };
-                let content = if found.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-                seen.push((path, [shape[0], shape[1], shape[2], shape[3], times[0], times[1]], content));
+        for entry in fs::read_dir(top).unwrap().chain(fs::read_dir(top.join("outside")).unwrap()) {
+            let path = entry.unwrap().path();
+            let found = fs::symlink_metadata(&path).unwrap();
+            let content = if found.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+            if path.ends_with("inside") {
+                seen.push(format!("{path:?}"));
+            } else {
+                let shape = (found.mode(), found.ino(), found.uid(), found.nlink(), found.mtime(), found.mtime_nsec());
+                seen.push(format!("{path:?} {shape:?} {content:?}"));
             }
         }
         seen.sort();
@@ -92,12 +93,9 @@ impl Archives {
             let expected: &[&str] = if arrived.is_ok() { &["link", "old", "tree"] } else { &["link", "old"] };
             assert_eq!(names, expected);
         }
-        // The number of directories in it is the archive's.
+        assert_eq!(self.outside(), before, "it reached what lies outside");
         let mut removal = RemoveTree::new(opened(&self.scratch.0), b"inside").unwrap();
         while !removal.step().unwrap() {}
-        let is_outside = |(path, ..): &(PathBuf, [i64; 6], Vec<u8>)| !path.ends_with("inside");
-        let before: Vec<_> = before.into_iter().filter(is_outside).collect();
-        assert_eq!(self.outside(), before, "it reached what lies outside");
     }
 }
 
@@ -169,27 +167,6 @@ fn sum(block: &[u8]) -> u32 {
 impl Kind for Archives {
     fn name(&self) -> &'static str {
         "archives"
-    }
-
-    fn tokens(&self) -> &'static [&'static [u8]] {
-        &[
-            b"../",
-            b"/",
-            b".",
-            b"link/",
-            b"old/file",
-            b"\x80\0\0\0\0\0\0\0",
-            b"13 size=99999\n",
-            b"12 path=../x\n",
-            b"19 linkpath=/etc/x\n",
-            b"ustar\0",
-            b"00000000000\0",
-            b"7777777",
-            b"L",
-            b"x",
-            b"2",
-            b"5",
-        ]
     }
 
     fn repair(&self, input: &mut Vec<u8>, random: &mut Random) {

@@ -17,14 +17,16 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::errors::Fields;
+use crate::json;
 use crate::sys::counted;
 use mutate::Random;
 
 const USAGE: &str = "\
-usage: aviato-init fuzz [--seconds N] [--seed S] [--kind KIND] [--from NUMBER] [--corpus DIR] [--faults DIR]
+usage: aviato-init fuzz [--seconds N] [--seed S] [--kind KIND] [--faults DIR]
        aviato-init fuzz --kind KIND --input FILE
 
-Each kind has its share of the seconds. --from begins with the input of that number; --input takes the one in a file.
+Each kind has its share of the seconds. --input takes the one input that is in a file.
 ";
 const USUAL_SECONDS: f64 = 20.0;
 /// An input may take so much memory, and so many times its own size.
@@ -37,8 +39,6 @@ const LONGEST_SECONDS: u64 = 20;
 trait Kind {
     /// Also that of its directory in the corpus.
     fn name(&self) -> &'static str;
-    /// Words that are put into inputs.
-    fn tokens(&self) -> &'static [&'static [u8]];
     /// Makes of a mutated input one that comes further: sums and sizes that are right again.
     fn repair(&self, _input: &mut Vec<u8>, _random: &mut Random) {}
     /// Panics where something does not hold.
@@ -69,20 +69,19 @@ static FAULTS: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 pub fn main(flags: &[String]) -> Result<(), String> {
     let flag = |name: &str| flags.iter().position(|own| own == name).and_then(|at| flags.get(at + 1));
-    let number = |name: &str, otherwise: u64| match flag(name) {
-        Some(text) => text.parse::<u64>().map_err(|_| format!("{name} needs a number\n{USAGE}")),
-        None => Ok(otherwise),
-    };
     if flags.iter().any(|flag| flag == "--help") || flags.len() % 2 != 0 {
         return Err(USAGE.to_owned());
     }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let corpus = flag("--corpus").map_or_else(|| here.join("corpus"), PathBuf::from);
-    *held(&FAULTS) = Some(flag("--faults").map_or_else(|| here.join("target/faults"), PathBuf::from));
+    *held(&FAULTS) = Some(
+        flag("--faults").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults"), PathBuf::from),
+    );
     let seconds = flag("--seconds").map_or(Ok(USUAL_SECONDS), |text| text.parse::<f64>());
     let seconds = seconds.map_err(|_| format!("--seconds needs a number\n{USAGE}"))?;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
-    let (seed, from) = (number("--seed", time.into())?, number("--from", 0)?);
+    let seed = match flag("--seed") {
+        Some(text) => text.parse::<u64>().map_err(|_| format!("--seed needs a number\n{USAGE}"))?,
+        None => time.into(),
+    };
     let chosen: Vec<_> =
         kinds().into_iter().filter(|kind| flag("--kind").map_or(true, |name| name == kind.name())).collect();
     if chosen.is_empty() {
@@ -99,16 +98,13 @@ pub fn main(flags: &[String]) -> Result<(), String> {
             println!("{}: nothing was wrong with {file}", kind.name());
             continue;
         }
-        let seeds = read_corpus(&corpus.join(kind.name()))?;
+        let corpus = Corpus::read(kind.name())?;
         let began = Instant::now();
         let mut count = 0;
-        if from == 0 {
-            seeds.iter().for_each(|input| take(&mut *kind, (seed, 0), input));
-        }
+        corpus.inputs.iter().for_each(|input| take(&mut *kind, (seed, 0), input));
         while began.elapsed().as_secs_f64() < share {
-            let number = from + count;
-            let input = made(&*kind, &seeds, seed, number);
-            take(&mut *kind, (seed, number), &input);
+            let input = corpus.input(&*kind, seed, count);
+            take(&mut *kind, (seed, count), &input);
             count += 1;
         }
         let rate = count as f64 / began.elapsed().as_secs_f64();
@@ -117,27 +113,36 @@ pub fn main(flags: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a directory, in the order of their names.
-fn read_corpus(directory: &Path) -> Result<Vec<Vec<u8>>, String> {
-    let failed = |error: std::io::Error| format!("the corpus {}: {error}", directory.display());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        paths.push(entry.map_err(failed)?.path());
-    }
-    paths.sort();
-    if paths.is_empty() {
-        return Err(format!("the corpus {} is empty", directory.display()));
-    }
-    paths.iter().map(|path| fs::read(path).map_err(failed)).collect()
+/// What inputs of a kind are made of.
+struct Corpus {
+    /// Its files, in the order of their names.
+    inputs: Vec<Vec<u8>>,
+    /// Are put into inputs.
+    words: Vec<Vec<u8>>,
 }
 
-fn made(kind: &dyn Kind, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
-    let mut random = Random::new(seed, number);
-    let mut input = mutate::mutated(seeds, kind.tokens(), &mut random);
-    if !random.one_in(8) {
-        kind.repair(&mut input, &mut random);
+impl Corpus {
+    fn read(kind: &str) -> Result<Corpus, String> {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+        let failed = |error: std::io::Error| format!("the corpus {}: {error}", top.display());
+        let words = json::parse(&fs::read(top.join("words.json")).map_err(failed)?)?;
+        let words = Fields(&words).texts(kind).map_err(|_| format!("words.json has nothing for {kind}"))?;
+        let entries = fs::read_dir(top.join(kind)).map_err(failed)?;
+        let mut paths =
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        paths.sort();
+        let inputs = paths.iter().map(fs::read).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        Ok(Corpus { inputs, words })
     }
-    input
+
+    fn input(&self, kind: &dyn Kind, seed: u64, number: u64) -> Vec<u8> {
+        let mut random = Random::new(seed, number);
+        let mut input = mutate::mutated(self, &mut random);
+        if !random.one_in(8) {
+            kind.repair(&mut input, &mut random);
+        }
+        input
+    }
 }
 
 /// Runs one input.
@@ -186,17 +191,13 @@ fn report(what: &str) {
 mod tests {
     use super::*;
 
-    fn corpus_of(kind: &dyn Kind) -> Vec<Vec<u8>> {
-        read_corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(kind.name())).unwrap()
-    }
-
     #[test]
     fn what_has_to_hold_holds_of_the_corpus_and_a_little_more() {
         for mut kind in kinds() {
-            let seeds = corpus_of(&*kind);
-            seeds.iter().for_each(|input| kind.run(input));
+            let corpus = Corpus::read(kind.name()).unwrap();
+            corpus.inputs.iter().for_each(|input| kind.run(input));
             for number in 0..200 {
-                let input = made(&*kind, &seeds, 1, number);
+                let input = corpus.input(&*kind, 1, number);
                 kind.run(&input);
             }
         }
@@ -205,10 +206,10 @@ mod tests {
     #[test]
     fn a_seed_and_a_number_give_one_input() {
         for kind in kinds() {
-            let seeds = corpus_of(&*kind);
-            let inputs: Vec<_> = (0..50).map(|number| made(&*kind, &seeds, 7, number)).collect();
-            assert!((0..50).all(|number| made(&*kind, &seeds, 7, number) == inputs[number as usize]));
-            let others = (0..50).filter(|number| made(&*kind, &seeds, 8, *number) != inputs[*number as usize]);
+            let corpus = Corpus::read(kind.name()).unwrap();
+            let inputs: Vec<_> = (0..50).map(|number| corpus.input(&*kind, 7, number)).collect();
+            assert!((0..50).all(|number| corpus.input(&*kind, 7, number) == inputs[number as usize]));
+            let others = (0..50).filter(|number| corpus.input(&*kind, 8, *number) != inputs[*number as usize]);
             assert!(others.count() > 25);
         }
     }

@@ -1,24 +1,10 @@
 //! Inputs out of others, by a seed: the same seed and number give the same input.
 
+use super::Corpus;
+
 /// What numbers are replaced by, in digits.
-const NUMBERS: [&str; 16] = [
-    "0",
-    "-1",
-    "1",
-    "7",
-    "255",
-    "65535",
-    "65536",
-    "65537",
-    "4294967295",
-    "4294967296",
-    "9223372036854775807",
-    "9223372036854775808",
-    "18446744073709551615",
-    "1e300",
-    "1e-7",
-    "0.5",
-];
+const NUMBERS: [&str; 10] =
+    ["0", "-1", "7", "65536", "4294967295", "9223372036854775807", "18446744073709551615", "1e300", "1e-7", "0.5"];
 /// The same in bytes.
 const WORDS: [u64; 10] = [0, 1, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0xffff_ffff, 1 << 22, (1 << 22) + 1, u64::MAX];
 /// An input grows no further.
@@ -55,22 +41,22 @@ impl Random {
         self.below(count) == 0
     }
 
-    pub fn one_of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
-        list[self.below(list.len())]
+    pub fn one_of<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
     }
 }
 
 /// An input: one of the corpus, changed in a few places.
-pub fn mutated(corpus: &[Vec<u8>], tokens: &[&[u8]], random: &mut Random) -> Vec<u8> {
-    let mut input = corpus[random.below(corpus.len())].clone();
+pub fn mutated(corpus: &Corpus, random: &mut Random) -> Vec<u8> {
+    let mut input = random.one_of(&corpus.inputs).clone();
     for _ in 0..1 + random.below(5) {
-        change(&mut input, corpus, tokens, random);
+        change(&mut input, corpus, random);
     }
     input.truncate(MOST_BYTES);
     input
 }
 
-fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], tokens: &[&[u8]], random: &mut Random) {
+fn change(input: &mut Vec<u8>, corpus: &Corpus, random: &mut Random) {
     let at = random.below(input.len() + 1);
     let longest = if random.one_in(4) { 600 } else { 8 };
     let span = 1 + random.below(longest);
@@ -89,13 +75,13 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], tokens: &[&[u8]], random: &mu
         }
         5 => input.truncate(at),
         6 => {
-            let other = &corpus[random.below(corpus.len())];
+            let other = random.one_of(&corpus.inputs);
             let from = random.below(other.len() + 1);
             let until = if random.one_in(2) { other.len() } else { (from + span).min(other.len()) };
             insert(input, at, &other[from..until]);
         }
         7 | 8 => {
-            let token = random.one_of(tokens);
+            let token = random.one_of(&corpus.words);
             if random.one_in(2) {
                 input.drain(at..(at + token.len()).min(input.len()));
             }
@@ -103,7 +89,7 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], tokens: &[&[u8]], random: &mu
         }
         9 => {
             let size = 1 << random.below(4);
-            let word = WORDS[random.below(WORDS.len())].wrapping_add(random.below(3) as u64).wrapping_sub(1);
+            let word = random.one_of(&WORDS).wrapping_add(random.below(3) as u64).wrapping_sub(1);
             if at + size <= input.len() {
                 let bytes = if random.one_in(2) { word.to_be_bytes() } else { word.to_le_bytes() };
                 let from = if random.one_in(2) { 8 - size } else { 0 };
@@ -116,7 +102,7 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], tokens: &[&[u8]], random: &mu
             if let Some(begin) = input[at..].iter().position(is_digit).map(|found| at + found) {
                 let digits = input[begin..].iter().take_while(|byte| is_digit(byte)).count();
                 input.drain(begin..begin + digits);
-                insert(input, begin, NUMBERS[random.below(NUMBERS.len())].as_bytes());
+                insert(input, begin, random.one_of(&NUMBERS).as_bytes());
             }
         }
     }

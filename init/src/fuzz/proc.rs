@@ -53,24 +53,6 @@ impl Kind for Proc {
         "proc"
     }
 
-    fn tokens(&self) -> &'static [&'static [u8]] {
-        &[
-            b") ",
-            b") Z 1",
-            b"\nTracerPid:\t",
-            b"\nState:\tZ",
-            b"\nVmSwap:",
-            b"\nPss_Anon:",
-            b"\nSwapPss:",
-            b"\nPss_Shmem:",
-            b"18446744073709551615 18446744073709551615\n",
-            b"oom_kill ",
-            b"\noom ",
-            b"\t",
-            b"\xff",
-        ]
-    }
-
     fn run(&mut self, input: &[u8]) {
         self.show(input);
         let processes = &self.processes;

@@ -1,7 +1,5 @@
 //! Frames, and the records of a program that runs cases.
 
-use std::os::unix::io::AsRawFd;
-
 use super::mutate::Random;
 use super::Kind;
 use crate::cases::{self, RECORD};
@@ -70,10 +68,6 @@ impl Kind for Frames {
         "frames"
     }
 
-    fn tokens(&self) -> &'static [&'static [u8]] {
-        &[b"\x03\x01\0\x07\0\0\0\x04", b"\x21\0\0\x02", b"\0\x40\0\0", b"\0\x40\0\x01", b"\xff\xff\xff\xff"]
-    }
-
     fn repair(&self, input: &mut Vec<u8>, random: &mut Random) {
         let mut at = 0;
         while let Some(length) = length_at(input, at) {
@@ -131,18 +125,6 @@ impl Kind for Cases {
         "cases"
     }
 
-    fn tokens(&self) -> &'static [&'static [u8]] {
-        &[
-            b"0123456789abcdef       6passed",
-            b"0123456789abcdef       7begin\x001",
-            b"0123456789abcdef      16last\0assertion\0x",
-            b"0123456789abcdef   65536",
-            b"failed",
-            b"\0",
-            b"inf",
-        ]
-    }
-
     fn repair(&self, input: &mut Vec<u8>, _random: &mut Random) {
         // Each record gets the size that it has.
         let begins: Vec<usize> =
@@ -179,9 +161,8 @@ impl Kind for Cases {
             let told = read(4);
             cases.started(ends, &mut command, &mut looper);
             let last = if random.one_in(3) { random.below(rest.len() + 1) } else { rest.len() };
-            let (now, later) = rest.split_at(last);
+            let (mut now, later) = rest.split_at(last);
             rest = later;
-            let mut now = now;
             while !now.is_empty() {
                 let (piece, behind) = now.split_at((1 + random.below(PIECE_BYTES)).min(now.len()));
                 now = behind;
@@ -205,7 +186,6 @@ impl Kind for Cases {
             }
             let status = if random.one_in(2) { Status::Exited(0) } else { Status::Killed(9) };
             next = cases.reaped(status, Usage::default(), &mut command, &mut looper);
-            assert!(told.as_raw_fd() > 0);
         }
         assert!(cases.series.done <= cases.series.len());
         check_verdicts(&command.outputs[0].rest(), cases.series.done, cases.series.is_complete(), input);

@@ -1,11 +1,17 @@
 //! Requests: JSON, and what the zygote is told without it.
 
+use super::mutate::Random;
 use super::Kind;
 use crate::base64;
 use crate::command::{fingerprint, Spec};
 use crate::errors::Fields;
 use crate::json::{self, Value};
 use crate::zygote;
+
+const MOST_REPAIRS: usize = 20;
+/// Of what the parser says, and what would do.
+const MISSING: [(&str, u8); 5] =
+    [("'\"'", b'"'), ("without an end", b'"'), ("'}'", b'}'), ("']'", b']'), ("':'", b':')];
 
 pub struct Requests;
 
@@ -14,26 +20,21 @@ impl Kind for Requests {
         "requests"
     }
 
-    fn tokens(&self) -> &'static [&'static [u8]] {
-        &[
-            b"\\udcff",
-            b"\\ud83d",
-            b"\\ude00",
-            b"\\u0000",
-            b"{\"\":",
-            b"[",
-            b"]",
-            b"null",
-            b"true",
-            b"-0.0",
-            b"1e308",
-            b"\"spec\":",
-            b"\"terminal\":[1,2],",
-            b"\"cases\":{",
-            b"\xed\xa0\x80",
-            b"\xc3\xa9",
-            b"AVB\x02",
-        ]
+    fn repair(&self, input: &mut Vec<u8>, random: &mut Random) {
+        // What the parser misses is put in, or what it stops at is taken out.
+        for _ in 0..MOST_REPAIRS {
+            let why = match json::parse(input) {
+                Ok(_) => return,
+                Err(why) => why,
+            };
+            let at = why.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok()).unwrap_or(0).min(input.len());
+            let missing = MISSING.iter().find(|(what, _)| why.contains(what)).map_or(b'0', |(_, byte)| *byte);
+            if at == input.len() || (missing != b'0' && random.one_in(2)) {
+                input.insert(at, missing);
+            } else {
+                input.remove(at);
+            }
+        }
     }
 
     fn run(&mut self, input: &[u8]) {
