@@ -6,7 +6,7 @@ use std::os::unix::io::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use super::mutate::Random;
-use super::Kind;
+use super::{held, Kind, SCRATCHES};
 use crate::archive::tar::{self, Item, Member, Reader, BLOCK_BYTES, LONGEST_NAME_BYTES};
 use crate::archive::unpack::Arrival;
 use crate::archive::Trouble;
@@ -25,6 +25,7 @@ impl Scratch {
         let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let path = above.join(String::from_utf8_lossy(&name).into_owned());
         fs::create_dir(&path).unwrap();
+        held(&SCRATCHES).push(path.clone());
         Scratch(path)
     }
 }

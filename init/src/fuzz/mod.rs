@@ -65,6 +65,8 @@ struct Current {
 }
 
 static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+/// Directories that are to be gone at the end.
+static SCRATCHES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static FAULTS: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 pub fn main(flags: &[String]) -> Result<(), String> {
@@ -182,6 +184,9 @@ fn report(what: &str) {
         if let Err(error) = written {
             eprintln!("the input could not be written ({error}): {input:?}");
         }
+    }
+    for path in held(&SCRATCHES).iter() {
+        drop(fs::remove_dir_all(path));
     }
     drop(std::io::stdout().flush());
     std::process::exit(1);
