@@ -34,8 +34,13 @@ async def backend(anyio_backend):
             yield opened
 
 
+MADE = []
+"""Ids of the sandboxes of this process: others may have groups of theirs meanwhile."""
+
+
 def spec_of(backend):
-    return SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), limits=LIMITS)
+    MADE.append(new_sandbox_id())
+    return SandboxSpec(sandbox_id=MADE[-1], image=backend.resolve_image(None), limits=LIMITS)
 
 
 @contextlib.asynccontextmanager
@@ -65,13 +70,13 @@ async def left(backend):
         "trash": sorted(os.listdir(backend._places.trash)),
         "others": sorted(os.listdir(backend._places.sandboxes.parent)),
         "mounts": Path("/proc/self/mounts").read_text(),
-        "groups": {where: sorted(name for name in os.listdir(where) if new_of(name)) for _, where in backend._facts.groups},
+        "groups": {where: sorted(name for name in os.listdir(where) if is_ours(name)) for _, where in backend._facts.groups},
     }
 
 
-def new_of(name):
-    """Whether a control group is a sandbox's; those by which processors are shared the next zygote removes."""
-    return name.startswith("aviato-") and not name.startswith(("aviato-share-", "aviato-others"))
+def is_ours(name):
+    """Whether a control group is a sandbox's of this process."""
+    return any(sandbox_id in name for sandbox_id in MADE)
 
 
 async def until_over(pidfds):
