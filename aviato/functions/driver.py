@@ -249,6 +249,7 @@ def trace(error: BaseException, hidden: "set[Any]") -> str:
 
 def show_lines(files: "dict[str, Any]") -> None:
     """Give tracebacks the source lines of the functions that came along; their files are not here."""
+    import io
     import linecache
 
     for name, pieces in files.items():
@@ -257,7 +258,8 @@ def show_lines(files: "dict[str, Any]") -> None:
         lines: list[str] = []
         for first, text in sorted(pieces):
             lines += ["\n"] * (first - 1 - len(lines))
-            lines[first - 1 :] = text.splitlines(True)
+            # As Python reads a file: a form feed or U+2028 ends no line.
+            lines[first - 1 :] = io.StringIO(text, None).readlines()
         linecache.cache[name] = (1, None, lines, name)
 
 

@@ -54,6 +54,28 @@ FIXED = [
     "if xs: unittest.main(\n  exit=False); y = 1",
 ]
 
+ODD = {
+    "accents": "s = 'é'; assert f(x) == 4, s; y = 'é'",
+    "emoji": "s = '😀👩\u200d👧'; assert f(x) == 4, s; y = '😀'",
+    "combining": "s = 'e\u0301'; assert f(x) == 4, s; y = 'e\u0301'",
+    "identifiers": "é = ñ = 1; assert f(é) == 4, ñ; ü = é",
+    "identifiers that Python writes another way": "ﬁ = 'é'; assert f(fi) == 4, ﬁ; y = ﬁ",
+    "tabs": "s =\t'é';\tassert\tf(x) == 4,\ts\t;\ty = 1",
+    "form feeds": "s = 'é\x0c';\x0cassert f(x) == 4\x0c; y = 1",
+    "ends of lines that are none": "s = '\x0b\x1c\x1d\x1e\x85\u2028\u2029'; assert f(x) == 4, s; y = 1",
+    "a line that goes on": "s = 'é'; assert \\\n  f(x) == 4, \\\n 'é'; y = 1",
+    "several lines": "s = '''é\n\u2028é'''; assert f(x) == 4, '''é\né'''; y = 'é'",
+    "formatted": "s = f'é{x:é>{4}}é'; assert f(x) == 4, f'é{s}é'; y = f'é'",
+    "a call": "'é'; 'é' and check(x); y = 'é'",
+    "raised": "é = f(x)\n    if 'é' == é: raise ValueError('é'); y = 1",
+}
+"""Statements in whose lines bytes and characters differ, or Python and `str.splitlines` disagree what a line is."""
+AROUND = {
+    "a loop": "for x in xs:\n    {}\n",
+    "a branch": "é = '😀'\nif 'é' in xs:\n    {}\n",
+    "a function": "def inner(x):\n    é = '😀'; {}\n'é'; z = 'é' if xs else inner(1); z\n",
+}
+
 
 class Strip(ast.NodeTransformer):
     """Takes the marks out of a tree again."""
@@ -93,6 +115,27 @@ def check_marks(source: str) -> str:
 def test_marks_change_nothing_else(source: str) -> None:
     text = check_marks(source)
     assert text != source and (MARK in text or "0 and (" in text)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", ODD)
+def test_marks_stand_where_python_counts(kind: str, around: str, newline: str) -> None:
+    source = AROUND[around].format(ODD[kind]).replace("\n", newline)
+    text = look(source).instrumented
+    assert look("\ufeff" + source).instrumented == text != source
+    check_marks(source)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("kind", ODD)
+def test_an_end_is_cut_off_where_python_counts(kind: str, newline: str) -> None:
+    ending = "s = 'é'; sys.exit(0 if 'é' == f('é') \\\n  else 'é'); assert 'é'\n"
+    source = f"import sys\nfor x in xs:\n    {ODD[kind]}\n{ending}".replace("\n", newline)
+    *before, left, _ = ast.parse(source).body
+    *kept, asserted = Strip().visit(ast.parse(look(source).instrumented)).body
+    assert [ast.dump(node) for node in kept] == [ast.dump(node) for node in before]
+    assert ast.dump(asserted.test.left) == ast.dump(left.value.args[0])
 
 
 def test_a_source_that_checks_in_any_case_is_left_as_it_is() -> None:

@@ -188,9 +188,12 @@ def run(payload: dict[str, Any], first: int) -> None:
 
 def keep_lines(name: str, source: bytes) -> None:
     """Show `inspect.getsource` the lines of a test, which is no file."""
+    import io
     import linecache
 
-    linecache.cache[name] = (len(source), None, source.decode("utf-8", "replace").splitlines(True), name)
+    # As Python reads a file: a form feed or U+2028 ends no line.
+    lines = io.StringIO(source.decode("utf-8", "replace"), None).readlines()
+    linecache.cache[name] = (len(source), None, lines, name)
 
 
 class Checks:
