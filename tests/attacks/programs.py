@@ -227,16 +227,14 @@ def _counts() -> dict[str, Attack]:
         ),
     }
     found = {name: Attack(family="machine's counts", source=source) for name, source in sources.items()}
+    groups = "print(call('setgroups', {}, buffer(bytes(4 << 16))) == 0)"
+    own: dict[str, Any] = {"family": "groups of a process", "refused": "EINVAL", "reaches": True}
     setup = "print(call('io_setup', 128, buffer(bytes(8))) == 0)"
     return {
         **found,
         "io_setup": Attack(family="machine's counts", source=setup, refused="ENOSYS", reaches=True),
-        "groups of a process": Attack(
-            family="groups of a process",
-            source="print(call('setgroups', 1 << 16, buffer(bytes(4 << 16))) == 0)",
-            refused="EINVAL",
-            reaches=True,
-        ),
+        "groups of a process": Attack(source=groups.format("1 << 16"), **own),
+        "groups of a process, upper half": Attack(source=groups.format("1 << 16 | 1 << 32"), **own),
         "pages in pipes": Attack(family="pages in pipes", source=PAGES_IN_PIPES, refused="ENOSYS"),
     }
 

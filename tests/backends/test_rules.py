@@ -97,3 +97,18 @@ def test_the_list_is_in_order():
 )
 def test_what_every_program_does(name):
     assert verdict(pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name), [0, 0, 0, 0, 0, 0]) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "count, allowed",
+    [
+        (0, True),
+        (64, True),
+        (rules.MOST_GROUPS, True),
+        (rules.MOST_GROUPS + 1, False),
+        (1 << 16, False),
+        (1 << 32 | 1 << 16, False),
+    ],
+)
+def test_a_process_has_as_many_groups_as_an_account_of_a_system(count, allowed):
+    assert (verdict(number_of("setgroups"), [count, 0, 0, 0, 0, 0]) == ALLOWED) is allowed
