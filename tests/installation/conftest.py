@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [name for name in listed.split("\0") if name and (ROOT / name).exists()]
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_bytes((ROOT / name).read_bytes())
+        shutil.copy(ROOT / name, target / name)
     call("git", "init", "-q", target)
     call("git", "-C", target, "add", "-A")
     call("git", "-C", target, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "as it stands")
