@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from unittest import mock
 
 import aviato
 from aviato.server.backends.local import compiling, filters, native, plan, rules, zygote
+from tests.attacks import mutants
 
 Steps = tuple[plan.Step, ...]
 PAIRS = Path(__file__).with_name("pairs")
@@ -22,7 +23,12 @@ PAIRS = Path(__file__).with_name("pairs")
 
 @dataclass(frozen=True)
 class Patch:
-    """A change of a source file of the package; what it replaces stands there once."""
+    """A change of a source file; what it replaces stands there once.
+
+    Attributes:
+        path: below the package; or of `aviato-init`, where it begins with `init/`.
+        old, new: what is replaced, and by what.
+    """
 
     path: str
     old: str
@@ -42,7 +48,8 @@ class Defence:
         facts: what the machine is said to be like.
         request: what the template is asked for, changed in place.
         configuration: what process 1 is told, changed in place.
-        patches: of the package, in a copy of it that the template is started from, and servers.
+        patches: of the package, in a copy of it that the template is started from, and servers; and of `aviato-init`. Of
+            those that are about process 1 only the ones of whichever is used are made.
         swaps: names in the server's own process, with what stands there instead.
     """
 
@@ -114,10 +121,10 @@ class Arena:
     @contextmanager
     def programs(self) -> Iterator[None]:
         """Programs that are started meanwhile, servers among them, are of the build: they lack its `patches`."""
-        with ExitStack() as stack:
-            patches = [patch for defence in self.off for patch in defence.patches]
-            if patches:
-                paths = f"{stack.enter_context(patched(patches))}:{os.environ.get('PYTHONPATH', '')}"
+        package, init = sources_of(self.off)
+        with ExitStack() as stack, mutant(init):
+            if package:
+                paths = f"{stack.enter_context(patched(package))}:{os.environ.get('PYTHONPATH', '')}"
                 stack.enter_context(mock.patch.dict(os.environ, PYTHONPATH=paths, PYTHONSAFEPATH="1"))
             yield
 
@@ -186,6 +193,8 @@ class Area:
 COMPILED = (".c", ".h")
 INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))
 """Compiled code does what these say, by the notes of a server that is not patched: where they are, Python has to do it."""
+SUPERVISOR = "server/supervisor/"
+"""And below it: process 1 where it is no `aviato-init`."""
 
 
 def load() -> None:
@@ -199,8 +208,50 @@ def root_only(backend: Any) -> str | None:
     return None if os.geteuid() == 0 else "only a server of the machine's root does this"
 
 
+def sources_of(defences: Sequence[Defence]) -> tuple[list[Patch], list[Patch]]:
+    """The patches of the package, and of `aviato-init`, by which a build lacks these defences."""
+    by_init = native.init() is not None
+    package: list[Patch] = []
+    init: list[Patch] = []
+    for defence in defences:
+        of_init = [patch for patch in defence.patches if patch.path.startswith(mutants.BEGIN)]
+        of_old = [patch for patch in defence.patches if is_of_old(patch)]
+        missing, which = (of_init, "aviato-init") if by_init else (of_old, "the Python process 1")
+        assert missing or not (of_init or of_old), f"no patch takes {defence.name!r} away from {which}"
+        package += [patch for patch in defence.patches if patch not in of_init and not (by_init and patch in of_old)]
+        init += of_init if by_init else []
+    return package, init
+
+
+def is_of_old(patch: Patch) -> bool:
+    """Whether it is of a process 1 that is no `aviato-init`, or of the template that makes it."""
+    return patch.path.endswith(COMPILED) or patch.path.startswith(SUPERVISOR) or patch.path in INTERPRETED
+
+
 @contextmanager
-def patched(patches: list[Patch] | tuple[Patch, ...]) -> Iterator[Path]:
+def templates(defences: Sequence[Defence]) -> Iterator[None]:
+    """Templates that are started meanwhile are of the build that lacks these defences, as far as patches say so."""
+    package, init = sources_of(defences)
+    with ExitStack() as stack, mutant(init):
+        if package:
+            copy = stack.enter_context(patched(package))
+            control = str(copy / "aviato/server/backends/local/zygote.py")
+            stack.enter_context(mock.patch.object(zygote, "__file__", control))
+        yield
+
+
+@contextmanager
+def mutant(patches: Sequence[Patch]) -> Iterator[None]:
+    """Templates and servers that are started meanwhile have an `aviato-init` with these changes."""
+    if not patches:
+        yield
+        return
+    with mock.patch.dict(os.environ, {native.INIT: str(mutants.program(patches))}):
+        yield
+
+
+@contextmanager
+def patched(patches: Sequence[Patch]) -> Iterator[Path]:
     """A directory with a patched copy of the package in it, which everyone can read."""
     directory = Path(tempfile.mkdtemp(prefix="aviato-build-", dir="/tmp"))
     directory.chmod(0o755)
@@ -266,14 +317,13 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         for defence in defences:
             for name, value in defence.swaps.items():
                 stack.enter_context(mock.patch(name, value))
-        patches = [patch for defence in defences for patch in defence.patches]
-        if not patches:
+        package, init = sources_of(defences)
+        if not package and not init:
             yield
             return
-        if any(patch.path in INTERPRETED for patch in patches) and not any(patch.path.endswith(COMPILED) for patch in patches):
+        if any(patch.path in INTERPRETED for patch in package) and not any(patch.path.endswith(COMPILED) for patch in package):
             swap(backend, "_native", False)
-        copy = stack.enter_context(patched(patches))
-        swap(zygote, "__file__", str(copy / "aviato/server/backends/local/zygote.py"))
+        stack.enter_context(templates(defences))
         template = await backend._start_template()
         swap(backend, "_template", template)
         try:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aviato.exceptions import SandboxFileError
-from aviato.server.backends.local import newborn, zygote
-from tests.attacks.registry import Area, Arena, Patch, patched
+from aviato.server.backends.local import newborn
+from tests.attacks.registry import Area, Arena, Defence, Patch, templates
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
 area = Area(__name__)
-CONTROL = "aviato/server/backends/local/zygote.py"
 PATHS, EARLY = "server/supervisor/paths.py", "server/supervisor/early_files.c"
 
 OWN_FILES = area.defence(
@@ -27,6 +26,7 @@ OWN_FILES = area.defence(
     patches=(
         Patch(PATHS, "ctypes.c_long.from_buffer(found).value in KERNEL_FILE_SYSTEMS", "False"),
         Patch(EARLY, "(unsigned)found.f_type == kernel_file_systems[i]", "0"),
+        Patch("init/src/paths.rs", "|found| KERNEL_FILE_SYSTEMS.contains(&found.kind)", "|_| false"),
     ),
 )
 NO_MAGIC = area.defence(
@@ -34,6 +34,7 @@ NO_MAGIC = area.defence(
     patches=(
         Patch(PATHS, "NO_MAGIC_LINKS = 2\n", "NO_MAGIC_LINKS = 0\n"),
         Patch(EARLY, "NO_MAGIC_LINKS = 2", "NO_MAGIC_LINKS = 0"),
+        Patch("init/src/sys.rs", "mode: 0, resolve: RESOLVE_NO_MAGICLINKS }", "mode: 0, resolve: 0 }"),
     ),
 )
 ENOUGH_BYTES = 1 << 20
@@ -160,20 +161,28 @@ async def interpreter(arena: Arena) -> bool:
 
 SURPLUS = area.defence(
     "a copy is not much longer than the tree",
-    patches=(Patch("server/supervisor/reading.py", ", surplus=Surplus(LARGEST_BYTES)", ""),),
+    patches=(
+        Patch("server/supervisor/reading.py", ", surplus=Surplus(LARGEST_BYTES)", ""),
+        Patch("init/src/archive/pack.rs", "if self.surplus > MOST_SURPLUS_BYTES {", "if false {"),
+    ),
 )
 LONGER = {
     "holes": "open('/tmp/tree/{}', 'wb').truncate(1 << 20)",
     "hard links": "os.link('/tmp/tree/0', '/tmp/tree/{0}') if {0} else open('/tmp/tree/0', 'wb').write(bytes(1 << 20))",
 }
-SMALLER = Patch("server/supervisor/reading.py", "LARGEST_BYTES = 4 << 30\n", "LARGEST_BYTES = 2 << 20\n")
+SMALLER = Defence(
+    name="copies of four GiB",
+    patches=(
+        Patch("server/supervisor/reading.py", "LARGEST_BYTES = 4 << 30\n", "LARGEST_BYTES = 2 << 20\n"),
+        Patch("init/src/archive/pack.rs", "MOST_SURPLUS_BYTES: u64 = 4 << 30;", "MOST_SURPLUS_BYTES: u64 = 2 << 20;"),
+    ),
+)
 """A copy of four GiB takes a while."""
 for _kind, _source in LONGER.items():
 
     @area.attack(f"fill a client's disk by a directory of {_kind}", SURPLUS)
     async def longer(arena: Arena, source: str = _source) -> bool:
-        off = [patch for defence in arena.off for patch in defence.patches]
-        with patched([SMALLER, *off]) as copy, mock.patch.object(zygote, "__file__", f"{copy}/{CONTROL}"):
+        with templates([SMALLER, *arena.off]):
             async with arena.restarted(), arena.box() as box:
                 made = "\n".join(source.format(number) for number in range(9))
                 assert (await box.python(f"import os\nos.mkdir('/tmp/tree')\n{made}")).stderr == ""

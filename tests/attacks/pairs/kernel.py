@@ -23,9 +23,12 @@ FAMILIES = {
 
 OTHERS_NETWORK: list[str] = []
 """A wall of its own where the template makes the networks: no capability of the inside is one in them."""
-if os.geteuid() == 0 and native.load() is not None:
-    wanted = Patch("server/backends/local/template.c", "template->namespaces & CLONE_NEWNET && aviato_enter_network()", "0")
-    OTHERS_NETWORK.append(area.defence("the network belongs to the template", patches=(wanted,)))
+if os.geteuid() == 0 and (native.init() is not None or native.load() is not None):
+    wanted = (
+        Patch("server/backends/local/template.c", "template->namespaces & CLONE_NEWNET && aviato_enter_network()", "0"),
+        Patch("init/src/pool/networks.rs", "if !self.begin() {", "if true {"),
+    )
+    OTHERS_NETWORK.append(area.defence("the network belongs to the template", patches=wanted))
 NETWORK_ATTACKS = ("raw socket", "raw socket, version 6", "packet socket by its old name", "packet socket", "setns")
 
 

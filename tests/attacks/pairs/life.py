@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 area = Area(__name__)
-TREE = "server/supervisor/tree.py"
+TREE, PROCESS_TREE = "server/supervisor/tree.py", "init/src/process_tree.rs"
+KILLING = """\
+                    let kill = Kill::new(&exec_id, &self.commands);
+                    self.start_job(Box::new(kill));
+                }
+            }
+            Call::LingerOver"""
+KILLING_ONE = """\
+                    if let Ok(command) = self.commands.find(&exec_id) {
+                        command.signal(sys::SIGKILL);
+                    }
+                }
+            }
+            Call::LingerOver"""
 MARKED = area.defence(
     "all that a command started carries its mark",
     patches=(
@@ -26,33 +39,71 @@ MARKED = area.defence(
             "            self._loop.start(self.kill(command.exec_id))\n",
             "            command.signal(signal.SIGKILL)\n",
         ),
+        Patch("init/src/supervisor.rs", KILLING, KILLING_ONE),
     ),
 )
 EVERY_THREAD = area.defence(
     "a process is found by all its threads",
-    patches=(Patch(TREE, "    yield str(pid)\n    try:\n", "    yield str(pid)\n    return\n    try:\n"),),
+    patches=(
+        Patch(TREE, "    yield str(pid)\n    try:\n", "    yield str(pid)\n    return\n    try:\n"),
+        Patch(
+            PROCESS_TREE,
+            "        for (name, _) in threads {\n            if let Some(mark)",
+            "        for (name, _) in threads.into_iter().take(0) {\n            if let Some(mark)",
+        ),
+    ),
 )
 HIDERS = area.defence(
-    "who hides is killed", patches=(Patch(TREE, "        return True  # Only", "        return False  # Only"),)
+    "who hides is killed",
+    patches=(
+        Patch(TREE, "        return True  # Only", "        return False  # Only"),
+        Patch(PROCESS_TREE, "Err(_) => true,", "Err(_) => false,"),
+    ),
 )
 STANDSTILL = area.defence(
     "the sandbox stands still for the scan",
-    patches=(Patch(TREE, "frozen = newcomers or (not killed and len(before) > FEW)", "frozen = False"),),
+    patches=(
+        Patch(TREE, "frozen = newcomers or (not killed and len(before) > FEW)", "frozen = False"),
+        Patch(
+            PROCESS_TREE,
+            "let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);",
+            "let frozen = false;",
+        ),
+    ),
 )
 REPEATED = area.defence(
-    "killing goes on until a scan finds nothing", patches=(Patch(TREE, "        if not hits:\n", "        if True:\n"),)
+    "killing goes on until a scan finds nothing",
+    patches=(
+        Patch(TREE, "        if not hits:\n", "        if True:\n"),
+        Patch(PROCESS_TREE, "if hits.is_empty() {", "if true {"),
+    ),
 )
 GRADED = area.defence(
     "everything is killed before a grade",
-    patches=(Patch("server/supervisor/commands.py", "yield from tree.kill_others(", "if False: yield from tree.kill_others("),),
+    patches=(
+        Patch("server/supervisor/commands.py", "yield from tree.kill_others(", "if False: yield from tree.kill_others("),
+        Patch(
+            "init/src/killing.rs", "kill: Some(KillOthers::new(mark))", "kill: Some(KillOthers::new(mark)).filter(|_| false)"
+        ),
+    ),
 )
 HOLDERS = area.defence(
     "a tracer that keeps the end of a killed command to itself is killed",
-    patches=(Patch("server/supervisor/commands.py", "            tree.kill_tracer(self._proc, pid)\n", "            pass\n"),),
+    patches=(
+        Patch("server/supervisor/commands.py", "            tree.kill_tracer(self._proc, pid)\n", "            pass\n"),
+        Patch("init/src/killing.rs", "                    supervisor.processes.kill_tracer(pid);\n", ""),
+    ),
 )
 HELD = area.defence(
     "nobody waits for the dead whom a tracer keeps",
-    patches=(Patch(TREE, "any(not _is_held(proc, pid) for pid in ", "any(pid for pid in "),),
+    patches=(
+        Patch(TREE, "any(not _is_held(proc, pid) for pid in ", "any(pid for pid in "),
+        Patch(
+            PROCESS_TREE,
+            "killed.contains(&pid) && !matches!(processes.tracer_of(pid), (true, Some(_)))",
+            "killed.contains(&pid)",
+        ),
+    ),
 )
 
 LIVES = """

@@ -23,6 +23,7 @@ from tests.conftest import make_state_dir, remove, start_server
 
 area = Area(__name__)
 MIB = 1 << 20
+LIMITS, OF_MEMORY = "init/src/limits/mod.rs", "init/src/limits/memory.rs"
 FOR_LONG = "0.7"
 """Seconds for which a bomb keeps what it has: longer than the pause between two looks."""
 
@@ -311,6 +312,8 @@ COUNTED = area.defence(
     patches=(
         Patch("server/supervisor/watch.py", "        stored += yield from self._segments.used_bytes()\n", ""),
         Patch("server/supervisor/watch.py", "self._loop.start(self._segments.remove())\n        self.disk", "self.disk"),
+        Patch(LIMITS, "            sysv::used_bytes(processes)\n", "            0\n"),
+        Patch(LIMITS, "            sysv::remove(processes);\n", ""),
     ),
 )
 HELD = """
@@ -353,7 +356,11 @@ for _name, _source in {"shared memory that nobody is attached to": HELD, "semaph
 
 BUFFERS = area.defence(
     "what sockets hold counts as memory",
-    patches=(Patch("server/supervisor/watch.py", "buffers = self._buffers.bytes", "buffers = 0"),),
+    patches=(
+        Patch("server/supervisor/watch.py", "buffers = self._buffers.bytes", "buffers = 0"),
+        Patch(LIMITS, " + self.sockets.bytes + self.kernel", " + self.kernel"),
+        Patch(LIMITS, "self.shares.total(self.stored) + self.sockets.bytes;", "self.shares.total(self.stored);"),
+    ),
 )
 SOCKETS = {
     "Unix sockets": "socket.socketpair()",
@@ -390,6 +397,9 @@ KERNEL = area.defence(
         Patch("server/supervisor/watch.py", " + sum(self._kernel.bytes.values())", ""),
         Patch("server/supervisor/memory.py", "        total += number(text, PAGE_TABLES) << 10\n", ""),
         Patch("server/supervisor/memory.py", "        private += kernel.get(pid, 0) +", "        0 +"),
+        Patch(LIMITS, " + self.kernel.bytes.values().sum::<u64>()", ""),
+        Patch(OF_MEMORY, "kibibytes(&text, PAGE_TABLES).saturating_add(swapped)", "swapped"),
+        Patch(OF_MEMORY, ".saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES))", ""),
     ),
 )
 WATCHES = area.defence("watches of epoll are bounded", configuration=unwatched("watches"))
@@ -512,7 +522,10 @@ async def idle(arena: Arena) -> bool:
 
 WINDOW = area.defence(
     "a window of output",
-    patches=(Patch("server/supervisor/window.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),),
+    patches=(
+        Patch("server/supervisor/window.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),
+        Patch("init/src/output.rs", "pub const WINDOW_BYTES: usize = 1 << 20;", "pub const WINDOW_BYTES: usize = 1 << 30;"),
+    ),
 )
 
 
@@ -538,12 +551,21 @@ def resident_bytes(pid: int) -> int:
 
 LOOKED = area.defence(
     "what short commands leave is looked at",
-    patches=(Patch("server/supervisor/early_parts.h", "#define WATCH_SECONDS 0.1\n", "#define WATCH_SECONDS 1000.0\n"),),
+    patches=(
+        Patch("server/supervisor/early_parts.h", "#define WATCH_SECONDS 0.1\n", "#define WATCH_SECONDS 1000.0\n"),
+        Patch(
+            LIMITS,
+            "            self.disk.touched(looper);\n            self.running = false;\n",
+            "            self.running = false;\n",
+        ),
+        Patch(LIMITS, "        if self.changed {\n            self.disk.touched(looper);\n        }\n", ""),
+    ),
 )
 
 
 def no_compiler(backend: Any) -> str | None:
-    return None if native.load() is not None else "process 1 is Python's from the start here"
+    there = native.init() is not None or native.load() is not None
+    return None if there else "process 1 is Python's from the start here"
 
 
 @area.attack("fill the disk by short commands", LOOKED, impossible=no_compiler)
@@ -627,7 +649,14 @@ async def no_other(arena: Arena, options: dict[str, Any]) -> bool:
 
 SHARED_OUT = area.defence(
     "processors are shared out by sandbox",
-    patches=(Patch("server/backends/local/processors.c", "if (!own.directory[0])", "if (1)"),),
+    patches=(
+        Patch("server/backends/local/processors.c", "if (!own.directory[0])", "if (1)"),
+        Patch(
+            "init/src/pool/processors.rs",
+            "        self.directory.as_ref()?;\n",
+            "        self.directory.as_ref().filter(|_| false)?;\n",
+        ),
+    ),
 )
 SESSIONS = """
 import os, sys, time
@@ -659,7 +688,7 @@ while True:
 
 
 def no_sharing(backend: Any) -> str | None:
-    there = "cpu" in dict(backend._facts.groups) and native.load() is not None
+    there = "cpu" in dict(backend._facts.groups) and (native.init() is not None or native.load() is not None)
     return None if there else "no control groups share out the processors here"
 
 

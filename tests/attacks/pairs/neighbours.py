@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from aviato.server.backends.local import native, zygote
 from aviato.server.backends.local.left import REST_SECONDS
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.pairs.tree import OLD_ROOT
@@ -22,12 +23,15 @@ from tests.attacks.programs import LOCKED_IN_SOCKETS, PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
-TEMPLATE = "server/backends/local/template.py"
+TEMPLATE, ZYGOTE = "server/backends/local/template.py", "init/src/zygote.rs"
+LAYERS = "init/src/pool/layers.rs"
 
 
 def shared_namespace(name: str, comment: str, *steps: str) -> str:
     """A build in which one kind of namespace is the machine's."""
-    return area.defence(comment, patches=(Patch(TEMPLATE, f"    | syscalls.CLONE_NEW{name}\n", ""),), steps=steps)
+    kept = [Patch("init/src/pool/networks.rs", "if !self.begin() {", "if true {")] if name == "NET" else []
+    cloned = [Patch(TEMPLATE, f"    | syscalls.CLONE_NEW{name}\n", ""), Patch(ZYGOTE, f"    | sys::CLONE_NEW{name}\n", "")]
+    return area.defence(comment, patches=(*cloned, *kept), steps=steps)
 
 
 OWN_NETWORK = shared_namespace("NET", "a network of its own", "loopback")
@@ -114,7 +118,10 @@ async def descriptor(arena: Arena) -> bool:
 
 AS_NEW = area.defence(
     "a network that somebody used is nobody's again",
-    patches=(Patch("server/backends/local/networks.c", "!used && is_as_new(files)) {", "!used) {"),),
+    patches=(
+        Patch("server/backends/local/networks.c", "!used && is_as_new(files)) {", "!used) {"),
+        Patch("init/src/pool/networks.rs", "see().map_or(false, |seen| seen == self.of_new);", "see().is_ok();"),
+    ),
 )
 SEND = """
 import socket
@@ -132,7 +139,8 @@ print(sent == "77" or sent)
 
 def networks_are_given_again(backend: Any) -> str | None:
     """For `impossible`."""
-    return root_only(backend) or (None if backend._native else "each sandbox is cloned with a network of its own")
+    kept = backend._native or backend._by_init
+    return root_only(backend) or (None if kept else "each sandbox is cloned with a network of its own")
 
 
 @area.attack("learn what the sandbox before did on its network", AS_NEW, impossible=networks_are_given_again)
@@ -196,7 +204,11 @@ async def name_of(arena: Arena) -> bool:
 # -- keys and variables ----------------------------------------------------------------------------------------------------
 
 OWN_SESSION = area.defence(
-    "a session keyring of its own", patches=(Patch(TEMPLATE, "        syscalls.leave_session_keyring()\n", ""),)
+    "a session keyring of its own",
+    patches=(
+        Patch(TEMPLATE, "        syscalls.leave_session_keyring()\n", ""),
+        Patch(ZYGOTE, "        sys::leave_session_keyring()?;\n", ""),
+    ),
 )
 KEYS = """
 import ctypes, os, sys
@@ -208,7 +220,7 @@ keyctl = lambda *arguments: libc.syscall(number, *(ctypes.c_long(a) if isinstanc
 LOGIN = """
 key = libc.syscall(number - 2, b"user", b"aviato-test", b"secret", 6, ctypes.c_int(-3)) if keyctl(1, None) > 0 else 0
 assert key > 0 and keyctl(5, key, 0x3f3f0000) == 0
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+os.execv(PROGRAM, [PROGRAM, *sys.argv[1:]])
 """
 SEARCH = "print(keyctl(10, -3, b'user', b'aviato-test', 0) > 0)"
 
@@ -219,9 +231,14 @@ def logged_in() -> Iterator[None]:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         Path(directory).chmod(0o755)
         login = Path(directory) / "login"
-        login.write_text(f"#!{sys._base_executable}\n{KEYS}{LOGIN}")
+        program = native.init() or sys._base_executable
+        login.write_text(f"#!{sys._base_executable}\n{KEYS}{LOGIN}".replace("PROGRAM", repr(program)))
         login.chmod(0o755)
-        with mock.patch.object(sys, "_base_executable", str(login)):
+        with (
+            mock.patch.object(native, "init", lambda: str(login))
+            if native.init()
+            else mock.patch.object(sys, "_base_executable", str(login))
+        ):
             yield
 
 
@@ -232,9 +249,15 @@ async def keys(arena: Arena) -> bool:
             return await arena.program(KEYS + SEARCH)
 
 
+_popen = zygote._popen
+INHERITED = """std::env::vars_os()
+            .map(|(name, value)| {
+                (std::os::unix::ffi::OsStringExt::into_vec(name), std::os::unix::ffi::OsStringExt::into_vec(value))
+            })
+            .collect()"""
 CLEAN = area.defence(
     "the template has no variables of the server",
-    swaps={"aviato.server.backends.local.zygote._KEPT_VARIABLES": ("LD_LIBRARY_PATH", "AVIATO_TEST_SECRET")},
+    swaps={"aviato.server.backends.local.zygote._popen": lambda argv, fds, _, path: _popen(argv, fds, dict(os.environ), path)},
 )
 GIVEN = area.defence(
     "commands have the variables that they are given",
@@ -248,6 +271,9 @@ GIVEN = area.defence(
             "server/supervisor/early_start.c",
             "    variables[count] = NULL;\n",
             "    for (char **one = environ; *one; one++)\n        variables[count++] = *one;\n    variables[count] = NULL;\n",
+        ),
+        Patch(
+            "init/src/commands.rs", "let mut environment = Variables::new();", f"let mut environment: Variables = {INHERITED};"
         ),
     ),
 )
@@ -301,13 +327,17 @@ async def begin_with(arena: Arena) -> bool:
 
 UNTOUCHED = area.defence(
     "a root in which somebody changed something is nobody's again",
-    patches=(Patch("server/backends/local/layers.c", "fd >= 0 && is_untouched(layers, fd)", "fd >= 0 && layers"),),
+    patches=(
+        Patch("server/backends/local/layers.c", "fd >= 0 && is_untouched(layers, fd)", "fd >= 0 && layers"),
+        Patch(LAYERS, "upper().map_or(false, |fd| self.is_untouched(&layer, &fd))", "upper().is_some()"),
+    ),
 )
 
 
 def roots_are_given_again(backend: Any) -> str | None:
     """For `impossible`."""
-    return None if backend._native and backend._layered else "each sandbox has a root of its own"
+    kept = (backend._native or backend._by_init) and backend._layered
+    return None if kept else "each sandbox has a root of its own"
 
 
 @area.attack("leave a file for the next sandbox", UNTOUCHED, impossible=roots_are_given_again)
@@ -330,7 +360,10 @@ async def in_an_attribute(arena: Arena) -> bool:
 
 CLOSED = area.defence(
     "a root is nobody's again while something of it is still open",
-    patches=(Patch("server/backends/local/layers.c", "has_no_sockets(layers->sockets) && has_own_note()", "has_own_note()"),),
+    patches=(
+        Patch("server/backends/local/layers.c", "has_no_sockets(layers->sockets) && has_own_note()", "has_own_note()"),
+        Patch(LAYERS, "            && has_none\n", ""),
+    ),
 )
 LOCKED = """
 import fcntl, os

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups
+from aviato.server.backends.local import groups, native
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.memory import Memory
 from aviato.wire.frames import FrameType, encode
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 area = Area(__name__)
 TEMPLATE, NEWBORN, BIRTH = (f"server/backends/local/{name}" for name in ("template.py", "newborn.py", "birth.c"))
+SYS = "init/src/sys.rs"
 GROUPED = {"memory": 256 << 20}
 CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
 
@@ -68,6 +69,7 @@ INHERITED = area.defence(
     patches=(
         Patch(NEWBORN, "os.dup2(fd, target, inheritable=False)", "os.dup2(fd, target, inheritable=True)"),
         Patch(BIRTH, "FIRST_DESCRIPTOR + (int)i, O_CLOEXEC)", "FIRST_DESCRIPTOR + (int)i, 0)"),
+        Patch(SYS, "            check(fcntl(target, 2, 1 as c_int))?;\n", ""),
     ),
 )
 FORGED = {
@@ -110,6 +112,7 @@ LENT = area.defence(
     patches=(
         Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),
         Patch("server/supervisor/early_wire.c", "MSG_DONTWAIT | MSG_CMSG_CLOEXEC", "MSG_DONTWAIT"),
+        Patch(SYS, "recvmsg(fd.as_raw_fd(), &mut head, MSG_CMSG_CLOEXEC)", "recvmsg(fd.as_raw_fd(), &mut head, 0)"),
     ),
 )
 
@@ -150,7 +153,10 @@ async def _is_inherited(arena: Arena, *, python: bool) -> bool:
 
 UNHEARING = area.defence(
     "process 1 has no handler of a signal from inside",
-    patches=(Patch(TEMPLATE, "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n", ""),),
+    patches=(
+        Patch(TEMPLATE, "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n", ""),
+        Patch(SYS, "if IGNORED.contains(&number) { SIG_IGN } else { SIG_DFL }", "_exit as usize"),
+    ),
 )
 SIGNALS = """
 for number in range(65):
@@ -204,6 +210,8 @@ async def robbed(arena: Arena) -> bool:
 
 
 def one_thread(backend: Any) -> str | None:
+    if native.init() is not None:
+        return "process 1 has one thread"  # goes with the C part
     found = dict(backend._facts.groups)
     return None if found and groups.UNIFIED not in found else "process 1 has one thread here"
 
@@ -261,7 +269,10 @@ async def lease(arena: Arena) -> bool:
 
 FORKED = area.defence(
     "process 1 waits for no birth that somebody inside can stop",
-    patches=(Patch("server/supervisor/births.py", "if self.open_files is not None or tree.signal_all(0):", "if False:"),),
+    patches=(
+        Patch("server/supervisor/births.py", "if self.open_files is not None or tree.signal_all(0):", "if False:"),
+        Patch("init/src/spawn.rs", " && !by.processes.signal_all(0),", ","),
+    ),
 )
 STOPS = """
 import os, signal
@@ -295,7 +306,10 @@ async def newborn(arena: Arena) -> bool:
 
 UNTRACED = area.defence(
     "who makes process 1 its tracer is killed",
-    patches=(Patch("server/supervisor/commands.py", "if os.WIFSTOPPED(status):", "if False:"),),
+    patches=(
+        Patch("server/supervisor/commands.py", "if os.WIFSTOPPED(status):", "if False:"),
+        Patch("init/src/commands.rs", "if status == Status::Stopped {", "if false {"),
+    ),
 )
 
 
@@ -317,6 +331,8 @@ FIRST = area.defence(
     patches=(
         Patch("server/supervisor/reading.py", "if not stat.S_ISREG(found.st_mode):", "if False:"),
         Patch("server/supervisor/reading.py", "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY", "os.O_RDONLY | os.O_NOCTTY"),
+        Patch("init/src/files/read.rs", "if found.kind() != sys::S_IFREG {", "if false {"),
+        Patch("init/src/files/read.rs", "O_RDONLY | O_NONBLOCK | O_NOCTTY", "O_RDONLY | O_NOCTTY"),
     ),
 )
 
@@ -353,7 +369,10 @@ async def endless(arena: Arena) -> bool:
 
 LINGER = area.defence(
     "a result does not wait for those who keep its streams",
-    patches=(Patch("server/supervisor/command.py", "LINGER_SECONDS = 0.1\n", "LINGER_SECONDS = 1000.0\n"),),
+    patches=(
+        Patch("server/supervisor/command.py", "LINGER_SECONDS = 0.1\n", "LINGER_SECONDS = 1000.0\n"),
+        Patch("init/src/command.rs", "LINGER_SECONDS: f64 = 0.1;", "LINGER_SECONDS: f64 = 1000.0;"),
+    ),
 )
 KEEPS = "setsid sh -c \"trap '' HUP; : >kept; exec sleep 60\" & until [ -e kept ]; do sleep 0.02; done; exit 3"
 for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
@@ -378,6 +397,7 @@ DIALS = area.defence(
             "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)",
             "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)",
         ),
+        Patch(SYS, "socket(family, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0)", "socket(family, SOCK_STREAM | O_CLOEXEC, 0)"),
     ),
 )
 DEAF = """

@@ -21,13 +21,7 @@ TAKEN = area.defence(
 )
 LISTED = area.defence(
     "the template gets listed variables",
-    patches=(
-        Patch(
-            "server/backends/local/zygote.py",
-            " for name in _KEPT_VARIABLES if name in os.environ}",
-            " for name in os.environ}",
-        ),
-    ),
+    patches=(Patch("server/backends/local/zygote.py", "env=environment,", "env={**os.environ, **environment},"),),
 )
 WIPED = area.defence(
     "the server's variables are overwritten",

@@ -124,31 +124,52 @@ def build(tree: str) -> str | None:
     Returns:
         Why it could not be made; None if it was.
     """
-    if sys.platform != "linux":
-        return "aviato-init is for Linux"
-    program = cargo()
-    if program is None:
-        return f"aviato-init cannot be compiled: there is no cargo; repair: {cargo_line()}"
-    # Flags from outside would replace those of init/.cargo, by which the program needs no library of the machine.
-    variables = {name: value for name, value in os.environ.items() if name not in ("RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS")}
-    command = [program, "build", *FLAGS]
     try:
         made_from = mark(tree)
-        done = subprocess.run(command, cwd=f"{tree}/init", env=variables, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"{shlex.join(command)} in {tree}/init: {done.stderr.strip()[-4000:]}"
-        with open(_made(done.stdout), "rb") as file:
-            content = file.read()
-        if (why := _unfit(content)) is not None:
-            return f"aviato-init was compiled and is of no use: {why}; repair: unset what sets another target of cargo"
+        content = compiled(f"{tree}/init")
         marked = f"{made_from} {hashlib.sha256(content).hexdigest()}\n"
         # The mark goes first and comes last, so that what is there between fits none.
         _remove(f"{tree}/aviato/{MARK}")
-        _put(f"{tree}/aviato/{PROGRAM}", content, 0o755)
-        _put(f"{tree}/aviato/{MARK}", marked.encode(), 0o644)
+        put(f"{tree}/aviato/{PROGRAM}", content, 0o755)
+        put(f"{tree}/aviato/{MARK}", marked.encode(), 0o644)
+    except NotCompiled as error:
+        return str(error)
     except OSError as error:
         return f"aviato-init cannot be compiled in {tree}: {error}"
     return None
+
+
+class NotCompiled(Exception):
+    """Why the program could not be made."""
+
+
+def compiled(sources: str, **settings: str) -> bytes:
+    """The program, made from sources as those of `init/`.
+
+    Args:
+        sources: the directory.
+        settings: variables for cargo, beside those of this process.
+
+    Raises:
+        NotCompiled: it could not be made, or is of no use.
+        OSError: it could not be made for another reason.
+    """
+    if sys.platform != "linux":
+        raise NotCompiled("aviato-init is for Linux")
+    program = cargo()
+    if program is None:
+        raise NotCompiled(f"aviato-init cannot be compiled: there is no cargo; repair: {cargo_line()}")
+    # Flags from outside would replace those of init/.cargo, by which the program needs no library of the machine.
+    variables = {name: value for name, value in os.environ.items() if name not in ("RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS")}
+    command = [program, "build", *FLAGS]
+    done = subprocess.run(command, cwd=sources, env={**variables, **settings}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NotCompiled(f"{shlex.join(command)} in {sources}: {done.stderr.strip()[-4000:]}")
+    with open(_made(done.stdout), "rb") as file:
+        content = file.read()
+    if (why := _unfit(content)) is not None:
+        raise NotCompiled(f"aviato-init was compiled and is of no use: {why}; repair: unset what sets another target of cargo")
+    return content
 
 
 def _made(said: str) -> str:
@@ -160,7 +181,8 @@ def _made(said: str) -> str:
     raise FileNotFoundError("cargo names no program that it made")
 
 
-def _put(path: str, content: bytes, mode: int) -> None:
+def put(path: str, content: bytes, mode: int) -> None:
+    """Write a file that is there whole or not at all."""
     new = f"{path}.{os.getpid()}"
     try:
         with open(new, "wb") as file:
