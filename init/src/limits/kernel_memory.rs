@@ -105,8 +105,13 @@ impl KernelMemory {
         gone
     }
 
-    /// Goes on; true once all were looked at. With `all_of_it` false the kernel counts the memory, and only filters are looked for.
-    pub fn step(&mut self, processes: &Processes, ran: &BTreeMap<i32, u64>, all_of_it: bool) -> io::Result<bool> {
+    /// Goes on; once all were looked at, whether there was any. With `all_of_it` false the kernel counts the memory, and only filters are looked for.
+    pub fn step(
+        &mut self,
+        processes: &Processes,
+        ran: &BTreeMap<i32, u64>,
+        all_of_it: bool,
+    ) -> io::Result<Option<bool>> {
         let began = sys::own_processor_time(); // Who waits for a processor meanwhile need not rest for it.
         let mut look = match self.look.take() {
             Some(look) => look,
@@ -116,12 +121,13 @@ impl KernelMemory {
                     Look { pid, held, part: Part::Filters, pipes: Vec::new(), locks: 0 }
                 }
                 None => {
-                    if self.spent > 0 {
+                    let any = self.spent > 0;
+                    if any {
                         self.add_up();
                         self.due = sys::now() + REST * self.spent;
                         self.spent = 0;
                     }
-                    return Ok(true);
+                    return Ok(Some(any));
                 }
             },
         };
@@ -133,7 +139,7 @@ impl KernelMemory {
             self.look = Some(look);
         }
         self.spent += sys::own_processor_time().saturating_sub(began).max(1);
-        Ok(false)
+        Ok(None)
     }
 
     fn add_up(&mut self) {

@@ -201,7 +201,9 @@ impl Watch {
             Stage::Who => self.look_who(processes, looper),
             Stage::Kernel => {
                 let all_of_it = self.memory.is_some() || self.counts[0].is_some();
-                if self.kernel.step(processes, &self.alive.ran, all_of_it)? {
+                if let Some(any) = self.kernel.step(processes, &self.alive.ran, all_of_it)? {
+                    // Whoever rests since could not be looked at while he ran: it was not time.
+                    self.changed |= any;
                     self.stage = Stage::Sockets;
                 }
                 Ok((Step::Again, None))

@@ -212,16 +212,37 @@ impl Sockets {
 
 /// What netlink's own sockets hold: of those the kernel tells in a table.
 fn asked_for_routes(processes: &Processes) -> u64 {
-    let text = processes.text("self/net/netlink").unwrap_or_default();
+    let text = whole(processes, b"self/net/netlink");
     let fields = |line: &[u8]| -> u64 {
         line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).skip(4).take(2).filter_map(parsed).sum()
     };
     text.split(|byte| *byte == b'\n').skip(1).map(fields).sum()
 }
 
+/// A file of /proc of any length, as far as it can be read.
+fn whole(processes: &Processes, path: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    if let Ok(fd) = sys::open_at(processes.directory(), path, sys::O_RDONLY, 0) {
+        while let Ok(count @ 1..) = sys::read_some(&fd, &mut piece) {
+            text.extend_from_slice(&piece[..count]);
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_table_is_read_whole() {
+        let path = std::env::temp_dir().join(format!("aviato-table-{}", std::process::id()));
+        std::fs::write(&path, vec![b'x'; 3 * PIECE_BYTES + 7]).unwrap();
+        let read = whole(&Processes::new().unwrap(), path.to_str().unwrap().as_bytes());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read.len(), 3 * PIECE_BYTES + 7);
+    }
 
     #[test]
     fn no_answer_of_the_kernel_can_be_read_amiss() {

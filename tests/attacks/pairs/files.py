@@ -76,7 +76,7 @@ def both(name: str, *walls: str) -> Callable[[Callable[[Any], Awaitable[bool]]],
     """Registers an attack on both ways of process 1."""
 
     def register(attempt: Callable[[Any], Awaitable[bool]]) -> None:
-        for way, come in {"": by_compiled_code, ", of Python": by_python}.items():
+        for way, come in {"": by_compiled_code, ", of Python": by_python}.items():  # The second goes with the C part.
 
             @area.attack(name + way, *walls)
             async def made(arena: Arena, come: Callable[[Any], Awaitable[None]] = come) -> bool:

@@ -122,7 +122,7 @@ async def lent(arena: Arena) -> bool:
     return await _is_inherited(arena, python=False)
 
 
-@area.attack("have memory that a client lends, of Python", LENT)
+@area.attack("have memory that a client lends, of Python", LENT)  # goes with the C part
 async def lent_to_python(arena: Arena) -> bool:
     return await _is_inherited(arena, python=True)
 
@@ -292,7 +292,8 @@ async def newborn(arena: Arena) -> bool:
         _, subscription = box.start("python3", "-I", "-c", STOPS)
         while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"ready\n"):
             pass
-        for _ in range(150):
+        # A busy machine seldom runs both at once, and hostile code tries on.
+        for _ in range(1500 if arena.off else 150):
             exec_id, running = box.start("true")
             try:
                 await asyncio.wait_for(box.link.ping(), 4)
