@@ -72,17 +72,6 @@ def packages_command(*arguments: str) -> str:
     return _installer() + shlex.join([*(["--break-system-packages"] if in_the_system else []), *arguments])
 
 
-def build_command() -> str | None:
-    """The command that builds this copy once more, with its compiled part; None where there are no sources to build it from."""
-    found = origin()
-    if not found.is_there or (found.kind in ("file", "url") and urlsplit(found.place).path.endswith(".whl")):
-        return None
-    asked = found.requirement()
-    if found.kind == "index":
-        asked = ["--no-binary", DISTRIBUTION, f"{DISTRIBUTION}=={found.place}"]
-    return packages_command("--force-reinstall", "--no-deps", "--no-cache-dir", *asked)
-
-
 def origin() -> Origin:
     """Where this copy was installed from."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

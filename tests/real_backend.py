@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -14,7 +13,7 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server import host
-from aviato.server.backends.local import native, syscalls
+from aviato.server.backends.local import syscalls
 from aviato.server.backends.local.places import Places
 from aviato.server.backends.registry import make_backend
 from tests.rl.machine import kill_process_1
@@ -47,28 +46,6 @@ def boxes():
 @pytest.fixture(scope="module")
 async def backend(anyio_backend):
     async for opened in open_backend(CARRIER):
-        yield opened
-
-
-WAYS = ["compiled", "interpreted"]
-EACH_WAY = ["compiled", pytest.param("interpreted", marks=pytest.mark.deep)]
-"""Of a fixture: what the one does is what the other does, and mostly it is the compiled code that runs."""
-
-
-async def open_by(way):
-    """The backend whose sandboxes are made by compiled code, or by Python alone."""
-    if way == "compiled" and native.init() is None and native.load() is None:
-        pytest.skip("no C compiler was there when aviato was installed")
-    async for opened in open_backend(CARRIER):
-        opened._native = way == "compiled" and native.init() is None
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def pair(anyio_backend):
-    """A backend of each way."""
-    async with contextlib.AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(contextlib.asynccontextmanager(open_by)(way)) for way in WAYS]
         yield opened
 
 

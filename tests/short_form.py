@@ -23,8 +23,7 @@ SHORT = {
         "test_what_the_server_keeps": 0,
     },
     "attacks/test_verdicts.py": {"test_every_forbidden_call": 0, "test_it_is_the_code_s_own_doing": 8},
-    "backends/test_compiling.py": {"test_an_old_one_is_made_anew": 0},
-    "backends/test_groups.py": {"test_a_share_of_the_processor": 0, "test_beside_as_many_as_a_template_keeps_something_of": 0},
+    "backends/test_groups.py": {"test_a_share_of_the_processor": 0, "test_beside_as_many_as_a_zygote_keeps_something_of": 0},
     "backends/test_layers.py": {
         "test_as_many_as_there_were_at_once": 0,
         "test_layers_that_nobody_changed_are_had_again": 4,
@@ -41,13 +40,11 @@ SHORT = {
         "test_a_memory_bomb_ends_its_command_and_nothing_else": 7,
     },
     "backends/test_networks.py": {
-        "test_a_template_that_nobody_asks_holds_none": 0,
-        "test_many_that_live_at_once_hold_few_descriptors": 0,
+        "test_a_zygote_that_nobody_asks_holds_none": 0,
         "test_one_in_which_something_was_sent_is_not": 3,
-        "test_where_its_open_files_are_lost_others_are_opened": 3,
     },
     "backends/test_rules.py": {"test_it_says_what_the_rules_say": 0},
-    "backends/test_template.py": {"test_it_ends_with_its_template": 0},
+    "backends/test_zygote_life.py": {"test_it_ends_with_its_zygote": 0},
     "benchmarks/test_baseline.py": {"test_a_machine_that_is_never_quiet_decides_nothing": 0},
     "benchmarks/test_bench.py": {
         "test_a_benchmark_that_fails_does_not_keep_others_from_being_measured": 0,
@@ -57,8 +54,8 @@ SHORT = {
         "test_scaling_compares_the_last_third_with_the_first": 0,
         "test_streams_says_rates_beside_a_bare_pipe": 0,
     },
-    "benchmarks/test_kernel.py": {
-        "test_the_sandboxes_of_the_kernel_floor_are_like_ours": 0,
+    "benchmarks/test_init_floor.py": {
+        "test_the_sandboxes_of_the_init_floor_are_like_ours": 0,
         "test_what_fails_is_said_and_leaves_nobody": 0,
     },
     "bridge/test_fork.py": {"test_the_parents_request_in_flight_completes": 4},
@@ -385,18 +382,14 @@ SHORT = {
     "server/test_schema.py": {"test_what_the_description_says_is_so": 7, "test_who_is_not_let_in_is_told_so_as_described": 3},
     "server/test_tenants.py": {"test_another_s_sandbox_is_one_that_is_not_there": 6},
     "supervisor/test_case_faults.py": {"test_a_stop_of_process_1_is_no_time_of_a_case": 0},
-    "supervisor/test_early.py": {
-        "test_a_sandbox_that_waits_holds_few_pages": 0,
-        "test_all_others_are_as_in_python": 3,
+    "supervisor/test_plain_commands.py": {
         "test_its_time_is_over": 2,
+        "test_others_come_to_what_a_shell_would_say": 3,
         "test_who_begins_late_is_stopped_too": 2,
-        "test_who_has_more_is_watched": 3,
     },
-    "supervisor/test_early_attacks.py": {"test_a_server_that_spoke_meanwhile_is_heard": 0},
-    "supervisor/test_early_files.py": {
+    "supervisor/test_standing_still.py": {"test_a_server_that_spoke_meanwhile_is_heard": 0},
+    "supervisor/test_whole_files.py": {
         "test_a_file_in_two_pieces": 4,
-        "test_any_calls_come_to_the_same": 0,
-        "test_each_path_comes_to_the_same": 0,
         "test_what_moves_meanwhile": 0,
         "test_writing_is_use": 0,
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aviato.bench.floor import STAYING_ARGV, TRUE_ARGV, Floor, Staying, bwrap_argv
-from aviato.bench.kernel import STAY, kernel
+from aviato.bench.init_floor import STAY, init_floor
 from aviato.bench.processes import descendants
 from aviato.bench.series import Series, timed
 from aviato.bench.use import Use, used
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     import aviato
     from aviato.bench.floor import Asked
-    from aviato.bench.kernel import Kernel
+    from aviato.bench.init_floor import Floors
     from aviato.bench.report import Report
     from aviato.bench.run import Run
 
@@ -30,8 +29,7 @@ EVERY = 5
 """Creates for one bwrap between them."""
 EXECS = 20
 """Commands at each size."""
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-BWRAP, KERNEL = "bwrap", "kernel alone"
+BWRAP, ALONE = "bwrap", "aviato-init alone"
 
 
 @dataclass
@@ -42,7 +40,7 @@ class Stage:
         live: sandboxes at its end.
         creates: each with its first command.
         floors: bwrap, in between.
-        kernels: the kernel floor, in between, with as much memory as one of ours; each stays, too.
+        alone: the init floor, in between; each stays, too.
         executes: a command in one of all that live, at the end.
         use: of client and server, for the creates alone.
         server_bytes: proportional memory of the server and all below it at the end; None where it cannot be read.
@@ -52,7 +50,7 @@ class Stage:
     live: int
     creates: Series
     floors: Series
-    kernels: Series
+    alone: Series
     executes: Series
     use: Use = field(default_factory=Use)
     server_bytes: int | None = None
@@ -69,15 +67,12 @@ class Growth:
     empty_bytes: int | None = None
     """The server's memory with one sandbox that had come and gone."""
     empty_available_bytes: int = 0
-    first_bytes: int = 0
-    """What one sandbox held, to which process 1 of the kernel floor writes."""
 
     def add(self, other: Growth) -> None:
         """Another round: all its times, and what was held in it."""
         self.stops.seconds += other.stops.seconds
         self.stops.errors += other.stops.errors
         self.empty_bytes, self.empty_available_bytes = other.empty_bytes, other.empty_available_bytes
-        self.first_bytes = other.first_bytes
         if not self.stages:
             self.stages = other.stages
             return
@@ -85,7 +80,7 @@ class Growth:
             for mine, new in (
                 (stage.creates, more.creates),
                 (stage.floors, more.floors),
-                (stage.kernels, more.kernels),
+                (stage.alone, more.alone),
                 (stage.executes, more.executes),
             ):
                 mine.seconds += new.seconds
@@ -98,23 +93,20 @@ def grown(run: Run, report: Report, count: int) -> Growth:
     """So many sandboxes, alive all at once, and then stopped one after the other; as often as there are rounds."""
     growth = Growth(floor_argv=bwrap_argv())
     for _ in range(run["rounds"]):
-        with kernel(run, report, count // EVERY + len(lives(count, run["step"]))) as made:
+        with init_floor(run, report, count // EVERY + len(lives(count, run["step"]))) as made:
             growth.add(_grown(run, count, run["step"], growth.floor_argv, made))
     return growth
 
 
-def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None, made: Kernel | None) -> Growth:
+def _grown(run: Run, count: int, step: int, floor_argv: list[str] | None, made: Floors | None) -> Growth:
     growth, pid = Growth(), run.server_pid()
     with ExitStack() as stack:
         session = stack.enter_context(run.session())
         with session.sandbox() as sandbox:
             sandbox.exec(TRUE_ARGV).result()
         growth.empty_bytes, growth.empty_available_bytes = tree_bytes(pid), available_bytes()
-        with session.sandbox() as sandbox:
-            sandbox.exec(TRUE_ARGV).result()
-            growth.first_bytes = max(0, (tree_bytes(pid) or 0) - (growth.empty_bytes or 0))
         floor = None if floor_argv is None else stack.enter_context(Floor(floor_argv))
-        staying = None if made is None else stack.enter_context(made.floor(f"{STAY}{growth.first_bytes // PAGE_BYTES}"))
+        staying = None if made is None else stack.enter_context(made.floor(STAY))
         live: list[aviato.Sandbox] = []
         while len(live) < count:
             growth.stages.append(_stage(run, session, live, min(step, count - len(live)), floor, staying))
@@ -128,9 +120,9 @@ def _stage(
     run: Run, session: aviato.Session, live: list[aviato.Sandbox], more: int, *floors: Callable[[], float] | None
 ) -> Stage:
     name = f"up to {len(live) + more:,}"
-    names = (name, f"  floor: bwrap, {name}", f"  floor: kernel alone, {name}", f"exec of true at {len(live) + more:,}")
-    creates, bwraps, kernels, executes = map(Series, names)
-    stage = Stage(len(live) + more, creates, bwraps, kernels, executes)
+    names = (name, f"  floor: bwrap, {name}", f"  floor: aviato-init alone, {name}", f"exec of true at {len(live) + more:,}")
+    creates, bwraps, alone, executes = map(Series, names)
+    stage = Stage(len(live) + more, creates, bwraps, alone, executes)
 
     def create() -> None:
         sandbox = session.sandbox()
@@ -142,7 +134,7 @@ def _stage(
             stage.creates.take(timed(create))
             if index % EVERY == 0:
                 begin = time.perf_counter()
-                for series, floor in zip((stage.floors, stage.kernels), floors, strict=True):
+                for series, floor in zip((stage.floors, stage.alone), floors, strict=True):
                     if floor is not None:
                         series.take(floor)
                 use.wall_seconds -= time.perf_counter() - begin
@@ -154,13 +146,13 @@ def _stage(
 
 
 def floors_grown(run: Run, report: Report, count: int) -> dict[str, list[Series]]:
-    """As many in bwrap and of the kernel floor, alive all at once, each kind by itself; what each took, by steps."""
+    """As many in bwrap and of the init floor, alive all at once, each kind by itself; what each took, by steps."""
     argv, found = bwrap_argv(STAYING_ARGV), dict[str, list[Series]]()
     for _ in range(run["rounds"]):
-        with kernel(run, report, count) as made:
+        with init_floor(run, report, count) as made:
             floors: dict[str, Asked] = {} if argv is None else {BWRAP: Staying(argv)}
             if made is not None:
-                floors[KERNEL] = made.floor(STAY)
+                floors[ALONE] = made.floor(STAY)
             for name, floor in random.sample(list(floors.items()), len(floors)):
                 report.floors[f"{name}, staying"] = argv if name == BWRAP and argv is not None else floor.command
                 steps = found.setdefault(name, [Series(f"{name}, up to {live:,}") for live in lives(count, run["step"])])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import aviato
 from aviato.bench.floor import NO_BWRAP, TRUE_ARGV, Floor, bwrap_argv
-from aviato.bench.kernel import AGAIN, AHEAD, ONCE, KernelFloor, kernel, tell
+from aviato.bench.init_floor import AGAIN, ONCE, InitFloor, init_floor, tell
 from aviato.bench.processes import APART
 from aviato.bench.report import Report, Table, milliseconds
 from aviato.bench.run import Run, Size
@@ -41,7 +41,7 @@ AWAIT = "exec of true, await on AsyncClient"
 FIRST = "first result of all, no server running"
 
 IN_A_ROW = 256
-"""Sandboxes of the kernel floor, by which its processor time is divided: one is too short for that."""
+"""Sandboxes of the init floor, by which its processor time is divided: one is too short for that."""
 END_SECONDS = 20.0
 """How long a server may take to end."""
 
@@ -60,8 +60,8 @@ def measure(run: Run) -> Report:
     report, bwrap = Report("latency"), bwrap_argv()
     create, execute, awaited = Series(CREATE), Series(EXEC), Series(AWAIT)
     true_floor, bwrap_floor = Series("  floor: subprocess.run true"), Series("  floor: bwrap --unshare-all true")
-    alone, ahead = Series("  floor: kernel alone"), Series("  floor: kernel alone, clone at hand")
-    again = Series("  floor: kernel alone, one more command")
+    alone = Series("  floor: aviato-init alone")
+    again = Series("  floor: aviato-init alone, one more command")
     report.floors["true"] = TRUE_ARGV
     with ExitStack() as stack:
         session = stack.enter_context(run.session())
@@ -74,21 +74,21 @@ def measure(run: Run) -> Report:
         if bwrap is not None:
             report.floors["bwrap"] = bwrap
             cases.append((bwrap_floor, stack.enter_context(Floor(bwrap))))
-        found = stack.enter_context(kernel(run, report, 2))
-        kernels: list[tuple[Series, KernelFloor, int]] = []
+        found = stack.enter_context(init_floor(run, report, 2))
+        inits: list[tuple[Series, InitFloor, int]] = []
         if found is not None:
-            kernels = [(series, stack.enter_context(found.floor(mode)), 1) for series, mode in ((alone, ONCE), (ahead, AHEAD))]
-            cases += [(series, floor) for series, floor, _ in kernels]
+            inits = [(alone, stack.enter_context(found.floor(ONCE)), 1)]
+            cases += [(series, floor) for series, floor, _ in inits]
             # Its processor time is not told: that of a process that lives on is not in it.
             one_more = stack.enter_context(found.floor(AGAIN))
             cases.append((again, one_more))
-            report.floors["kernel alone, one more command"] = one_more.command
-            kernels.append(
-                (Series(f"kernel alone, {IN_A_ROW} in a row"), stack.enter_context(found.batches(IN_A_ROW, 1)), IN_A_ROW)
+            report.floors["aviato-init alone, one more command"] = one_more.command
+            inits.append(
+                (Series(f"aviato-init alone, {IN_A_ROW} in a row"), stack.enter_context(found.batches(IN_A_ROW, 1)), IN_A_ROW)
             )
         alternate(run["rounds"], *cases)
-        if kernels:
-            kernels[-1][1]()
+        if inits:
+            inits[-1][1]()
         imports = measure_imports(run["rounds"])
     first = Series(FIRST)
     with tempfile.TemporaryDirectory(prefix="aviato-first-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
@@ -96,17 +96,17 @@ def measure(run: Run) -> Report:
             first.take(partial(first_result, Path(directory, str(number))))
     rows: list[tuple[Series, Series | None]] = [(create, bwrap_floor)]
     rows += [(bwrap_floor, None)] if bwrap_floor.seconds else []
-    rows += [(series, bwrap_floor) for series in (alone, ahead) if series.seconds]
+    rows += [(alone, bwrap_floor)] if alone.seconds else []
     rows += [(execute, true_floor), (awaited, true_floor), (true_floor, None)]
     rows += [(again, true_floor)] if again.seconds else []
     rows.append((first, None))
     report.times("latency", rows)
     report.tables.append(imports)
-    if kernels:
-        tell(report, kernels)
-        report.kernel |= dict.fromkeys((EXEC, AWAIT), ratio(again, true_floor))
+    if inits:
+        tell(report, inits)
+        report.init |= dict.fromkeys((EXEC, AWAIT), ratio(again, true_floor))
         if bwrap_floor.seconds:
-            report.kernel[CREATE] = ratio(ahead, bwrap_floor)
+            report.init[CREATE] = ratio(alone, bwrap_floor)
     report.values[f"{FIRST}, p95 seconds"] = first.percentile(95)
     if bwrap is None:
         report.notes.append(NO_BWRAP)

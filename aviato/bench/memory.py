@@ -1,10 +1,9 @@
-"""What many live sandboxes hold: proportional memory (PSS) of the server, its template and every supervisor.
+"""What many live sandboxes hold: proportional memory (PSS) of the server, its zygote and every supervisor.
 
 They are made one after the other, with a command in each, and all stay. The machine's available memory falls by what the
 kernel holds for them, too (namespaces, mounts, sockets): it is printed beside. Whether the rate stays flat is told by the
-first and the last third. Among them the kernel alone makes sandboxes that stay and write to as much memory as one of ours:
-where new memory becomes dearer, as in a virtual machine whose host has to give it first, they do as well. Then as many are
-made in bwrap and as many by the kernel alone without that memory, each kind by itself: what more namespaces and mounts cost.
+first and the last third. Among them aviato-init alone makes sandboxes that stay, too. Then as many are made in bwrap and as
+many by aviato-init alone, each kind by itself: what more namespaces and mounts cost.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def tell(report: Report, growth: Growth, wanted: int) -> None:
             "the machine's, MiB each",
             "creates a second",
             "create p50 ms",
-            "kernel alone, p50 ms",
+            "aviato-init alone, p50 ms",
             "succeeded",
         ),
     )
@@ -76,7 +75,7 @@ def tell(report: Report, growth: Growth, wanted: int) -> None:
                 f"{taken:.2f}",
                 f"{rate(stage.creates):.1f}",
                 milliseconds(median(stage.creates.seconds)),
-                milliseconds(median(stage.kernels.seconds)),
+                milliseconds(median(stage.alone.seconds)),
                 percent(stage.creates.success),
             ]
         )
@@ -93,12 +92,11 @@ def tell(report: Report, growth: Growth, wanted: int) -> None:
         if last.server_bytes is not None:
             report.values[EACH] = last.server_bytes / last.live / MIB
         report.values[FAILED] = float(sum(len(stage.creates.errors) for stage in growth.stages))
-        if last.kernels.seconds:
-            report.kernel[RATE] = flat([stage.kernels for stage in growth.stages])
+        if last.alone.seconds:
+            report.init[RATE] = flat([stage.alone for stage in growth.stages])
         report.ratios[RATE] = flat([stage.creates for stage in growth.stages])
     report.figures["stages"] = [figures(stage) for stage in growth.stages]
     report.figures["empty_bytes"] = growth.empty_bytes
-    report.figures["first_bytes"] = growth.first_bytes
     lives = [float(stage.live) for stage in growth.stages]
     held = [stage.server_bytes / stage.live / MIB for stage in growth.stages if stage.server_bytes]
     if len(held) == len(lives):
@@ -136,7 +134,7 @@ def figures(stage: Stage) -> dict[str, object]:
         "live": stage.live,
         "create_seconds": stage.creates.seconds,
         "floor_seconds": stage.floors.seconds,
-        "kernel_seconds": stage.kernels.seconds,
+        "init_seconds": stage.alone.seconds,
         "exec_seconds": stage.executes.seconds,
         "server_bytes": stage.server_bytes,
         "available_bytes": stage.available_bytes,

@@ -64,7 +64,7 @@ class Report:
         ratios: the headline, by name.
         values: other figures that targets are about, by name.
         costs: what the floor of a ratio or value took in this run, by the same name.
-        kernel: what stands in a ratio's place if the kernel alone makes the sandboxes, by the same name; see `kernel.py`.
+        init: what stands in a ratio's place if aviato-init alone makes the sandboxes, by the same name; see `init_floor.py`.
         figures: all else that goes to JSON, single measurements included.
         floors: their argvs by name, printed with the tables.
         notes: what a reader has to know, such as what is not there to measure.
@@ -76,7 +76,7 @@ class Report:
     ratios: dict[str, Ratio] = field(default_factory=dict)
     values: dict[str, float | Ratio] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
-    kernel: dict[str, Ratio] = field(default_factory=dict)
+    init: dict[str, Ratio] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     floors: dict[str, list[str]] = field(default_factory=dict)
     plots: list[Bars | Lines] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Report:
             "ratios": {name: vars(quotient) for name, quotient in self.ratios.items()},
             "values": {name: value if isinstance(value, float) else vars(value) for name, value in self.values.items()},
             "floor_costs": self.costs,
-            "kernel_floors": {name: vars(quotient) for name, quotient in self.kernel.items()},
+            "init_floors": {name: vars(quotient) for name, quotient in self.init.items()},
             "floors": self.floors,
             "notes": self.notes,
             "problems": self.problems,

@@ -1,7 +1,7 @@
 """What one more sandbox costs as there are more of them: a create, a command, the processor time of client and server, a stop.
 
-They are made one after the other and all stay; between them runs bwrap, and the kernel alone makes sandboxes that stay and
-write to as much memory as one of ours, so that what the kernel charges for more namespaces, mounts and memory is seen by
+They are made one after the other and all stay; between them runs bwrap, and aviato-init alone makes sandboxes that stay, so
+that what the kernel charges for more namespaces, mounts and memory is seen by
 itself. The cost must stay flat: the last third is compared with the first.
 """
 
@@ -20,7 +20,7 @@ SIZES = {
 }
 
 CREATE, EXEC = "create, last third to first", "exec, last third to first"
-BWRAP, KERNEL = "bwrap, last third to first", "kernel alone, last third to first"
+BWRAP, ALONE = "bwrap, last third to first", "aviato-init alone, last third to first"
 
 
 def measure(run: Run) -> Report:
@@ -61,8 +61,8 @@ def measure(run: Run) -> Report:
     if growth.floor_argv is not None:
         report.floors["bwrap"] = growth.floor_argv
         thirds.append((BWRAP, drift([stage.floors for stage in stages])))
-    if stages[0].kernels.seconds:
-        thirds.append((KERNEL, drift([stage.kernels for stage in stages])))
+    if stages[0].alone.seconds:
+        thirds.append((ALONE, drift([stage.alone for stage in stages])))
     flat = Table("flat?", ("", "× the first third (90 %)"))
     for name, (first, last) in thirds:
         report.ratios[name] = ratio(last, first)

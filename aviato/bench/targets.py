@@ -43,9 +43,9 @@ class Target:
         """Whether a value is within a bound."""
         return value >= bound if self.least else value <= bound
 
-    def says(self, kernel: Ratio) -> str:
-        """What it means for the bounds that the kernel alone takes so much; that is so if all of its interval is."""
-        best, worst = (kernel.high, kernel.low) if self.least else (kernel.low, kernel.high)
+    def says(self, floor: Ratio) -> str:
+        """What it means for the bounds that aviato-init alone takes so much; that is so if all of its interval is."""
+        best, worst = (floor.high, floor.low) if self.least else (floor.low, floor.high)
 
         def beside(bound: float) -> str:
             if not self.reaches(best, bound):
@@ -56,7 +56,7 @@ class Target:
         bounds = (
             f"{beside(bound)} the {name} ({sign} {bound:g})" for name, bound in (("aim", self.aim), ("stretch", self.stretch))
         )
-        return f"{self.name}: the kernel floor, {kernel} {self.unit}, {', '.join(bounds)}"
+        return f"{self.name}: the init floor, {floor} {self.unit}, {', '.join(bounds)}"
 
 
 TARGETS = (
@@ -95,7 +95,7 @@ def table(reports: Mapping[str, Report], failures: Iterable[str] = (), *, quick:
     """
     shown = Table(
         "targets, by small sizes: they say nothing" if quick else "targets",
-        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", "kernel floor (90 %)", "others' CPU", ""),
+        ("", "measured (90 %)", "aim", "stretch", "unit", "floor", "init floor (90 %)", "others' CPU", ""),
     )
     missing = dict.fromkeys(failures, "failed")
     for target in TARGETS:
@@ -114,15 +114,13 @@ def table(reports: Mapping[str, Report], failures: Iterable[str] = (), *, quick:
 
 
 def notes(reports: Mapping[str, Report]) -> list[str]:
-    """What a reader of the table has to know: what the kernel floors say of the targets, and of other work on the machine."""
+    """What a reader of the table has to know: what the init floors say of the targets, and of other work on the machine."""
     said = []
     for target in TARGETS:
-        kernel = reports[target.benchmark].kernel.get(target.figure) if target.benchmark in reports else None
-        if kernel is not None:
+        floor = reports[target.benchmark].init.get(target.figure) if target.benchmark in reports else None
+        if floor is not None:
             sign = "≥" if target.least else "≤"
-            said.append(
-                f"{target.name}: the kernel floor, {kernel} {target.unit}, {target.says(kernel)} ({sign} {target.aim:g})"
-            )
+            said.append(f"{target.name}: the init floor, {floor} {target.unit}, {target.says(floor)} ({sign} {target.aim:g})")
     busy = [name for name, report in reports.items() if (_others_part(report) or 0.0) > BUSY]
     if not busy:
         return said
@@ -140,7 +138,7 @@ def _found(target: Target, report: Report | None, bounds: list[str], absent: str
     measured = str(found) if not isinstance(found, float) else f"{value:.2f}"
     further = target.stretch != target.aim and target.reaches(value, target.stretch)
     said = _said(target.reaches(value, target.aim), further)
-    floors = [report.costs.get(target.figure, ""), str(report.kernel.get(target.figure, ""))]
+    floors = [report.costs.get(target.figure, ""), str(report.init.get(target.figure, ""))]
     return [measured, *bounds, *floors, _others(report), said]
 
 

@@ -1,7 +1,7 @@
 """A batch: a fresh sandbox each, `python3 -I -c`, its output collected, the sandbox stopped.
 
 Beside it the same programs in `bwrap --unshare-all` and as bare subprocesses, as many at once, from threads of a bare
-interpreter, and in sandboxes that the kernel alone makes; batches in alternation. Two ways are measured: a sandbox of which a
+interpreter, and in sandboxes that aviato-init alone makes; batches in alternation. Two ways are measured: a sandbox of which a
 command is asked and that is stopped then, and `evaluate`, which does all of it in one request. The interpreter is the same on
 all sides.
 
@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from aviato.bench.floor import NO_BWRAP, Floor, bwrap_argv
-from aviato.bench.kernel import KernelFloor, kernel, tell
+from aviato.bench.init_floor import InitFloor, init_floor, tell
 from aviato.bench.report import Bars, Report, Table, percent
 from aviato.bench.run import Run, Size
 from aviato.bench.series import Series, alternate, ratio
@@ -39,7 +39,7 @@ SIZES = {
 
 SANDBOX, EVALUATE = "Sandbox: exec, stop", "evaluate(Task(command=…))"
 IN_PROCESS, SEPARATE, GRADER = "evaluate: in_process", "evaluate: separate", "evaluate: separate, a grader"
-SUBPROCESS, BWRAP, KERNEL = "subprocess.run", "bwrap --unshare-all", "kernel alone"
+SUBPROCESS, BWRAP, ALONE = "subprocess.run", "bwrap --unshare-all", "aviato-init alone"
 BATCH = "batch: rate of bwrap's"
 PROGRAM = "print(6 * 7)"
 WHERE = ["python3", "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))"]
@@ -77,16 +77,16 @@ def measure(run: Run) -> Report:
                 continue
             report.floors[f"{name}, {at_once} at once"] = argv
             cases.append((Series(name), stack.enter_context(Floor(argv, items, at_once))))
-        found, kernels = stack.enter_context(kernel(run, report, at_once)), list[tuple[Series, KernelFloor]]()
+        found, inits = stack.enter_context(init_floor(run, report, at_once)), list[tuple[Series, InitFloor]]()
         if found is not None:
-            kernels = [(Series(KERNEL), stack.enter_context(found.batches(items, at_once, command)))]
-        alternate(run["rounds"], *cases, *kernels, warmup=1)
+            inits = [(Series(ALONE), stack.enter_context(found.batches(items, at_once, command)))]
+        alternate(run["rounds"], *cases, *inits, warmup=1)
         for name in ways:
             # By itself: who asks the server all the time takes from what is compared, and of the floors nothing is asked.
             batch(name, watched=True)
-    _tell(report, [series for series, _ in (*cases, *kernels)], uses, failed, items)
-    if kernels:
-        tell(report, [(*kernels[0], items)])
+    _tell(report, [series for series, _ in (*cases, *inits)], uses, failed, items)
+    if inits:
+        tell(report, [(*inits[0], items)])
     return report
 
 
@@ -148,8 +148,8 @@ def _tell(report: Report, found: list[Series], uses: dict[str, list[Use]], faile
         if lost:
             report.problems.append(f"{series.name}: {lost} of {done} items failed")
         if beside[1] is not None and series.name != BWRAP:
-            if series.name == KERNEL:
-                report.kernel[BATCH] = beside[1]
+            if series.name == ALONE:
+                report.init[BATCH] = beside[1]
             bars.bars.append((series.name, beside[1].value, beside[1].low, beside[1].high))
         if series.name in uses:
             use = _together(uses[series.name])

@@ -22,9 +22,6 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _CLIENTS_OWN = frozenset({"auth"})
 """`AVIATO_AUTH` tells a client which key to send, so only the flag of that name is the server's."""
 
-_SWITCHES = ("AVIATO_COMPILED",)
-"""Variables of servers that are 0 or 1 and no settings."""
-
 SERVE_ONLY = frozenset(
     {"socket", "host", "port", "socket_fd", "api_key_file", "auth", "wandb_entity", "allowed_host", "tls_cert", "tls_key"}
 )
@@ -220,7 +217,6 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
         for name, value in given.items():
             if not (embedded and name in SERVE_ONLY):
                 values[name], sources[name] = value, source(name)
-    _check_switches(environment)
     try:
         settings = ServerSettings.model_validate(values)
     except ValidationError as error:
@@ -231,12 +227,6 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], *, embedded: 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _check_switches(environment: Mapping[str, str]) -> None:
-    for name in _SWITCHES:
-        if (value := environment.get(name, "")) not in ("", "0", "1"):
-            raise AviatoValidationError(f"{name} is {value!r}: it is 0 or 1", field_violations={name: "neither 0 nor 1"})
 
 
 def _wrong(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> AviatoValidationError:

@@ -28,6 +28,7 @@ mod output;
 mod paths;
 mod pool;
 mod ports;
+mod probe;
 mod process_tree;
 mod programs;
 mod shared_memory;
@@ -52,10 +53,13 @@ const ENTERED: &str = "--in-profile";
 const USAGE: &str = "\
 usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
+       aviato-init probe --scratch DIRECTORY [--uid N] [--groups DIRECTORY]
        aviato-init --version
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
-mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made.
+mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. probe tries what
+sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
+machine (under root) and where control groups of version 2 are made.
 
 Each FD is a descriptor that it is started with:
   --control     a socket of messages to a server
@@ -70,6 +74,7 @@ fn main() {
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
         Some(("zygote", flags)) => zygote(flags),
+        Some(("probe", flags)) => probe(flags),
         #[cfg(any(test, feature = "fuzz"))]
         Some(("fuzz", flags)) => fuzz::main(flags),
         Some(("--version", [])) => {
@@ -126,6 +131,19 @@ fn zygote(flags: &[String]) -> Result<(), String> {
     zygote::Zygote::new(control, gives_ids)
         .and_then(|mut zygote| zygote.run())
         .map_err(|error| format!("aviato-init zygote: {error}"))
+}
+
+fn probe(flags: &[String]) -> Result<(), String> {
+    enter_profile("probe", flags);
+    let given = |name: &str| flags.iter().position(|flag| flag == name).and_then(|at| flags.get(at + 1));
+    let scratch = given("--scratch").ok_or_else(|| format!("--scratch needs a directory\n{USAGE}"))?;
+    let number = |text: &String| text.parse().map_err(|_| format!("--uid {text}: it is no number of a user"));
+    let uid = given("--uid").map(number).transpose()?;
+    println!(
+        "{}",
+        String::from_utf8_lossy(&probe::probe(scratch, uid, given("--groups").map(String::as_str)).to_bytes())
+    );
+    Ok(())
 }
 
 /// Where AppArmor takes the capabilities out of user namespaces: start again under the profile that allows them.

@@ -581,14 +581,7 @@ impl Supervisor {
             // Whose the frames behind it are nobody could tell: the refusal ends both.
             return Err(malformed("its channel has one already".to_owned()));
         }
-        let mut text = payload;
-        if matches!(head.stream, 1 | 2 | 5 | 6) {
-            // The same request in another form comes before the JSON.
-            let mut size = [0; 4];
-            size.copy_from_slice(payload.get(..4).ok_or_else(|| malformed("no size".to_owned()))?);
-            text = payload.get(u32::from_ne_bytes(size) as usize..).ok_or_else(|| malformed("no JSON".to_owned()))?;
-        }
-        let request = json::parse(text).map_err(malformed)?;
+        let request = json::parse(payload).map_err(malformed)?;
         let fields = Fields(&request);
         let operation = fields.text("op")?;
         if !matches!(operation, b"configure" | b"ping") {

@@ -53,6 +53,7 @@ pub const EAGAIN: i32 = 11;
 pub const ENOMEM: i32 = 12;
 pub const EACCES: i32 = 13;
 pub const EPERM: i32 = 1;
+pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
 pub const ENODEV: i32 = 19;
 pub const ENOTDIR: i32 = 20;
@@ -1810,6 +1811,16 @@ fn load_words(instructions: &[u64]) -> c_long {
 /// Has a filter of system calls, for good.
 pub fn load_filter(program: &[u8]) -> io::Result<()> {
     check(load_words(&words_of(program)) as c_int).map(drop)
+}
+
+/// Asks whether the kernel takes filters of system calls at all: one that does misses the filter that is not given.
+pub fn take_filters() -> io::Result<()> {
+    // SAFETY: the kernel refuses the address.
+    let result = unsafe { syscall(arch::SECCOMP, SECCOMP_SET_MODE_FILTER, 0_usize, ptr::null::<c_void>()) };
+    match check(result as c_int) {
+        Err(error) if number_of(&error) != EFAULT => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Has a filter of system calls, for good, and a descriptor by which is answered what it asks about.

@@ -528,7 +528,7 @@ fn descent_of(descent: &Value) -> (Vec<u8>, bool, Option<Vec<i64>>) {
 
 fn names_of_trees(request: &Value) -> Vec<Vec<u8>> {
     let name = |tree: &Value| match tree {
-        Value::Array(parts) => match parts.get(1) {
+        Value::Array(parts) => match parts.first() {
             Some(Value::Text(name)) => name.clone(),
             _ => Vec::new(),
         },
@@ -703,7 +703,7 @@ fn copy_trees(trees: &Value) -> io::Result<Vec<OwnedFd>> {
             _ => return Err(malformed()),
         };
         let (path, attributes, known) = match parts {
-            [_, _, Value::Text(path), Value::Int(attributes), Value::Array(known)] => (path, *attributes as u64, known),
+            [_, Value::Text(path), Value::Int(attributes), Value::Array(known)] => (path, *attributes as u64, known),
             _ => return Err(malformed()),
         };
         let fd = match known[..] {
@@ -720,7 +720,8 @@ fn copy_trees(trees: &Value) -> io::Result<Vec<OwnedFd>> {
     Ok(made)
 }
 
-fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64)) -> io::Result<()> {
+/// Maps ids of the machine, from these on, to those of a child's user namespace from 0 on.
+pub fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64)) -> io::Result<()> {
     let write = |name: &str, content: &[u8]| {
         let fd = sys::open_at(AT_FDCWD, format!("/proc/{pid}/{name}").as_bytes(), O_WRONLY, 0)?;
         sys::write_some(&fd, content).map(drop)
@@ -733,7 +734,7 @@ fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64)) -> io::Result<()> {
 }
 
 /// A mount of a directory in which files belong to the ids of a child.
-fn seen_by(pid: i32, path: &[u8]) -> io::Result<OwnedFd> {
+pub fn seen_by(pid: i32, path: &[u8]) -> io::Result<OwnedFd> {
     let tree = sys::copy_mount(AT_FDCWD, path, false)?;
     let namespace = sys::open_at(AT_FDCWD, format!("/proc/{pid}/ns/user").as_bytes(), O_RDONLY, 0)?;
     let change = MountChange {

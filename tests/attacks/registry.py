@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import aviato
-from aviato.server.backends.local import compiling, filters, native, plan, rules, zygote
+from aviato.server.backends.local import binary, filters, plan, rules
 from tests.attacks import mutants
 
 Steps = tuple[plan.Step, ...]
@@ -46,10 +46,9 @@ class Defence:
         steps: steps of the plan.
         change: the plan, with something of it left out.
         facts: what the machine is said to be like.
-        request: what the template is asked for, changed in place.
+        request: what the zygote is asked for, changed in place.
         configuration: what process 1 is told, changed in place.
-        patches: of the package, in a copy of it that the template is started from, and servers; and of `aviato-init`. Of
-            those that are about process 1 only the ones of whichever is used are made.
+        patches: of the package, in a copy of it that servers are started from; and of `aviato-init`.
         swaps: names in the server's own process, with what stands there instead.
     """
 
@@ -110,19 +109,19 @@ class Arena:
 
     @asynccontextmanager
     async def restarted(self) -> AsyncIterator[None]:
-        """Sandboxes that are made meanwhile come from a template that is started now."""
-        template = await self.backend._start_template()
-        with mock.patch.object(self.backend, "_template", template):
+        """Sandboxes that are made meanwhile come from a zygote that is started now."""
+        zygote = await self.backend._start_zygote()
+        with mock.patch.object(self.backend, "_zygote", zygote):
             try:
                 yield
             finally:
-                await template.close()
+                await zygote.close()
 
     @contextmanager
     def programs(self) -> Iterator[None]:
         """Programs that are started meanwhile, servers among them, are of the build: they lack its `patches`."""
-        package, init = sources_of(self.off)
-        with ExitStack() as stack, mutant(init):
+        package, _ = sources_of(self.off)
+        with ExitStack() as stack, mutant(self.off):
             if package:
                 paths = f"{stack.enter_context(patched(package))}:{os.environ.get('PYTHONPATH', '')}"
                 stack.enter_context(mock.patch.dict(os.environ, PYTHONPATH=paths, PYTHONSAFEPATH="1"))
@@ -190,13 +189,6 @@ class Area:
         self.attack(name, *walls, **options)(lambda arena: arena.program(source, **(box or {})))
 
 
-COMPILED = (".c", ".h")
-INTERPRETED = tuple(f"server/backends/local/{name}.py" for name in ("confine", "kernel", "mounted", "newborn", "template"))
-"""Compiled code does what these say, by the notes of a server that is not patched: where they are, Python has to do it."""
-SUPERVISOR = "server/supervisor/"
-"""And below it: process 1 where it is no `aviato-init`."""
-
-
 def load() -> None:
     """Fill `DEFENCES` and `ATTACKS`."""
     for path in sorted(PAIRS.glob("[a-z]*.py")):
@@ -210,43 +202,19 @@ def root_only(backend: Any) -> str | None:
 
 def sources_of(defences: Sequence[Defence]) -> tuple[list[Patch], list[Patch]]:
     """The patches of the package, and of `aviato-init`, by which a build lacks these defences."""
-    by_init = native.init() is not None
-    package: list[Patch] = []
-    init: list[Patch] = []
-    for defence in defences:
-        of_init = [patch for patch in defence.patches if patch.path.startswith(mutants.BEGIN)]
-        of_old = [patch for patch in defence.patches if is_of_old(patch)]
-        missing, which = (of_init, "aviato-init") if by_init else (of_old, "the Python process 1")
-        assert missing or not (of_init or of_old), f"no patch takes {defence.name!r} away from {which}"
-        package += [patch for patch in defence.patches if patch not in of_init and not (by_init and patch in of_old)]
-        init += of_init if by_init else []
-    return package, init
-
-
-def is_of_old(patch: Patch) -> bool:
-    """Whether it is of a process 1 that is no `aviato-init`, or of the template that makes it."""
-    return patch.path.endswith(COMPILED) or patch.path.startswith(SUPERVISOR) or patch.path in INTERPRETED
+    patches = [patch for defence in defences for patch in defence.patches]
+    of_init = [patch for patch in patches if patch.path.startswith(mutants.BEGIN)]
+    return [patch for patch in patches if patch not in of_init], of_init
 
 
 @contextmanager
-def templates(defences: Sequence[Defence]) -> Iterator[None]:
-    """Templates that are started meanwhile are of the build that lacks these defences, as far as patches say so."""
-    package, init = sources_of(defences)
-    with ExitStack() as stack, mutant(init):
-        if package:
-            copy = stack.enter_context(patched(package))
-            control = str(copy / "aviato/server/backends/local/zygote.py")
-            stack.enter_context(mock.patch.object(zygote, "__file__", control))
-        yield
-
-
-@contextmanager
-def mutant(patches: Sequence[Patch]) -> Iterator[None]:
-    """Templates and servers that are started meanwhile have an `aviato-init` with these changes."""
+def mutant(defences: Sequence[Defence]) -> Iterator[None]:
+    """Zygotes and servers that are started meanwhile have an `aviato-init` that lacks these defences."""
+    _, patches = sources_of(defences)
     if not patches:
         yield
         return
-    with mock.patch.dict(os.environ, {native.INIT: str(mutants.program(patches))}):
+    with mock.patch.dict(os.environ, {binary.VARIABLE: str(mutants.program(patches))}):
         yield
 
 
@@ -257,15 +225,12 @@ def patched(patches: Sequence[Patch]) -> Iterator[Path]:
     directory.chmod(0o755)
     try:
         package = directory / "aviato"
-        shutil.copytree(Path(aviato.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "*.so.*"))
+        shutil.copytree(Path(aviato.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
         for patch in patches:
             file = package / patch.path
             text = file.read_text()
             assert text.count(patch.old) == 1, f"{patch.path} has {text.count(patch.old)} of {patch.old!r}"
             file.write_text(text.replace(patch.old, patch.new))
-        if native.load() is not None and any(patch.path.endswith(COMPILED) for patch in patches):
-            why = compiling.compile_library(str(package))
-            assert why is None, why
         yield directory
     finally:
         shutil.rmtree(directory)
@@ -303,7 +268,6 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         if families:
             kept = tuple(one for one in rules.RULES if one.family not in families)
             swap(backend, "_filter", filters.compile_rules(kept))
-            swap(backend, "_spawner_filter", filters.compile_rules(rules.with_spawner(kept)))
         swap(plan, "make_plan", changed_plan)
         swap(backend, "_remembered", None)  # plans of before
         if any(not defence.patches for defence in defences):
@@ -317,16 +281,13 @@ async def built(backend: Any, defences: tuple[Defence, ...]) -> AsyncIterator[No
         for defence in defences:
             for name, value in defence.swaps.items():
                 stack.enter_context(mock.patch(name, value))
-        package, init = sources_of(defences)
-        if not package and not init:
+        if not sources_of(defences)[1]:
             yield
             return
-        if any(patch.path in INTERPRETED for patch in package) and not any(patch.path.endswith(COMPILED) for patch in package):
-            swap(backend, "_native", False)
-        stack.enter_context(templates(defences))
-        template = await backend._start_template()
-        swap(backend, "_template", template)
+        stack.enter_context(mutant(defences))
+        zygote = await backend._start_zygote()
+        swap(backend, "_zygote", zygote)
         try:
             yield
         finally:
-            await template.close()
+            await zygote.close()

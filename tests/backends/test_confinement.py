@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
-from aviato.server.backends.local import newborn, plan, skeletons
+from aviato.server.backends.local import plan, skeletons
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.host_tree import Skeleton
 from aviato.server.backends.local.skeletons import Skeletons
 from aviato.wire.ids import new_sandbox_id
 from tests.attacks.mutate import FILTER, without
-from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
 
+LAYER = 6
+"""A descriptor of process 1."""
 CALLS = """
 import ctypes, errno, json, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,13 +42,6 @@ print(json.dumps({
     "setuid": code(libc.setuid(1)), "setns": code(libc.setns(os.open("/proc/self/ns/uts", os.O_RDONLY), 0)),
 }))
 """
-
-
-@pytest.fixture(scope="module", params=EACH_WAY)
-async def backend(request, anyio_backend):
-    """Both ways into a sandbox have to lead to the same one."""
-    async for opened in open_by(request.param):
-        yield opened
 
 
 async def test_no_capability_and_no_way_to_one(backend, boxes):
@@ -98,7 +92,7 @@ async def test_the_layer_that_process_1_counts_has_no_way_out(box):
     """Its mount was let go with the machine's, which must leave it connected to none of them."""
     if os.geteuid():
         pytest.skip("an ordinary user cannot look at the descriptors of process 1")
-    layer = os.open(f"/proc/{box.process_1}/fd/{newborn.LAYER}", os.O_RDONLY | os.O_DIRECTORY)
+    layer = os.open(f"/proc/{box.process_1}/fd/{LAYER}", os.O_RDONLY | os.O_DIRECTORY)
     try:
         assert (await box.sh("echo here > /workspace/x")).returncode == 0
         assert sorted(os.listdir(layer)) == ["workspace"]
@@ -159,13 +153,13 @@ async def test_the_keys_of_the_servers_session_stay_outside(backend, boxes, monk
     login.write_text(f"#!{sys._base_executable}\n{KEYS}{LOGIN}")
     login.chmod(0o755)
     monkeypatch.setattr("sys._base_executable", str(login))
-    template, backend._template = backend._template, await backend._start_template()
+    zygote, backend._zygote = backend._zygote, await backend._start_zygote()
     try:
         async with boxes.make_box(backend) as box:
             seen = await box.python(KEYS + LOOK)
             assert seen.stdout == "[False, False, False] False\n"
     finally:
-        started, backend._template = backend._template, template
+        started, backend._zygote = backend._zygote, zygote
         await started.close()
 
 

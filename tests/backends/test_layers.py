@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from aviato.server.backends.local import left, native
+from aviato.server.backends.local import left
 from aviato.server.backends.local.backend import LocalBackend
 from tests.attacks.programs import LOCKED_IN_SOCKETS
-from tests.real_backend import open_backend, open_by
+from tests.real_backend import CARRIER, open_backend
 
-pytestmark = [pytest.mark.anyio, pytest.mark.skipif(native.load() is None, reason="there is no compiled part")]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def backend(anyio_backend, monkeypatch):
     monkeypatch.setattr(left, "REST_SECONDS", 0)
-    async for opened in open_by("compiled"):
+    async for opened in open_backend(CARRIER):
         if not opened._layered:
             pytest.skip("without layers a sandbox has names of its own")
         yield opened
@@ -279,17 +279,17 @@ async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatc
     assert len(backend._left) == 2 == len(os.listdir(backend._places.left))
 
 
-@pytest.mark.parametrize("how", ["the template was killed", "the template forgot it", "the place is gone"])
+@pytest.mark.parametrize("how", ["the zygote was killed", "the zygote forgot it", "the place is gone"])
 async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
     async with boxes.make_box(backend) as box:
         first = layer_of(backend, box)
     (place,) = backend._left._left.values()
-    if how == "the template was killed":
-        backend._template._process.kill()
-        while backend._template.alive:
+    if how == "the zygote was killed":
+        backend._zygote._process.kill()
+        while backend._zygote.alive:
             await asyncio.sleep(0.01)
-    elif how == "the template forgot it":
-        backend._template.forget([place.lent.number])
+    elif how == "the zygote forgot it":
+        backend._zygote.forget([place.lent.number])
     else:
         os.rename(backend._places.left_path(place.sandbox_id), backend._places.trash / "x")
     async with boxes.make_box(backend) as box:
@@ -304,7 +304,7 @@ async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, mon
 
     monkeypatch.setattr(zygote, "BURIAL_SECONDS", 0.1)
     async with boxes.make_box(backend):
-        pid = backend._template._process.pid
+        pid = backend._zygote._process.pid
         os.kill(pid, 19)
     try:
         assert len(backend._left) == 0 and os.listdir(backend._places.sandboxes) == []
@@ -328,7 +328,7 @@ async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backen
 
     monkeypatch.setattr(backend._places, "remove", remove)
     async with boxes.make_box(backend):
-        pid = backend._template._process.pid
+        pid = backend._zygote._process.pid
         os.kill(pid, 19)
     async with asyncio.timeout(5):
         while os.listdir(backend._places.left) or backend._left._removing:
@@ -341,7 +341,7 @@ async def test_who_is_always_refused_asks_no_more(backend, boxes, caplog):
         async with boxes.make_box(backend) as box:
             assert (await box.run("true")).returncode == 0
         for place in backend._left._left.values():
-            backend._template.forget([place.lent.number])
+            backend._zygote.forget([place.lent.number])
     assert sum("could not be had" in record.message for record in caplog.records) == 3
     assert len(backend._left) <= 1
 

@@ -1,4 +1,4 @@
-"""Sandboxes come and go without a trace, survive their server and their template, and are found again."""
+"""Sandboxes come and go without a trace, survive their server and their zygote, and are found again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from aviato.wire.ids import new_sandbox_id
 pytestmark = pytest.mark.anyio
 
 
-def children_of_template(backend):
+def children_of_zygote(backend):
     """And how many of them are a child at hand."""
-    pid = backend._template._process.pid
+    pid = backend._zygote._process.pid
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         found = file.read().split()
     others = [child for child in found if not is_spare(child)]
@@ -34,7 +34,7 @@ def children_of_template(backend):
 
 
 def is_spare(pid):
-    """The child that a template has at hand for the next sandbox."""
+    """The child that a zygote has at hand for the next sandbox."""
     try:
         return Path(f"/proc/{pid}/comm").read_text() == "aviato-spare\n"
     except (FileNotFoundError, ProcessLookupError):
@@ -43,19 +43,19 @@ def is_spare(pid):
 
 def baseline(backend):
     gc.collect()  # what other tests left to the collector is not what is looked for
-    pid = backend._template._process.pid
+    pid = backend._zygote._process.pid
     with open("/proc/self/mounts") as file:
         mounts = len(file.readlines())
     files = sorted(os.listdir(backend._places.sandboxes.parent)), os.listdir(backend._places.sandboxes)
     own = len(os.listdir("/proc/self/fd"))
     # Without the networks of sandboxes that have ended, of which it holds a few (`test_networks.py`).
-    templates = 0
+    zygotes = 0
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            templates += not str(fd.readlink()).startswith("net:")
-    children, spares = children_of_template(backend)
+            zygotes += not str(fd.readlink()).startswith("net:")
+    children, spares = children_of_zygote(backend)
     # Nor what it has of a child at hand, which comes a while after the last one was taken: a socket and a pidfd.
-    return mounts, files, own, templates - 2 * spares, children, os.listdir(backend._places.trash)
+    return mounts, files, own, zygotes - 2 * spares, children, os.listdir(backend._places.trash)
 
 
 async def settled(backend):
@@ -173,8 +173,8 @@ async def test_finding_without_peer_pidfds(backend, boxes, monkeypatch):
 
 async def test_the_template_is_replaced_and_sandboxes_live_on(backend, boxes):
     async with boxes.make_box(backend) as old:
-        backend._template._process.send_signal(signal.SIGKILL)
-        while backend._template.alive:
+        backend._zygote._process.send_signal(signal.SIGKILL)
+        while backend._zygote.alive:
             await asyncio.sleep(0.01)
         assert (await old.run("echo", "alive")).stdout == "alive\n"
         async with boxes.make_box(backend) as new:
@@ -186,7 +186,7 @@ async def test_the_template_dies_in_the_middle(backend):
     specs = [SandboxSpec(sandbox_id=new_sandbox_id(), image=image) for _ in range(20)]
     tasks = [asyncio.create_task(backend.create(spec)) for spec in specs]
     await asyncio.sleep(0.01)
-    backend._template._process.send_signal(signal.SIGKILL)
+    backend._zygote._process.send_signal(signal.SIGKILL)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
     assert any(isinstance(result, SandboxUnavailableError) for result in results)
     await asyncio.gather(*(backend.destroy(spec.sandbox_id) for spec in specs))
@@ -254,7 +254,7 @@ async def test_a_long_state_directory(boxes, tmp_path):
 async def test_closing_lets_sandboxes_live(backend, boxes):
     first = await another(backend)
     async with boxes.make_box(first) as box:
-        pid = first._template._process.pid
+        pid = first._zygote._process.pid
         await first.close()
         assert not os.path.exists(f"/proc/{pid}")
         with pytest.raises(SandboxUnavailableError):

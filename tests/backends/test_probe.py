@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.local import container, facts, probe, subordinate
+from aviato.server.backends.local import binary, container, facts, probe, subordinate
 from aviato.server.backends.local.plan import HostFacts
 from aviato.server.backends.local.probe import Surroundings, explain, first_failure
 from aviato.server.backends.local.uids import UidPool, available, holders
@@ -189,11 +189,20 @@ def test_a_trial_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_trial_that_cannot_run(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys._base_executable", "/bin/false")
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/bin/false", "ended with 1"),
+        ("/bin/echo", "ended with 0"),
+        ("/nowhere", "No such file"),
+        ("/etc/passwd", "Permission denied"),
+    ],
+)
+def test_a_trial_that_cannot_run(monkeypatch, tmp_path, program, said):
+    monkeypatch.setenv(binary.VARIABLE, program)
     trial = probe.run_trial(str(tmp_path), None)
     failed = first_failure(explain(trial, around(), []))
-    assert "could not be run" in failed.detail
+    assert "the trial could not be run: " in failed.detail and said in failed.detail
 
 
 def test_what_a_killed_trial_left_goes_and_one_under_way_stays(tmp_path):

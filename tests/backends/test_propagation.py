@@ -21,16 +21,14 @@ from tests.real_backend import open_backend
 
 async def main(packages, later):
     async for backend in open_backend("local"):
-        for native in (backend._native, False):
-            backend._native = native
-            async with make_box(backend) as box:
-                assert (await box.sh("echo works")).stdout == "works\\n"
-            async with make_box(backend, packages=packages) as box:
-                subprocess.run(["mount", "-t", "tmpfs", "none", later], check=True)
-                try:
-                    print((await box.sh("grep -c /site-packages /proc/self/mountinfo")).stdout.strip())
-                finally:
-                    subprocess.run(["umount", later], check=True)
+        async with make_box(backend) as box:
+            assert (await box.sh("echo works")).stdout == "works\\n"
+        async with make_box(backend, packages=packages) as box:
+            subprocess.run(["mount", "-t", "tmpfs", "none", later], check=True)
+            try:
+                print((await box.sh("grep -c /site-packages /proc/self/mountinfo")).stdout.strip())
+            finally:
+                subprocess.run(["umount", later], check=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -50,6 +48,6 @@ def test_what_is_mounted_later_is_not_seen():
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=50)
         if "unshare failed" in done.stderr:
             pytest.skip(done.stderr)
-        assert done.stdout.split() == ["1", "1"], done.stderr
+        assert done.stdout.split() == ["1"], done.stderr
     finally:
         shutil.rmtree(place)

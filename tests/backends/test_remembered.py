@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aviato.server.backends.base import MountedFile, SandboxSpec
-from aviato.server.backends.local import native
+from aviato.server.backends.local import requests
 from aviato.server.backends.local.remembered import MOST, Known
 from aviato.wire.ids import new_sandbox_id
 
@@ -15,13 +15,11 @@ pytestmark = pytest.mark.anyio
 
 
 def made_anew(backend, spec, skeleton, uid):
-    return native.usual(backend._request(spec, backend._options(spec, skeleton), uid))
+    return requests.example(backend._request(spec, backend._options(spec, skeleton), uid))
 
 
 @pytest.mark.parametrize("ports", [False, True])
 async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_path):
-    if not backend._native:
-        pytest.skip("no compiled code")
     for image in (None, f"dir:{tmp_path}"):
         for number in range(2):
             spec = SandboxSpec(
@@ -38,8 +36,6 @@ async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_
 
 
 async def test_other_facts_and_another_filter_make_other_requests(backend, monkeypatch):
-    if not backend._native:
-        pytest.skip("no compiled code")
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None))
     skeleton = await backend._made_below(spec)
     before = backend._usual_request(spec, skeleton, 1)

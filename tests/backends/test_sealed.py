@@ -52,12 +52,3 @@ def test_there_is_none_where_no_sandbox_could_change_the_file(owned, monkeypatch
     assert sealed.copy_of(str(owned)) is None
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert sealed.copy_of(str(owned)) is None
-
-
-@pytest.mark.parametrize(("content", "beside"), [(b"\x7fELF $ORIGIN/../lib", True), (b"\x7fELF /usr/lib", False)])
-def test_libraries_beside_it_are_found(owned, content, beside):
-    owned.write_bytes(content)
-    copy = sealed.copy_of(str(owned))
-    assert copy is not None
-    assert sealed.libraries(str(owned), copy) == (str(owned.parents[1] / "lib") if beside else None)
-    os.close(copy)

@@ -13,9 +13,8 @@ import pytest
 
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.backends.base import SandboxSpec
-from aviato.server.backends.local import native, requests
+from aviato.server.backends.local import requests
 from aviato.wire.ids import new_sandbox_id
-from tests.protocol.implementations import built
 from tests.real_backend import open_backend
 
 pytestmark = pytest.mark.anyio
@@ -26,12 +25,10 @@ LIMITS = {"memory": 256 << 20, "processes": 50}
 
 @pytest.fixture(scope="module")
 async def backend(anyio_backend):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.INIT, str(built()))
-        async with contextlib.asynccontextmanager(open_backend)("local") as opened:
-            if not opened._by_init:
-                pytest.skip("this kernel is too old for it")
-            yield opened
+    async with contextlib.asynccontextmanager(open_backend)("local") as opened:
+        if not opened._modern:
+            pytest.skip("this kernel is too old for requests that are known from one another")
+        yield opened
 
 
 MADE = []
@@ -89,7 +86,7 @@ async def until_over(pidfds):
 async def test_a_zygote_that_stands_still_and_is_killed_leaves_nothing(backend):
     await works(backend)
     before = await left(backend)
-    zygote = backend._template
+    zygote = backend._zygote
     pid = zygote._process.pid
     spares = [os.pidfd_open(child) for child in children_of(pid)]
     specs = [spec_of(backend) for _ in range(3)]
@@ -101,13 +98,13 @@ async def test_a_zygote_that_stands_still_and_is_killed_leaves_nothing(backend):
     ends = await asyncio.wait_for(asyncio.gather(*creating, return_exceptions=True), PATIENCE_SECONDS)
     for end in ends:
         assert isinstance(end, SandboxUnavailableError), end
-        assert end.reason == "start_failed" and end.is_infrastructure and "the template process ended" in str(end)
+        assert end.reason == "start_failed" and end.is_infrastructure and "the zygote process ended" in str(end)
     for spec in specs:
         await backend.destroy(spec.sandbox_id)
     await until_over(spares)
     assert await left(backend) == before
     await works(backend)
-    assert backend._template is not zygote
+    assert backend._zygote is not zygote
     assert await left(backend) == before
 
 
@@ -116,7 +113,7 @@ async def test_a_zygote_that_is_killed_while_it_makes_places_leaves_nothing(back
     before = await left(backend)
     failed = 0
     for turn in range(8):
-        zygote = await backend._live_template()
+        zygote = await backend._live_zygote()
         specs = [spec_of(backend) for _ in range(4)]
         creating = [asyncio.create_task(backend.create(spec)) for spec in specs]
         watched = backend._places.path(specs[turn % 4].sandbox_id)
@@ -152,7 +149,7 @@ async def asked(backend, monkeypatch, change):
 
 async def test_a_step_that_there_is_not_is_named(backend, monkeypatch):
     await works(backend)
-    before, zygote = await left(backend), backend._template
+    before, zygote = await left(backend), backend._zygote
     for at in (0, 5, -1):
 
         def change(request, at=at):
@@ -165,7 +162,7 @@ async def test_a_step_that_there_is_not_is_named(backend, monkeypatch):
         assert "dance (to see)" in str(error) and "no such step" in str(error)
         assert await left(backend) == before
     await works(backend)
-    assert backend._template is zygote and zygote.alive
+    assert backend._zygote is zygote and zygote.alive
 
 
 WRONG = [[], [{}], [-1], [2**63], [[[]]], [[[7]]], ["x\0y"], {}, 7, None]
@@ -173,7 +170,7 @@ WRONG = [[], [{}], [-1], [2**63], [[[]]], [[[7]]], ["x\0y"], {}, 7, None]
 
 async def test_arguments_of_another_kind_are_refused_and_the_zygote_lives(backend, monkeypatch):
     await works(backend)
-    before, zygote = await left(backend), backend._template
+    before, zygote = await left(backend), backend._zygote
     seen = []
 
     def learn(request):
@@ -198,7 +195,7 @@ async def test_arguments_of_another_kind_are_refused_and_the_zygote_lives(backen
     assert refused > len(seen[0])
     assert await left(backend) == before
     await works(backend)
-    assert backend._template is zygote and zygote.alive
+    assert backend._zygote is zygote and zygote.alive
 
 
 FIELDS = {
@@ -220,13 +217,13 @@ FIELDS = {
 @pytest.mark.parametrize("name", FIELDS)
 async def test_a_field_of_another_kind_is_refused_and_the_zygote_lives(backend, monkeypatch, name):
     await works(backend)
-    before, zygote = await left(backend), backend._template
+    before, zygote = await left(backend), backend._zygote
     for wrong in FIELDS[name]:
         error = await asked(backend, monkeypatch, lambda request, wrong=wrong: {**request, name: wrong})
         assert isinstance(error, SandboxUnavailableError) and error.reason == "start_failed", (wrong, error)
         assert await left(backend) == before
     await works(backend)
-    assert backend._template is zygote and zygote.alive
+    assert backend._zygote is zygote and zygote.alive
 
 
 NOISE = [
@@ -250,8 +247,8 @@ NOISE = [
 
 async def test_messages_that_mean_nothing_are_no_harm(backend):
     await works(backend)
-    zygote = backend._template
+    zygote = backend._zygote
     for message in NOISE:
         zygote._send_soon(message, [])
     await asyncio.wait_for(works(backend), 5)
-    assert backend._template is zygote and zygote.alive
+    assert backend._zygote is zygote and zygote.alive

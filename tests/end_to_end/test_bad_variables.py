@@ -44,7 +44,6 @@ WRONG = [
     ("AVIATO_BACKEND", "nope", "there is no such backend; there are 'landlock', 'local'"),
     ("AVIATO_MAX_SANDBOXES", "many", "it must be a valid integer"),
     ("AVIATO_SETTINGS_FILE", "/nope.toml", "the file cannot be read: No such file or directory"),
-    ("AVIATO_COMPILED", "no", "it is 0 or 1"),
 ]
 
 
@@ -59,6 +58,17 @@ def test_a_setting_of_the_embedded_server(name: str, value: str, said: str) -> N
         "SandboxUnavailableError configuration False True",
         f"the embedded server cannot start: {name} is {value!r}: {said}",
     ]
+
+
+@pytest.mark.parametrize(("value", "said"), [("/nope", "is missing"), ("/etc/passwd", "is no program")])
+def test_a_program_that_is_none(value: str, said: str) -> None:
+    state = make_state_dir()
+    try:
+        first, text = run(PROGRAM, {"AVIATO_STATE_DIR": str(state), "AVIATO_INIT": value})
+    finally:
+        remove(state)
+    assert first == "SandboxUnavailableError cannot_run False True"
+    assert text.endswith(f"AVIATO_INIT='{value}' {said}; to repair it: unset AVIATO_INIT, or have it name an aviato-init")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ FAILING = ("store.before", "disk.before", "fork.before", "hello.before")
 KILLED = [name for name in POINTS if name != "disk.before"]
 MEMORY_FACTOR = 1.05
 MEMORY_SLACK_BYTES = 256 << 10
-"""A template has a third of a MiB of its own, of which some pages are written now and not then."""
+"""A zygote has a third of a MiB of its own, of which some pages are written now and not then."""
 SERVER_SLACK_BYTES = 4 << 20
 """A server's 45 MiB move by some between two quiet moments, in a loop that may run for ever. What grows, more rounds
 find."""
@@ -67,7 +67,7 @@ FRESH_DESCRIPTORS = 1
 """Of the server that is killed, a new process each round: it watches this process where a sandbox of it still lived at the
 restart, and forgets the lease after a period where none did."""
 PAIR_DESCRIPTORS = 2
-"""Of a template: the network of its child at hand is new, or was had before, and its files are put away in two sockets."""
+"""Of a zygote: the network of its child at hand is new, or was had before, and its files are put away in two sockets."""
 FILES = 1000
 """Results that nobody has confirmed wait for those who may come back."""
 LOG_BYTES = 32 << 20
@@ -238,11 +238,11 @@ class Soak:
             raise AssertionError(what)
 
     def _pids(self, below: dict[int, str]) -> dict[str, int]:
-        """Whose figures are taken: this process, the servers, and of those below it, by their command lines, the templates."""
+        """Whose figures are taken: this process, the servers, and of those below it, by their command lines, the zygotes."""
         pids = {"client": os.getpid(), "killed server": self.killed.running.pid, "lasting server": self.lasting.running.pid}
         of = figures.parents()
-        template = [pid for pid, line in below.items() if "template.py" in line]
-        return pids | {f"template of the {name}": pid for pid in template for name, it in pids.items() if of.get(pid) == it}
+        zygote = [pid for pid, line in below.items() if "zygote.py" in line]
+        return pids | {f"zygote of the {name}": pid for pid in zygote for name, it in pids.items() if of.get(pid) == it}
 
     def _figures(self) -> dict[str, Any]:
         below = figures.descendants(os.getppid())
@@ -291,7 +291,7 @@ class Soak:
     def _compare(self, first: dict[str, Any], last: dict[str, Any], opened: list[dict[str, Counter[str]]]) -> None:
         for name, value in last.items():
             if name.startswith("memory"):
-                slack = SERVER_SLACK_BYTES if name.endswith("server") and "template" not in name else MEMORY_SLACK_BYTES
+                slack = SERVER_SLACK_BYTES if name.endswith("server") and "zygote" not in name else MEMORY_SLACK_BYTES
                 most = max(first[name] * MEMORY_FACTOR, first[name] + slack)
                 most = most if self._options.round_seconds >= MEMORY_FROM_SECONDS else float("inf")
             elif name.startswith("log_bytes"):
@@ -300,7 +300,7 @@ class Soak:
                 most = FILES
             elif name.startswith("store"):
                 most = STORE_BYTES
-            elif name.startswith("descriptors of the template"):
+            elif name.startswith("descriptors of the zygote"):
                 most = first[name] + PAIR_DESCRIPTORS
             elif name == "descriptors of the killed server":
                 most = first[name] + FRESH_DESCRIPTORS

@@ -239,13 +239,9 @@ def environment():
     shutil.rmtree(path)
 
 
-@pytest.fixture(params=["compiled", "interpreted", "plain", "old"])
+@pytest.fixture(params=["usual", "plain", "old"])
 def way(request, backend, monkeypatch):
-    """Sandboxes made by compiled code, by Python alone, on machines that put no layers over one another, on old kernels."""
-    if request.param != "compiled":
-        monkeypatch.setattr(backend, "_native", False)
-    elif not backend._native:
-        pytest.skip("no C compiler was there when aviato was installed")
+    """As they are here, as on machines that put no layers over one another, and as on old kernels."""
     if request.param in ("plain", "old"):
         monkeypatch.setattr(backend, "_layered", False)
     if request.param == "old":

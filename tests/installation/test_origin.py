@@ -22,7 +22,7 @@ sys.path[:0] = sys.argv[1].split(":")
 for name in sys.argv[2].split():
     sys.modules[name] = None
 from aviato import installation
-print(json.dumps([installation.extra_command("wandb"), installation.build_command(), installation.__file__]))
+print(json.dumps([installation.extra_command("wandb"), installation.__file__]))
 """
 METADATA = """Metadata-Version: 2.4
 Name: aviato-sandbox
@@ -34,7 +34,6 @@ Requires-Dist: weave>=1; (python_version >= '3.8') and extra == "wandb"
 Requires-Dist: harbor; extra == 'harbor'
 """
 PIP = [sys.executable, "-m", "pip", "install"]
-AGAIN = ["--force-reinstall", "--no-deps", "--no-cache-dir"]
 
 
 def site(path: Path, direct: dict[str, Any] | None = None) -> Path:
@@ -50,20 +49,18 @@ def site(path: Path, direct: dict[str, Any] | None = None) -> Path:
     return path
 
 
-def ask(*path: Path, without: str = "", **environment: str) -> tuple[str, str | None]:
-    """What is printed for the extra and for a compiler that has come since, by the aviato in the first of these paths."""
+def ask(*path: Path, without: str = "", **environment: str) -> str:
+    """What is printed for the extra, by the aviato in the first of these paths."""
     command = [sys.executable, "-I", "-c", ASK, ":".join(map(str, path)), without]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=30)
-    extra, build, file = json.loads(done.stdout)
+    extra, file = json.loads(done.stdout)
     assert file == str(path[0] / "aviato" / "installation.py")
-    return extra, build
+    return str(extra)
 
 
 def test_from_an_index(tmp_path: Path) -> None:
-    extra, build = ask(site(tmp_path / "site"))
+    extra = ask(site(tmp_path / "site"))
     assert shlex.split(extra) == [*PIP, "aviato-sandbox[wandb]"]
-    assert build is not None
-    assert shlex.split(build) == [*PIP, *AGAIN, "--no-binary", "aviato-sandbox", "aviato-sandbox==9.1.2"]
 
 
 @pytest.mark.parametrize("name", ["aviato_sandbox-9.1.2-py3-none-any.whl", "aviato_sandbox-9.1.2.tar.gz"])
@@ -72,26 +69,20 @@ def test_from_a_file(tmp_path: Path, name: str, folder: str) -> None:
     file = tmp_path / folder / name
     file.parent.mkdir()
     file.touch()
-    extra, build = ask(site(tmp_path / "site", {"url": file.as_uri(), "archive_info": {}}))
+    extra = ask(site(tmp_path / "site", {"url": file.as_uri(), "archive_info": {}}))
     assert shlex.split(extra) == [*PIP, f"{file}[wandb]"]
-    if name.endswith(".whl"):
-        assert build is None
-    else:
-        assert build is not None and shlex.split(build) == [*PIP, *AGAIN, str(file)]
 
 
 def test_from_a_directory(tmp_path: Path) -> None:
-    extra, build = ask(site(tmp_path / "site", {"url": tmp_path.as_uri(), "dir_info": {}}))
+    extra = ask(site(tmp_path / "site", {"url": tmp_path.as_uri(), "dir_info": {}}))
     assert shlex.split(extra) == [*PIP, f"{tmp_path}[wandb]"]
-    assert build is not None and shlex.split(build) == [*PIP, *AGAIN, str(tmp_path)]
 
 
 @pytest.mark.parametrize("info", ["dir_info", "archive_info"])
 def test_what_it_came_from_is_gone(tmp_path: Path, info: str) -> None:
     """The extra's own requirements are what can be installed."""
-    extra, build = ask(site(tmp_path / "site", {"url": (tmp_path / "gone.whl").as_uri(), info: {}}))
+    extra = ask(site(tmp_path / "site", {"url": (tmp_path / "gone.whl").as_uri(), info: {}}))
     assert shlex.split(extra) == [*PIP, "wandb<0.32,>=0.24", "weave>=1"]
-    assert build is None
 
 
 @pytest.mark.parametrize(
@@ -112,12 +103,8 @@ def test_what_it_came_from_is_gone(tmp_path: Path, info: str) -> None:
     ],
 )
 def test_from_an_address(tmp_path: Path, direct: dict[str, Any], requirement: str) -> None:
-    extra, build = ask(site(tmp_path / "site", direct))
+    extra = ask(site(tmp_path / "site", direct))
     assert shlex.split(extra) == [*PIP, f"aviato-sandbox[wandb] @ {requirement}"]
-    if requirement.endswith(".whl"):
-        assert build is None
-    else:
-        assert build is not None and shlex.split(build) == [*PIP, *AGAIN, f"aviato-sandbox @ {requirement}"]
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["on the path", "on the path, before an installed one"])
@@ -127,15 +114,14 @@ def test_a_source_tree(tmp_path: Path, beside: bool) -> None:
     (tree / "aviato").mkdir(parents=True)
     for name in ("pyproject.toml", "aviato/__init__.py", "aviato/installation.py"):
         shutil.copy(ROOT / name, tree / name)
-    extra, build = ask(tree, *([site(tmp_path / "site")] if beside else []))
+    extra = ask(tree, *([site(tmp_path / "site")] if beside else []))
     assert shlex.split(extra) == [*PIP, "-e", f"{tree}[wandb]"]
-    assert build is not None and shlex.split(build) == [*PIP, *AGAIN, "-e", str(tree)]
 
 
 @pytest.mark.parametrize("text", ["", "no [ TOML", '[project]\nname = "another"\n'])
 def test_a_project_around_it_is_not_its_own(tmp_path: Path, text: str) -> None:
     (site(tmp_path / "site") / "pyproject.toml").write_text(text)
-    assert shlex.split(ask(tmp_path / "site")[0]) == [*PIP, "aviato-sandbox[wandb]"]
+    assert shlex.split(ask(tmp_path / "site")) == [*PIP, "aviato-sandbox[wandb]"]
 
 
 def test_without_pip_uv_installs(tmp_path: Path) -> None:
@@ -143,12 +129,12 @@ def test_without_pip_uv_installs(tmp_path: Path) -> None:
     uv.parent.mkdir()
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
-    extra, _ = ask(site(tmp_path / "site"), without="pip", PATH=str(uv.parent))
+    extra = ask(site(tmp_path / "site"), without="pip", PATH=str(uv.parent))
     assert shlex.split(extra) == ["uv", "pip", "install", "--python", sys.executable, "aviato-sandbox[wandb]"]
 
 
 def test_without_both_pip_is_brought(tmp_path: Path) -> None:
-    extra, _ = ask(site(tmp_path / "site"), without="pip", PATH=str(tmp_path))
+    extra = ask(site(tmp_path / "site"), without="pip", PATH=str(tmp_path))
     python = shlex.quote(sys.executable)
     assert extra == f"{python} -m ensurepip && {python} -m pip install 'aviato-sandbox[wandb]'"
 

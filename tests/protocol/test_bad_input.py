@@ -22,18 +22,7 @@ HUGE = (2**31, 2**32 + 9, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30,
 NO_NUMBERS = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 1_000_000, b"-", b"1.", b"0x10", b"1_000")
 
 
-UNFIT = {
-    "python": "it refuses some of it as EXECUTION and without the field's name, and takes two requests on one channel",
-    "compiled": "goes over to Python for it",
-}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.skip(reason=UNFIT[name]) if name in UNFIT else ()) for name in IMPLEMENTATIONS
-    ],
-)
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
 async def process_1(request: pytest.FixtureRequest, backend: Any) -> AsyncIterator[Process1]:
     """One for all: each test is also the next connection after the one before."""
     async with IMPLEMENTATIONS[request.param](backend, {}) as made:

@@ -15,7 +15,7 @@ from aviato.server.folders import default_state_directory
 
 
 def supervisors(server_pid: int) -> set[int]:
-    """The supervisors of that server's sandboxes: grandchildren of the server, by its template process."""
+    """The supervisors of that server's sandboxes: grandchildren of the server, by its zygote process."""
     found = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -114,14 +114,6 @@ def test_the_backends_are_named():
         load({}, {"AVIATO_BACKEND": "docker"})
 
 
-@pytest.mark.parametrize("value", ["no", "false", "2", " "])
-def test_a_switch_is_0_or_1(value):
-    with pytest.raises(AviatoValidationError, match=f"AVIATO_COMPILED is '{value}': it is 0 or 1"):
-        load({}, {"AVIATO_COMPILED": value})
-    for fine in ("", "0", "1"):
-        load({}, {"AVIATO_COMPILED": fine})
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -9,17 +9,9 @@ import time
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
-from aviato.server.supervisor.writing import exchange
 from aviato.wire.files import FilePart
-from tests.real_backend import EACH_WAY, open_by
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=EACH_WAY, scope="module")
-async def backend(request, anyio_backend):
-    async for opened in open_by(request.param):
-        yield opened
 
 
 async def size_of(reader):
@@ -134,24 +126,6 @@ async def test_a_file_takes_the_place_of_another_one_in_one_step(box, monkeypatc
     await box.put("done", b"1")
     assert (await box.finish(exec_id, subscription)).exit["returncode"] == 7
     assert [one["path"].rpartition("/")[2] for one in await box.link.list_files(".")] == ["done", "f"]
-
-
-async def test_a_directory_in_the_place_of_the_file_stays(tmp_path, request):
-    new, old = tmp_path / "new", tmp_path / "old"
-    folder = os.open(tmp_path, os.O_PATH)
-    request.addfinalizer(lambda: os.close(folder))
-    new.write_bytes(b"new")
-    old.mkdir()
-    assert not exchange("new", "old", folder)
-    assert new.read_bytes() == b"new"
-    assert old.is_dir()
-    old.rmdir()
-    assert not exchange("new", "old", folder)
-    assert new.read_bytes() == b"new"
-    old.write_bytes(b"old")
-    assert exchange("new", "old", folder)
-    assert old.read_bytes() == b"new"
-    assert not new.exists()
 
 
 async def test_links_are_followed_inside(box):

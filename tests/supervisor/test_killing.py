@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from aviato.server.supervisor import tree
 from tests.attacks.mutate import without
 
 pytestmark = pytest.mark.anyio
@@ -67,29 +66,6 @@ async def test_a_hostile_tree_is_dead_a_second_after_its_timeout(box):
     await box.link.write_stdin(exec_id, b"\n", 0, True)
     last = await box.finish(exec_id, neighbour)
     assert (last.returncode, last.stdout.splitlines()[-1]) == (0, "fine")
-
-
-def test_one_that_is_born_just_before_the_kill_is_waited_for():
-    alive = {"5"}
-
-    class Births(tree.OwnNamespace):
-        def pids(self, proc):
-            return sorted(alive)
-
-        def signal_all(self, number):
-            alive.add("6")
-            return True
-
-    others = tree.inhabit(Births())
-    try:
-        job = tree.kill_others(-1, None)
-        next(job)
-        alive.remove("5")
-        next(job)
-        alive.remove("6")
-        assert list(job) == []
-    finally:
-        tree.inhabit(others)
 
 
 @pytest.mark.parametrize("size", [3, 30], ids=["few", "many"])

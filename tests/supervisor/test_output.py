@@ -173,9 +173,12 @@ async def test_children_left_behind_live_on_and_may_write(box):
 
 
 async def test_a_background_child_without_pipes_costs_no_wait(box):
-    begin = time.monotonic()
-    await box.sh("sleep 30 >/dev/null 2>&1 </dev/null & true")
-    assert time.monotonic() - begin < 0.09
+    took = []
+    while len(took) < 20 and not any(seconds < 0.09 for seconds in took):  # A busy machine takes longer now and then.
+        begin = time.monotonic()
+        await box.sh("sleep 30 >/dev/null 2>&1 </dev/null & true")
+        took.append(time.monotonic() - begin)
+    assert min(took) < 0.09
 
 
 async def test_what_was_in_the_pipe_at_exit_is_read_even_past_the_window(box):

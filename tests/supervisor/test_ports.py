@@ -8,8 +8,6 @@ import socket
 
 import pytest
 
-from aviato.server.supervisor.ports import _to_itself
-
 pytestmark = pytest.mark.anyio
 
 LISTEN = "import socket,sys,time; s=socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(int(sys.argv[2])); "
@@ -165,12 +163,3 @@ async def test_nonsense_costs_the_connection_and_nothing_else(box, backend):
     assert await passage.kept() == {}
     passage.close()
     assert (await box.run("true")).returncode == 0
-
-
-async def test_a_connection_that_met_itself_is_none():
-    with socket.socket() as alone:
-        alone.bind(("127.0.0.1", 0))
-        alone.connect(alone.getsockname())
-        assert _to_itself(alone)
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
-        assert not _to_itself(sock)

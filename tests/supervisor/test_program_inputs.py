@@ -12,8 +12,6 @@ from dataclasses import replace
 
 import pytest
 
-from aviato.grading.inside.loop import Loop
-from aviato.server.supervisor.programs import STARVED_SECONDS, ProgramsCommand
 from tests.supervisor.test_programs import MIB, make, printed, program, python, run
 
 pytestmark = pytest.mark.anyio
@@ -190,65 +188,3 @@ async def test_a_share_that_nobody_can_keep_ends_the_command_with_the_reason(box
     result, found = await run(box, make(boxes, program("cat", given=b"little"), program("cat", given=b"x" * 2000)))
     assert (result.returncode, len(found), printed(found[0])[0]) == (126, 1, b"little")
     assert "no room for the 2000 bytes of its input: File too large" in result.stderr
-
-
-class Held:
-    """A command of one program that waits for its input, on a clock of the test's own."""
-
-    def __init__(self, boxes, given, timeout):
-        self.loop = Loop(lambda error: None)
-        self.loop.begin()
-        self.now, self.late, self.renewed = 1000.0, 0, 0
-        self.loop.now = lambda: self.now
-        spec = json.loads(make(boxes, program("cat", given=given), timeout=timeout).as_json())
-        self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-        self.command = ProgramsCommand(self.loop, self.proc, spec, -1, lambda _: None, self.renew)
-        self.command.begin(set(), 0)
-        self.command.limit(timeout, self.too_late)
-        assert not self.command.may_begin()
-
-    def renew(self, command):
-        self.renewed += 1
-
-    def too_late(self, command):
-        self.late += 1
-
-    def after(self, seconds):
-        self.now += seconds
-        self.loop.soon(lambda: None)  # No turn waits.
-        self.loop.turn()
-
-    def write(self, offset, data):
-        self.command.stdin.write(offset, data, False, lambda refused: None)
-
-    def close(self):
-        self.command.stdin.close()
-        os.close(self.proc)
-
-
-@pytest.fixture
-def held(boxes):
-    made = Held(boxes, b"abcd", 5.0)
-    yield made
-    made.close()
-
-
-def test_who_gives_no_sign_for_long_is_waited_for_no_more(held):
-    for offset in range(3):
-        held.after(STARVED_SECONDS - 1)
-        held.write(offset, b"x")
-    held.after(STARVED_SECONDS - 1)
-    assert (held.late, held.renewed) == (0, 1)
-    held.after(1.5)
-    assert held.late == 1
-
-
-def test_what_is_left_of_the_limit_is_left_after_the_wait(held):
-    held.after(30)
-    held.write(0, b"abcd")
-    assert held.renewed == 2
-    assert held.command.may_begin()
-    held.after(4.9)
-    assert held.late == 0
-    held.after(0.2)
-    assert held.late == 1

@@ -251,9 +251,7 @@ def parent_of(pid: int) -> int:
 
 
 class Ends:
-    """This process's ends of the pipes of one that runs cases; `server.supervisor.spawn.CaseEnds` without a report."""
-
-    report = None
+    """This process's ends of the pipes of one that runs cases."""
 
     def __init__(self, stdout: int, stderr: int, record: int, go: int) -> None:
         self.stdout, self.stderr, self.record, self.go = stdout, stderr, record, go
@@ -344,9 +342,7 @@ class Task:
         for fd in theirs:
             os.close(fd)
         self.broker.processes[self.pid] = self
-        command: Any = self
-        ends: Any = Ends(pipes[0][0], pipes[1][0], pipes[2][0], pipes[3][1])
-        self.program = Program(command, ends, self.done)
+        self.program = Program(self, Ends(pipes[0][0], pipes[1][0], pipes[2][0], pipes[3][1]), self.done)
         self.go_on()
 
     def become(self, fds: list[int]) -> int:

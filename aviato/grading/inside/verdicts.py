@@ -1,4 +1,4 @@
-"""The verdicts on cases, as process 1 and `broker.py` make them: follows one process of the program `cases.py`.
+"""The verdicts on cases that `broker.py` makes, which process 1 makes alike: follows one process of the program `cases.py`.
 
 The program is a process of the sandbox like any other, and code under test runs in it. What tells that a case has passed is a
 record that it writes after the case's last statement; when that has come, what the case has printed is taken to be its own and
@@ -21,9 +21,8 @@ from aviato.grading.inside.loop import READ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.grading.inside.broker import Ends, Task
     from aviato.grading.inside.loop import Timer
-    from aviato.server.supervisor.cases import CaseCommand
-    from aviato.server.supervisor.spawn import CaseEnds
 
 READ_BYTES = 64 << 10
 DRAIN_READS = 32
@@ -39,7 +38,7 @@ GIVEN_REASONS = frozenset({"assertion", "exception", "out_of_memory", "ended_ear
 class Program:
     """One process that runs cases, from the first that is left on."""
 
-    def __init__(self, command: CaseCommand, ends: CaseEnds, first: int) -> None:
+    def __init__(self, command: Task, ends: Ends, first: int) -> None:
         self.first = first
         """How many cases had a verdict before."""
         self.begun = False
@@ -56,8 +55,6 @@ class Program:
         self._record = b""
         self._texts = {ends.stdout: b"", ends.stderr: b""}
         self._ends = ends
-        if ends.report is not None:
-            self._texts[ends.report] = b""
         self._watched: set[int] = set()
         self._timer: Timer | None = None
         self._since = command.loop.now()
@@ -116,9 +113,6 @@ class Program:
             else:
                 os.close(fd)
         os.close(self._ends.go)
-        if self._ends.report is not None:
-            self._forget(self._ends.report)
-            os.close(self._ends.report)
 
     def _has_begun(self) -> bool:
         """Whether it had come as far as a case that has no verdict."""
@@ -145,8 +139,7 @@ class Program:
     def _take(self, fd: int, events: int) -> None:
         """Read once; what is too much is read and dropped."""
         data = self._read(fd)
-        most = self._command.report_bytes if fd == self._ends.report else self._command.most_bytes
-        room = most - len(self._texts[fd])
+        room = self._command.most_bytes - len(self._texts[fd])
         if data and room > 0:
             self._texts[fd] += data[:room]
 
@@ -266,7 +259,7 @@ class Program:
             self._timer = None
 
     def _verdict(self, passed: bool) -> dict[str, Any]:
-        out, err, *reports = (text.decode("utf-8", "replace") for text in self._texts.values())
+        out, err = (text.decode("utf-8", "replace") for text in self._texts.values())
         verdict: dict[str, Any] = {
             "passed": passed,
             "reason": "passed" if passed else "ended_early",
@@ -275,6 +268,4 @@ class Program:
             "stdout": out,
             "stderr": err,
         }
-        if reports:
-            verdict["reports"] = reports[0]
         return verdict

@@ -1,6 +1,6 @@
 """The contract of a backend: make a place for a supervisor, give a byte stream to it, find it again, take the place away.
 
-Everything a user sees inside a sandbox is the supervisor's protocol (`aviato.server.supervisor`), so a backend stays small.
+Everything a user sees inside a sandbox is the supervisor's protocol (`docs/protocol.md`), so a backend stays small.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.link.channels import ReadChannel, ReplyChannel
-from aviato.server.supervisor import prepared
-from aviato.server.supervisor.prepared import Form
 from aviato.wire.frames import FrameType, head
 from aviato.wire.memory import REFUSED
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 FILE_PIECE_BYTES = 256 << 10
 UPLOAD_WINDOW_BYTES = 1 << 20
-TOGETHER_SECONDS = 0.1
-"""So long a small file may take to come before its request goes ahead of it."""
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
 
@@ -77,18 +73,6 @@ class _Writing:
     begun: bool = False
 
 
-def _whole_file(request: dict[str, Any]) -> dict[str, Any] | None:
-    """What `prepared.file` takes of a request that writes a file whole; None of another one."""
-    if request["op"] != "write" or request.get("offset") or not request.get("last", True) or request.get("key") == "":
-        return None
-    return {"path": request["path"], "key": request.get("key", ""), "mode": request["mode"], "size": request["size"]}
-
-
-async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-
-
 class FileCalls:
     """Of a link; `SupervisorLink` has the rest, which this uses."""
 
@@ -106,10 +90,7 @@ class FileCalls:
         def _open(self, channel: Channel) -> int: ...
         def _give_up(self, channel: int) -> None: ...
         def _send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None: ...
-        def _send_acks(self) -> None: ...
-        def _send_with(
-            self, memory: Memory | None, payload: bytes, channel: int, form: bytes = ..., kind: Form = ...
-        ) -> bool: ...
+        def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool: ...
 
     async def stat(self, path: str) -> dict[str, Any]:
         """What is at a path, links not followed at its end.
@@ -208,25 +189,10 @@ class FileCalls:
         reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
         self._check_alive()
         channel = self._open(reader)
-        plain = request["op"] == "read" and all(not request[name] for name in ("offset", "version", "max_bytes"))
-        asked = {"path": request["path"]} if plain else None
         payload = as_json({**request, "window": ReadChannel.WINDOW_BYTES})
-        if not self._send_lent(Form.READ, asked, payload, channel, memory):
-            form = self._form(asked)
-            self._send(FrameType.REQUEST, form + payload, stream=Form.READ if form else Form.JSON, channel=channel)
+        if not self._send_with(memory, payload, channel):
+            self._send(FrameType.REQUEST, payload, channel=channel)
         return reader
-
-    def _form(self, asked: dict[str, Any] | None, memory: int = 0) -> bytes:
-        """A request for a whole file as compiled code understands it, see `prepared.file`; nothing where it is none."""
-        if asked is None or prepared.FILES_FEATURE not in self.hello["features"]:
-            return b""
-        return prepared.file(**asked, memory=memory)
-
-    def _send_lent(self, kind: Form, asked: dict[str, Any] | None, payload: bytes, channel: int, memory: Memory | None) -> bool:
-        if memory is None:
-            return False
-        form = self._form(asked, memory.inode)
-        return self._send_with(memory, payload, channel, form, kind if form else Form.JSON)
 
     async def _write(
         self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None, memory: Memory | None = None
@@ -236,14 +202,11 @@ class FileCalls:
         # Whoever gives up, as at a cut, does not ask how it ended.
         reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())
         writing = _Writing(request["path"], as_json(request), size_bytes, reply, self._open(reply))
-        asked = _whole_file(request)
         try:
-            if memory is not None and self._send_lent(Form.WRITE, asked, writing.payload, writing.channel, memory):
+            if memory is not None and self._send_with(memory, writing.payload, writing.channel):
                 writing.begun = True
                 await memory.filled()
                 self._end(writing, request["size"])
-            elif size_bytes is not None and size_bytes <= prepared.MOST_CONTENT_BYTES and (form := self._form(asked)):
-                await self._upload_together(writing, form, chunks, size_bytes)
             else:
                 self._begin(writing)
                 self._end(writing, await self._upload(writing, chunks))
@@ -270,33 +233,6 @@ class FileCalls:
         if writing.size_bytes is not None and sent != writing.size_bytes:
             cut = f"{writing.path!r}: {sent} bytes arrived where {writing.size_bytes} were announced; nothing was written"
             raise SandboxFileError(cut, filepath=writing.path, sandbox_id=self.sandbox_id)
-
-    async def _upload_together(self, writing: _Writing, form: bytes, chunks: AsyncIterator[bytes], size_bytes: int) -> None:
-        """Send a file in the frame of its request: one message, which compiled code takes.
-
-        One that takes its time to come is a call that goes on meanwhile, and the sandbox has to know of it.
-        """
-        late = self._loop.call_later(TOGETHER_SECONDS, self._begin, writing)
-        pieces: list[bytes] = []
-        sent = 0
-        try:
-            async for chunk in chunks:
-                pieces.append(chunk)
-                sent += len(chunk)
-                if sent > size_bytes or writing.reply.reply.done():
-                    break
-        finally:
-            late.cancel()
-        if writing.begun:
-            self._end(writing, await self._upload(writing, _each(pieces)))
-        elif not writing.reply.reply.done():
-            self._check_size(writing, sent)
-            self._send_acks()  # What was confirmed before stays before.
-            writing.begun = True
-            if self._transport is not None and not self._transport.is_closing():
-                length = len(form) + sent + len(writing.payload)
-                first = head(FrameType.REQUEST, length, stream=Form.WRITE, channel=writing.channel)
-                self._transport.writelines([first + form, *pieces, writing.payload])
 
     async def _upload(self, writing: _Writing, chunks: AsyncIterator[bytes]) -> int:
         sent, reply, channel = 0, writing.reply, writing.channel

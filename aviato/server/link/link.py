@@ -20,7 +20,6 @@ from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, S
 from aviato.server.link.file_calls import FileCalls, as_json
 from aviato.server.link.rest import Rest
 from aviato.server.link.subscription import Ended, SandboxGone, Subscription
-from aviato.server.supervisor import prepared
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FramePieces, FrameType, encode
 
 if TYPE_CHECKING:
@@ -89,21 +88,17 @@ class Configuration(NamedTuple):
     """What a new supervisor is told first, as it is sent.
 
     Attributes:
-        form, payload: of the request.
+        payload: of the request.
         orphan_timeout_seconds: how long it waits for a word.
     """
 
-    form: prepared.Form
     payload: bytes
     orphan_timeout_seconds: float
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Configuration:
         """From the fields of `configure`."""
-        form = prepared.configuration(values)
-        payload = form + as_json({"op": "configure", **values})
-        kind = prepared.Form.CONFIGURATION if form else prepared.Form.JSON
-        return cls(kind, payload, values["orphan_timeout_seconds"])
+        return cls(as_json({"op": "configure", **values}), values["orphan_timeout_seconds"])
 
 
 class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
@@ -155,7 +150,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             await link._loop.create_unix_connection(lambda: link, sock=sock)
             if configuration is not None:
                 link._orphan_seconds = configuration.orphan_timeout_seconds
-                link._send(FrameType.REQUEST, configuration.payload, stream=configuration.form)
+                link._send(FrameType.REQUEST, configuration.payload)
             await link._ready
         except BaseException:
             link.detach()
@@ -222,9 +217,6 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
-        form = b""
-        if spec is not None and prepared.FEATURE in self.hello["features"]:
-            form = prepared.command(spec, read_along=read_along)
         self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
@@ -237,8 +229,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         if spec is not None:
             self._active.add(exec_id)
         if spec is None or not self._send_with(memory, payload, channel):
-            kind = prepared.Form.COMMAND if form else prepared.Form.JSON
-            self._send(FrameType.REQUEST, form + payload if form else payload, stream=kind, channel=channel)
+            self._send(FrameType.REQUEST, payload, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
             self._feeding.add(task)
@@ -252,7 +243,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         if not self._acks:
             self._loop.call_soon(self._send_acks)
         said = as_json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done})
-        self._acks += encode(FrameType.ACK, said, stream=int(done))
+        self._acks += encode(FrameType.ACK, said)
 
     def _send_acks(self) -> None:
         """All that one turn of the loop has confirmed: clients do so for many commands at once."""
@@ -318,7 +309,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
         if self.ended() is None and self._transport is not None and not self._detached:
             request = as_json({"op": "stop", "grace_seconds": grace_seconds})
-            self._send(FrameType.REQUEST, request, stream=prepared.Form.STOP)
+            self._send(FrameType.REQUEST, request)
         return await self.wait_ended()
 
     def has(self, exec_id: str) -> bool:
@@ -338,14 +329,12 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
     async def ping(self) -> None:
         """Return once the supervisor has answered."""
-        await self._call({"op": "ping"}, form=prepared.Form.PING)
+        await self._call({"op": "ping"})
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    def _send_with(
-        self, memory: Memory | None, payload: bytes, channel: int, form: bytes = b"", kind: prepared.Form = prepared.Form.JSON
-    ) -> bool:
-        """Send a request in JSON, behind a form of it, together with a descriptor of memory; False if that cannot be done now.
+    def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool:
+        """Send a request together with a descriptor of memory; False if that cannot be done now.
 
         A transport sends none: it goes beside it, once that has nothing more to send.
         """
@@ -353,10 +342,10 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             return False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
-        request = b'%b%b,"memory":%d}' % (form, payload[:-1], memory.inode)
+        request = b'%b,"memory":%d}' % (payload[:-1], memory.inode)
         if len(request) > MAX_PAYLOAD_BYTES:
             return False
-        data = self._acks + encode(FrameType.REQUEST, request, stream=kind, channel=channel)
+        data = self._acks + encode(FrameType.REQUEST, request, channel=channel)
         try:
             sent = self._rest.send(data, memory.fd)
         except OSError:
@@ -366,13 +355,11 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             self._transport.write(data[sent:])
         return True
 
-    async def _call(
-        self, request: dict[str, Any], body: bytes | None = None, form: prepared.Form = prepared.Form.JSON
-    ) -> bytes:
+    async def _call(self, request: dict[str, Any], body: bytes | None = None) -> bytes:
         self._check_alive()
         reply = ReplyChannel(self._loop)
         channel = self._open(reply)
-        self._send(FrameType.REQUEST, as_json(request), stream=form, channel=channel)
+        self._send(FrameType.REQUEST, as_json(request), channel=channel)
         if body is not None:
             self._send(FrameType.DATA, body, channel=channel)
         try:

@@ -1,4 +1,4 @@
-"""The server's end of a sandbox's second connection, on which descriptors travel: see `aviato.server.supervisor.ports`."""
+"""The server's end of a sandbox's second connection, on which descriptors travel: see `init/src/ports.rs`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 
-from aviato.server.backends.local import native
 from tests.attacks import programs
 from tests.attacks.mutate import CAPABILITIES
 from tests.attacks.registry import Area, Arena, Patch, root_only
@@ -22,13 +21,10 @@ FAMILIES = {
 
 
 OTHERS_NETWORK: list[str] = []
-"""A wall of its own where the template makes the networks: no capability of the inside is one in them."""
-if os.geteuid() == 0 and (native.init() is not None or native.load() is not None):
-    wanted = (
-        Patch("server/backends/local/template.c", "template->namespaces & CLONE_NEWNET && aviato_enter_network()", "0"),
-        Patch("init/src/pool/networks.rs", "if !self.begin() {", "if true {"),
-    )
-    OTHERS_NETWORK.append(area.defence("the network belongs to the template", patches=wanted))
+"""A wall of its own where the zygote makes the networks: no capability of the inside is one in them."""
+if os.geteuid() == 0:
+    wanted = (Patch("init/src/pool/networks.rs", "if !self.begin() {", "if true {"),)
+    OTHERS_NETWORK.append(area.defence("the network belongs to the zygote", patches=wanted))
 NETWORK_ATTACKS = ("raw socket", "raw socket, version 6", "packet socket by its old name", "packet socket", "setns")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 area = Area(__name__)
-TREE, PROCESS_TREE = "server/supervisor/tree.py", "init/src/process_tree.rs"
+PROCESS_TREE = "init/src/process_tree.rs"
 KILLING = """\
                     let kill = Kill::new(&exec_id, &self.commands);
                     self.start_job(Box::new(kill));
@@ -33,19 +33,11 @@ KILLING_ONE = """\
             Call::LingerOver"""
 MARKED = area.defence(
     "all that a command started carries its mark",
-    patches=(
-        Patch(
-            "server/supervisor/commands.py",
-            "            self._loop.start(self.kill(command.exec_id))\n",
-            "            command.signal(signal.SIGKILL)\n",
-        ),
-        Patch("init/src/supervisor.rs", KILLING, KILLING_ONE),
-    ),
+    patches=(Patch("init/src/supervisor.rs", KILLING, KILLING_ONE),),
 )
 EVERY_THREAD = area.defence(
     "a process is found by all its threads",
     patches=(
-        Patch(TREE, "    yield str(pid)\n    try:\n", "    yield str(pid)\n    return\n    try:\n"),
         Patch(
             PROCESS_TREE,
             "        for (name, _) in threads {\n            if let Some(mark)",
@@ -55,15 +47,11 @@ EVERY_THREAD = area.defence(
 )
 HIDERS = area.defence(
     "who hides is killed",
-    patches=(
-        Patch(TREE, "        return True  # Only", "        return False  # Only"),
-        Patch(PROCESS_TREE, "Err(_) => true,", "Err(_) => false,"),
-    ),
+    patches=(Patch(PROCESS_TREE, "Err(_) => true,", "Err(_) => false,"),),
 )
 STANDSTILL = area.defence(
     "the sandbox stands still for the scan",
     patches=(
-        Patch(TREE, "frozen = newcomers or (not killed and len(before) > FEW)", "frozen = False"),
         Patch(
             PROCESS_TREE,
             "let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);",
@@ -73,15 +61,11 @@ STANDSTILL = area.defence(
 )
 REPEATED = area.defence(
     "killing goes on until a scan finds nothing",
-    patches=(
-        Patch(TREE, "        if not hits:\n", "        if True:\n"),
-        Patch(PROCESS_TREE, "if hits.is_empty() {", "if true {"),
-    ),
+    patches=(Patch(PROCESS_TREE, "if hits.is_empty() {", "if true {"),),
 )
 GRADED = area.defence(
     "everything is killed before a grade",
     patches=(
-        Patch("server/supervisor/commands.py", "yield from tree.kill_others(", "if False: yield from tree.kill_others("),
         Patch(
             "init/src/killing.rs", "kill: Some(KillOthers::new(mark))", "kill: Some(KillOthers::new(mark)).filter(|_| false)"
         ),
@@ -89,15 +73,11 @@ GRADED = area.defence(
 )
 HOLDERS = area.defence(
     "a tracer that keeps the end of a killed command to itself is killed",
-    patches=(
-        Patch("server/supervisor/commands.py", "            tree.kill_tracer(self._proc, pid)\n", "            pass\n"),
-        Patch("init/src/killing.rs", "                    supervisor.processes.kill_tracer(pid);\n", ""),
-    ),
+    patches=(Patch("init/src/killing.rs", "                    supervisor.processes.kill_tracer(pid);\n", ""),),
 )
 HELD = area.defence(
     "nobody waits for the dead whom a tracer keeps",
     patches=(
-        Patch(TREE, "any(not _is_held(proc, pid) for pid in ", "any(pid for pid in "),
         Patch(
             PROCESS_TREE,
             "killed.contains(&pid) && !matches!(processes.tracer_of(pid), (true, Some(_)))",

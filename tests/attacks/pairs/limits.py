@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 import aviato
-from aviato.server.backends.local import native
 from aviato.server.backends.local.plan import Step
 from aviato.wire.frames import FrameType
 from tests.attacks.pairs.kernel import FAMILIES
@@ -310,8 +309,6 @@ area.program(
 COUNTED = area.defence(
     "what belongs to no process counts as memory",
     patches=(
-        Patch("server/supervisor/watch.py", "        stored += yield from self._segments.used_bytes()\n", ""),
-        Patch("server/supervisor/watch.py", "self._loop.start(self._segments.remove())\n        self.disk", "self.disk"),
         Patch(LIMITS, "            sysv::used_bytes(processes)\n", "            0\n"),
         Patch(LIMITS, "            sysv::remove(processes);\n", ""),
     ),
@@ -357,7 +354,6 @@ for _name, _source in {"shared memory that nobody is attached to": HELD, "semaph
 BUFFERS = area.defence(
     "what sockets hold counts as memory",
     patches=(
-        Patch("server/supervisor/watch.py", "buffers = self._buffers.bytes", "buffers = 0"),
         Patch(LIMITS, " + self.sockets.bytes + self.kernel", " + self.kernel"),
         Patch(LIMITS, "self.shares.total(self.stored) + self.sockets.bytes;", "self.shares.total(self.stored);"),
     ),
@@ -394,9 +390,6 @@ for _name, _source in SOCKETS.items():
 KERNEL = area.defence(
     "what the kernel holds for processes counts as memory",
     patches=(
-        Patch("server/supervisor/watch.py", " + sum(self._kernel.bytes.values())", ""),
-        Patch("server/supervisor/memory.py", "        total += number(text, PAGE_TABLES) << 10\n", ""),
-        Patch("server/supervisor/memory.py", "        private += kernel.get(pid, 0) +", "        0 +"),
         Patch(LIMITS, " + self.kernel.bytes.values().sum::<u64>()", ""),
         Patch(OF_MEMORY, "kibibytes(&text, PAGE_TABLES).saturating_add(swapped)", "swapped"),
         Patch(OF_MEMORY, ".saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES))", ""),
@@ -523,7 +516,6 @@ async def idle(arena: Arena) -> bool:
 WINDOW = area.defence(
     "a window of output",
     patches=(
-        Patch("server/supervisor/window.py", "WINDOW_BYTES = 1 << 20\n", "WINDOW_BYTES = 1 << 30\n"),
         Patch("init/src/output.rs", "pub const WINDOW_BYTES: usize = 1 << 20;", "pub const WINDOW_BYTES: usize = 1 << 30;"),
     ),
 )
@@ -552,7 +544,6 @@ def resident_bytes(pid: int) -> int:
 LOOKED = area.defence(
     "what short commands leave is looked at",
     patches=(
-        Patch("server/supervisor/early_parts.h", "#define WATCH_SECONDS 0.1\n", "#define WATCH_SECONDS 1000.0\n"),
         Patch(
             LIMITS,
             "            self.disk.touched(looper);\n            self.running = false;\n",
@@ -563,12 +554,7 @@ LOOKED = area.defence(
 )
 
 
-def no_compiler(backend: Any) -> str | None:
-    there = native.init() is not None or native.load() is not None
-    return None if there else "process 1 is Python's from the start here"
-
-
-@area.attack("fill the disk by short commands", LOOKED, impossible=no_compiler)
+@area.attack("fill the disk by short commands", LOOKED)
 async def short(arena: Arena) -> bool:
     async with arena.box(limits={"disk": 8 * MIB}) as box:
         for number in range(40):
@@ -650,7 +636,6 @@ async def no_other(arena: Arena, options: dict[str, Any]) -> bool:
 SHARED_OUT = area.defence(
     "processors are shared out by sandbox",
     patches=(
-        Patch("server/backends/local/processors.c", "if (!own.directory[0])", "if (1)"),
         Patch(
             "init/src/pool/processors.rs",
             "        self.directory.as_ref()?;\n",
@@ -688,7 +673,7 @@ while True:
 
 
 def no_sharing(backend: Any) -> str | None:
-    there = "cpu" in dict(backend._facts.groups) and (native.init() is not None or native.load() is not None)
+    there = "cpu" in dict(backend._facts.groups)
     return None if there else "no control groups share out the processors here"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from aviato.server.backends.local import native, zygote
+from aviato.server.backends.local import binary
 from aviato.server.backends.local.left import REST_SECONDS
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.pairs.tree import OLD_ROOT
@@ -23,14 +23,14 @@ from tests.attacks.programs import LOCKED_IN_SOCKETS, PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, root_only
 
 area = Area(__name__)
-TEMPLATE, ZYGOTE = "server/backends/local/template.py", "init/src/zygote.rs"
+ZYGOTE = "init/src/zygote.rs"
 LAYERS = "init/src/pool/layers.rs"
 
 
 def shared_namespace(name: str, comment: str, *steps: str) -> str:
     """A build in which one kind of namespace is the machine's."""
     kept = [Patch("init/src/pool/networks.rs", "if !self.begin() {", "if true {")] if name == "NET" else []
-    cloned = [Patch(TEMPLATE, f"    | syscalls.CLONE_NEW{name}\n", ""), Patch(ZYGOTE, f"    | sys::CLONE_NEW{name}\n", "")]
+    cloned = [Patch(ZYGOTE, f"    | sys::CLONE_NEW{name}\n", "")]
     return area.defence(comment, patches=(*cloned, *kept), steps=steps)
 
 
@@ -118,10 +118,7 @@ async def descriptor(arena: Arena) -> bool:
 
 AS_NEW = area.defence(
     "a network that somebody used is nobody's again",
-    patches=(
-        Patch("server/backends/local/networks.c", "!used && is_as_new(files)) {", "!used) {"),
-        Patch("init/src/pool/networks.rs", "see().map_or(false, |seen| seen == self.of_new);", "see().is_ok();"),
-    ),
+    patches=(Patch("init/src/pool/networks.rs", "see().map_or(false, |seen| seen == self.of_new);", "see().is_ok();"),),
 )
 SEND = """
 import socket
@@ -137,13 +134,7 @@ print(sent == "77" or sent)
 """
 
 
-def networks_are_given_again(backend: Any) -> str | None:
-    """For `impossible`."""
-    kept = backend._native or backend._by_init
-    return root_only(backend) or (None if kept else "each sandbox is cloned with a network of its own")
-
-
-@area.attack("learn what the sandbox before did on its network", AS_NEW, impossible=networks_are_given_again)
+@area.attack("learn what the sandbox before did on its network", AS_NEW, impossible=root_only)
 async def counted(arena: Arena) -> bool:
     async with arena.box() as one:
         assert await arena.inside(one, SEND)
@@ -205,10 +196,7 @@ async def name_of(arena: Arena) -> bool:
 
 OWN_SESSION = area.defence(
     "a session keyring of its own",
-    patches=(
-        Patch(TEMPLATE, "        syscalls.leave_session_keyring()\n", ""),
-        Patch(ZYGOTE, "        sys::leave_session_keyring()?;\n", ""),
-    ),
+    patches=(Patch(ZYGOTE, "        sys::leave_session_keyring()?;\n", ""),),
 )
 KEYS = """
 import ctypes, os, sys
@@ -231,14 +219,10 @@ def logged_in() -> Iterator[None]:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         Path(directory).chmod(0o755)
         login = Path(directory) / "login"
-        program = native.init() or sys._base_executable
+        program = binary.found()
         login.write_text(f"#!{sys._base_executable}\n{KEYS}{LOGIN}".replace("PROGRAM", repr(program)))
         login.chmod(0o755)
-        with (
-            mock.patch.object(native, "init", lambda: str(login))
-            if native.init()
-            else mock.patch.object(sys, "_base_executable", str(login))
-        ):
+        with mock.patch.dict(os.environ, {binary.VARIABLE: str(login)}):
             yield
 
 
@@ -249,29 +233,18 @@ async def keys(arena: Arena) -> bool:
             return await arena.program(KEYS + SEARCH)
 
 
-_popen = zygote._popen
 INHERITED = """std::env::vars_os()
             .map(|(name, value)| {
                 (std::os::unix::ffi::OsStringExt::into_vec(name), std::os::unix::ffi::OsStringExt::into_vec(value))
             })
             .collect()"""
 CLEAN = area.defence(
-    "the template has no variables of the server",
-    swaps={"aviato.server.backends.local.zygote._popen": lambda argv, fds, _, path: _popen(argv, fds, dict(os.environ), path)},
+    "the zygote has no variables of the server",
+    swaps={"aviato.server.backends.local.zygote._ENVIRONMENT": os.environ},
 )
 GIVEN = area.defence(
     "commands have the variables that they are given",
     patches=(
-        Patch(
-            "server/supervisor/commands.py",
-            "        environment = {**self.environment, **spec",
-            "        environment = {**os.environ, **self.environment, **spec",
-        ),
-        Patch(
-            "server/supervisor/early_start.c",
-            "    variables[count] = NULL;\n",
-            "    for (char **one = environ; *one; one++)\n        variables[count++] = *one;\n    variables[count] = NULL;\n",
-        ),
         Patch(
             "init/src/commands.rs", "let mut environment = Variables::new();", f"let mut environment: Variables = {INHERITED};"
         ),
@@ -327,17 +300,13 @@ async def begin_with(arena: Arena) -> bool:
 
 UNTOUCHED = area.defence(
     "a root in which somebody changed something is nobody's again",
-    patches=(
-        Patch("server/backends/local/layers.c", "fd >= 0 && is_untouched(layers, fd)", "fd >= 0 && layers"),
-        Patch(LAYERS, "upper().map_or(false, |fd| self.is_untouched(&layer, &fd))", "upper().is_some()"),
-    ),
+    patches=(Patch(LAYERS, "upper().map_or(false, |fd| self.is_untouched(&layer, &fd))", "upper().is_some()"),),
 )
 
 
 def roots_are_given_again(backend: Any) -> str | None:
     """For `impossible`."""
-    kept = (backend._native or backend._by_init) and backend._layered
-    return None if kept else "each sandbox has a root of its own"
+    return None if backend._layered else "each sandbox has a root of its own"
 
 
 @area.attack("leave a file for the next sandbox", UNTOUCHED, impossible=roots_are_given_again)
@@ -360,10 +329,7 @@ async def in_an_attribute(arena: Arena) -> bool:
 
 CLOSED = area.defence(
     "a root is nobody's again while something of it is still open",
-    patches=(
-        Patch("server/backends/local/layers.c", "has_no_sockets(layers->sockets) && has_own_note()", "has_own_note()"),
-        Patch(LAYERS, "            && has_none\n", ""),
-    ),
+    patches=(Patch(LAYERS, "            && has_none\n", ""),),
 )
 LOCKED = """
 import fcntl, os

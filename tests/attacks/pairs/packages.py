@@ -36,12 +36,12 @@ def taken(change: Callable[..., plan.Step]) -> Callable[[Steps], Steps]:
 
 
 def without(name: str, bit: int) -> dict[str, Any]:
-    """The directory lacks an attribute: as root the template copies it, else the sandbox's first process does."""
+    """The directory lacks an attribute: as root the zygote copies it, else the sandbox's first process does."""
 
     def request(asked: dict[str, Any]) -> None:
         asked["trees"] = [
-            (number, tree, path, attributes & ~bit if tree == plan.PACKAGES else attributes, known)
-            for number, tree, path, attributes, known in asked["trees"]
+            (tree, path, attributes & ~bit if tree == plan.PACKAGES else attributes, known)
+            for tree, path, attributes, known in asked["trees"]
         ]
 
     def take(*arguments: Any) -> plan.Step:
@@ -57,7 +57,7 @@ def whatever_is_there(path: str, device: int, inode: int, name: str, attributes:
 
 
 def unknown(asked: dict[str, Any]) -> None:
-    asked["trees"] = [(number, tree, path, attributes, (0, 0)) for number, tree, path, attributes, _ in asked["trees"]]
+    asked["trees"] = [(tree, path, attributes, (0, 0)) for tree, path, attributes, _ in asked["trees"]]
 
 
 READ_ONLY = area.defence("packages are read only", **without("rdonly", syscalls.MOUNT_ATTR_RDONLY))

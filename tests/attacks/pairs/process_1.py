@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import os
@@ -10,20 +9,18 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups, native
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.memory import Memory
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
 from tests.attacks.pairs.kernel import FAMILIES
-from tests.attacks.programs import EACH, LIMITS_BY_NUMBER, PRELUDE, TURNS_BY_NUMBER, of
+from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 area = Area(__name__)
-TEMPLATE, NEWBORN, BIRTH = (f"server/backends/local/{name}" for name in ("template.py", "newborn.py", "birth.c"))
 SYS = "init/src/sys.rs"
 GROUPED = {"memory": 256 << 20}
 CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
@@ -66,11 +63,7 @@ area.program("look at process 1 in /proc", PRELUDE + LOOK, CLOSED)
 
 INHERITED = area.defence(
     "descriptors of process 1 are not inherited",
-    patches=(
-        Patch(NEWBORN, "os.dup2(fd, target, inheritable=False)", "os.dup2(fd, target, inheritable=True)"),
-        Patch(BIRTH, "FIRST_DESCRIPTOR + (int)i, O_CLOEXEC)", "FIRST_DESCRIPTOR + (int)i, 0)"),
-        Patch(SYS, "            check(fcntl(target, 2, 1 as c_int))?;\n", ""),
-    ),
+    patches=(Patch(SYS, "            check(fcntl(target, 2, 1 as c_int))?;\n", ""),),
 )
 FORGED = {
     "returncode": 0,
@@ -109,25 +102,12 @@ async def forge(arena: Arena) -> bool:
 
 LENT = area.defence(
     "memory that a client lends is not inherited",
-    patches=(
-        Patch("server/supervisor/connection.py", "socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT", "socket.MSG_DONTWAIT"),
-        Patch("server/supervisor/early_wire.c", "MSG_DONTWAIT | MSG_CMSG_CLOEXEC", "MSG_DONTWAIT"),
-        Patch(SYS, "recvmsg(fd.as_raw_fd(), &mut head, MSG_CMSG_CLOEXEC)", "recvmsg(fd.as_raw_fd(), &mut head, 0)"),
-    ),
+    patches=(Patch(SYS, "recvmsg(fd.as_raw_fd(), &mut head, MSG_CMSG_CLOEXEC)", "recvmsg(fd.as_raw_fd(), &mut head, 0)"),),
 )
 
 
 @area.attack("have memory that a client lends", LENT)
 async def lent(arena: Arena) -> bool:
-    return await _is_inherited(arena, python=False)
-
-
-@area.attack("have memory that a client lends, of Python", LENT)  # goes with the C part
-async def lent_to_python(arena: Arena) -> bool:
-    return await _is_inherited(arena, python=True)
-
-
-async def _is_inherited(arena: Arena, *, python: bool) -> bool:
     never = asyncio.get_running_loop().create_future()
 
     async def ready() -> AsyncIterator[bytes]:
@@ -135,8 +115,6 @@ async def _is_inherited(arena: Arena, *, python: bool) -> bool:
 
     async with arena.box() as box:
         await box.put("first", b"1")
-        if python:
-            await box.link.stat("first")
         with Memory(os.memfd_create("lent")) as memory:
             memory.ready = ready()
             writing = asyncio.ensure_future(box.link.write_file("f", memory.chunks(7), size_bytes=7, memory=memory))
@@ -153,10 +131,7 @@ async def _is_inherited(arena: Arena, *, python: bool) -> bool:
 
 UNHEARING = area.defence(
     "process 1 has no handler of a signal from inside",
-    patches=(
-        Patch(TEMPLATE, "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n", ""),
-        Patch(SYS, "if IGNORED.contains(&number) { SIG_IGN } else { SIG_DFL }", "_exit as usize"),
-    ),
+    patches=(Patch(SYS, "if IGNORED.contains(&number) { SIG_IGN } else { SIG_DFL }", "_exit as usize"),),
 )
 SIGNALS = """
 for number in range(65):
@@ -209,38 +184,6 @@ async def robbed(arena: Arena) -> bool:
         return await is_robbed(box, 1)
 
 
-def one_thread(backend: Any) -> str | None:
-    if native.init() is not None:
-        return "process 1 has one thread"  # goes with the C part
-    found = dict(backend._facts.groups)
-    return None if found and groups.UNIFIED not in found else "process 1 has one thread here"
-
-
-# The namespace stays: who enters it is process 2, so that the thread is number 3 as the filter has it.
-NO_CAPABILITIES = area.defence("commands have no capability over process 1", steps=("capabilities",))
-
-for _name, _calls, _walls in (
-    ("limit", LIMITS_BY_NUMBER, (FAMILIES["process 1"],)),
-    ("reschedule", TURNS_BY_NUMBER, (FAMILIES["process 1"], NO_CAPABILITIES)),
-):
-
-    @area.attack(f"{_name} process 1 by its second thread", *_walls, impossible=one_thread)
-    async def by_its_thread(arena: Arena, calls: dict[str, str] = _calls, walls: tuple[str, ...] = _walls) -> bool:
-        async with arena.box(limits=GROUPED) as box:
-            assert (await box.sh("ls /proc/1/task")).stdout.split() == ["1", "3"]
-            result = await box.python(PRELUDE + EACH, of(3, calls))
-            said = set(ast.literal_eval(result.stdout).values())
-            assert said == {"done"} or len(arena.off) < len(walls), result
-            return "done" in said
-
-
-@area.attack("take the processor from process 1 by its second thread", FAMILIES["process 1"], impossible=one_thread)
-async def robbed_by_thread(arena: Arena) -> bool:
-    """Then a wrong solution would count as a failure of the machine."""
-    async with arena.box(limits=GROUPED) as box:
-        return await is_robbed(box, 3)
-
-
 LEASE = """
 shutil.copy("/bin/true", "program")
 held = os.open("program", os.O_RDONLY)
@@ -269,10 +212,7 @@ async def lease(arena: Arena) -> bool:
 
 FORKED = area.defence(
     "process 1 waits for no birth that somebody inside can stop",
-    patches=(
-        Patch("server/supervisor/births.py", "if self.open_files is not None or tree.signal_all(0):", "if False:"),
-        Patch("init/src/spawn.rs", " && !by.processes.signal_all(0),", ","),
-    ),
+    patches=(Patch("init/src/spawn.rs", " && !by.processes.signal_all(0),", ","),),
 )
 STOPS = """
 import os, signal
@@ -307,10 +247,7 @@ async def newborn(arena: Arena) -> bool:
 
 UNTRACED = area.defence(
     "who makes process 1 its tracer is killed",
-    patches=(
-        Patch("server/supervisor/commands.py", "if os.WIFSTOPPED(status):", "if False:"),
-        Patch("init/src/commands.rs", "if status == Status::Stopped {", "if false {"),
-    ),
+    patches=(Patch("init/src/commands.rs", "if status == Status::Stopped {", "if false {"),),
 )
 
 
@@ -330,8 +267,6 @@ async def traced(arena: Arena) -> bool:
 FIRST = area.defence(
     "files are looked at before they are opened",
     patches=(
-        Patch("server/supervisor/reading.py", "if not stat.S_ISREG(found.st_mode):", "if False:"),
-        Patch("server/supervisor/reading.py", "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY", "os.O_RDONLY | os.O_NOCTTY"),
         Patch("init/src/files/read.rs", "if found.kind() != sys::S_IFREG {", "if false {"),
         Patch("init/src/files/read.rs", "O_RDONLY | O_NONBLOCK | O_NOCTTY", "O_RDONLY | O_NOCTTY"),
     ),
@@ -370,10 +305,7 @@ async def endless(arena: Arena) -> bool:
 
 LINGER = area.defence(
     "a result does not wait for those who keep its streams",
-    patches=(
-        Patch("server/supervisor/command.py", "LINGER_SECONDS = 0.1\n", "LINGER_SECONDS = 1000.0\n"),
-        Patch("init/src/command.rs", "LINGER_SECONDS: f64 = 0.1;", "LINGER_SECONDS: f64 = 1000.0;"),
-    ),
+    patches=(Patch("init/src/command.rs", "LINGER_SECONDS: f64 = 0.1;", "LINGER_SECONDS: f64 = 1000.0;"),),
 )
 KEEPS = "setsid sh -c \"trap '' HUP; : >kept; exec sleep 60\" & until [ -e kept ]; do sleep 0.02; done; exit 3"
 for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
@@ -393,11 +325,6 @@ for _name, _terminal in {"pipes": None, "terminal": (80, 24)}.items():
 DIALS = area.defence(
     "process 1 waits for no connection inside",
     patches=(
-        Patch(
-            "server/supervisor/ports.py",
-            "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)",
-            "sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)",
-        ),
         Patch(SYS, "socket(family, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0)", "socket(family, SOCK_STREAM | O_CLOEXEC, 0)"),
     ),
 )

@@ -20,8 +20,8 @@ TAKEN = area.defence(
     patches=(Patch(SECRETS, "environment.pop(variable) for", "environment[variable] for"),),
 )
 LISTED = area.defence(
-    "the template gets listed variables",
-    patches=(Patch("server/backends/local/zygote.py", "env=environment,", "env={**os.environ, **environment},"),),
+    "the zygote gets listed variables",
+    patches=(Patch("server/backends/local/zygote.py", "env=_ENVIRONMENT,", "env=os.environ,"),),
 )
 WIPED = area.defence(
     "the server's variables are overwritten",

@@ -70,11 +70,7 @@ async def another_user(arena: Arena) -> bool:
 
 CLOSED = area.defence(
     "a sandbox's directory is closed to other users",
-    patches=(
-        Patch("server/backends/local/template.c", "request->uid == geteuid() ? 0700 : 0710", "0711"),
-        Patch("server/backends/local/template.py", "0o700 if uid == os.geteuid() else 0o710", "0o711"),
-        Patch("init/src/zygote.rs", "if is_another { 0o710 } else { 0o700 }", "0o711"),
-    ),
+    patches=(Patch("init/src/zygote.rs", "if is_another { 0o710 } else { 0o700 }", "0o711"),),
 )
 
 

@@ -16,7 +16,7 @@ from aviato.server.backends.local.plan import Step
 from tests.attacks.registry import Area, Arena, Patch, Steps, root_only
 
 area = Area(__name__)
-CONFINE, STEPS = "server/backends/local/confine.py", "init/src/confine.rs"
+STEPS = "init/src/confine.rs"
 REMOUNTED = """\
         let flags = sys::MS_REMOUNT | sys::MS_BIND | sys::MS_RDONLY | sys::MS_NOSUID;
         sys::mount_on(None, b"/dev", None, flags, None)
@@ -63,14 +63,7 @@ COVERED_FILES = area.defence("kernel files are covered", steps=("cover_file",))
 COVERED_DIRECTORIES = area.defence("kernel directories are covered", steps=("cover_directory",))
 READ_ONLY_DEV = area.defence(
     "/dev is read only",
-    patches=(
-        Patch(
-            CONFINE,
-            '        kernel.mount(None, "/dev", None, sys.MS_REMOUNT | sys.MS_BIND | sys.MS_RDONLY | sys.MS_NOSUID)\n',
-            "",
-        ),
-        Patch(STEPS, REMOUNTED, "        Ok(())\n"),
-    ),
+    patches=(Patch(STEPS, REMOUNTED, "        Ok(())\n"),),
 )
 SHARED_READ_ONLY_DEV = area.defence(
     "the devices that all share are read only",
@@ -263,10 +256,7 @@ NODEV = area.defence(
 )
 NO_NEW_PRIVILEGES = area.defence(
     "no new privileges",
-    patches=(
-        Patch(CONFINE, "        self._kernel.control(sys.PR_SET_NO_NEW_PRIVS, 1)\n", ""),
-        Patch(STEPS, "                sys::control(sys::PR_SET_NO_NEW_PRIVS, 1)?;\n", ""),
-    ),
+    patches=(Patch(STEPS, "                sys::control(sys::PR_SET_NO_NEW_PRIVS, 1)?;\n", ""),),
     steps=("filter",),  # which the kernel takes from nobody else
 )
 
@@ -299,11 +289,6 @@ READ_ONLY_FILES = area.defence(
     "mounted files are read only",
     patches=(
         Patch(
-            CONFINE,
-            'self._keep_copy(path, path, ("rdonly", "nosuid", "nodev"))',
-            "self._keep_copy(path, path, ())",
-        ),
-        Patch(
             STEPS,
             "self.keep_copy(&path, &path, sys::MS_RDONLY | sys::MS_NOSUID | sys::MS_NODEV, false)?",
             "self.keep_copy(&path, &path, 0, false)?",
@@ -312,10 +297,7 @@ READ_ONLY_FILES = area.defence(
 )
 ABOVE = area.defence(
     "directories above mounted files are mounts",
-    patches=(
-        Patch(CONFINE, "lambda path: self._attach(self._copy(path, ()), path, ())", "lambda path: None"),
-        Patch(STEPS, "if pinned.insert(at.clone()) && self", "if pinned.insert(at.clone()) && false && self"),
-    ),
+    patches=(Patch(STEPS, "if pinned.insert(at.clone()) && self", "if pinned.insert(at.clone()) && false && self"),),
 )
 FILES = (MountedFile(path="/data/deep/tests.json", content=b"the truth"),)
 area.program(

@@ -44,7 +44,6 @@ class LandlockBackend(LocalBackend):
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, **options)
         self._abi = calls.abi()
-        self._native = self._by_init = False
         self._root = self._root and probe.may_change_ids()
         self._command_filter = b""
         self._asks = probe.may_ask()

@@ -28,7 +28,7 @@ def unkept(abi: int, own_ids: bool) -> dict[str, str]:
         "says",
         "supervisor": "commands have the uid of their supervisor; filters of system calls and Landlock keep them from it, and "
         "no namespace",
-        "ends": "what commands leave behind is found by descent: where both the supervisor and the server's template process "
+        "ends": "what commands leave behind is found by descent: where both the supervisor and the server's zygote process "
         "are killed, it can live on",
         "memory": "memory and the number of processes are watched and never kept by the kernel; what pairs of sockets hold is "
         "not counted, and CPU time is not shared out",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-
-from aviato.server.supervisor import lineage
+from contextlib import suppress
 
 ROUNDS = 200
 SECONDS = 10.0
@@ -28,14 +27,35 @@ def kill_descendants(pid: int) -> None:
     seen: set[str] = set()
     _signal(str(pid), signal.SIGSTOP)
     for _ in range(ROUNDS):
-        found = set(lineage.descendants(None, str(pid)))
+        found = set(descendants(str(pid)))
         if not found - seen:
             break
         for one in found - seen:
             _signal(one, signal.SIGSTOP)
         seen |= found
-    for one in lineage.descendants(None, str(pid)):
+    for one in descendants(str(pid)):
         _signal(one, signal.SIGKILL)
+
+
+def descendants(pid: str) -> list[str]:
+    """All that descend from a process; some of those that are born or die meanwhile may be missing."""
+    found: list[str] = []
+    left = [pid]
+    while left:
+        born = _children(left.pop())
+        found += born
+        left += born
+    return found
+
+
+def _children(pid: str) -> list[str]:
+    """The children of all threads of a process, dead ones that are not reaped included."""
+    found: list[str] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += file.read().split()
+    return found
 
 
 def kill_uid(uid: int) -> None:

@@ -17,16 +17,15 @@ from typing import IO, TYPE_CHECKING, Any
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
+    binary,
     bounds,
     facts,
     filters,
     groups,
     host_tree,
-    native,
     own_local,
     plan,
     probe,
-    record,
     requests,
     rules,
     subordinate,
@@ -124,13 +123,7 @@ class LocalBackend(Backend):
         self._places.ranges = subordinate.find() if self.ids > 1 else None
         self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
-        self._native = native.wanted()
-        self._by_init = native.init() is not None and self._modern
-        """Whether `aviato-init` makes sandboxes, by requests that are known from one another."""
-        if (said := native.renew()) is not None:
-            log.warning("%s", said)
-        """Whether compiled code takes the steps of a plan."""
-        self._template: Zygote | None = None
+        self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
         self._left = LeftPlaces(self._places, lambda uid: self._uids.give_back(uid))
@@ -139,7 +132,7 @@ class LocalBackend(Backend):
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
-        self._filter = self._spawner_filter = self._supervisor_filter = self._born_filter = b""
+        self._filter = self._supervisor_filter = self._born_filter = b""
         self._skeletons = Skeletons((shared or directory) / "skeletons")
         self._remembered: Remembered | None = None
         self._layered = False
@@ -150,14 +143,15 @@ class LocalBackend(Backend):
 
     async def open(self) -> None:
         """See `Backend`."""
-        starting = asyncio.create_task(self._start_template())
+        program = await self._program_check()
+        starting = asyncio.create_task(self._start_zygote()) if program.ok else None
         try:
-            await self._look(early=True)
+            await self._look(program, early=True)
         finally:
-            self._template = await starting
-        if self._template is not None:
+            self._zygote = await starting if starting is not None else None
+        if self._zygote is not None:
             self._share_processors(
-                self._template
+                self._zygote
             )  # Before anybody asks: sandboxes of an earlier server may end, and leave theirs.
         failed = probe.first_failure(self._checks)
         if failed is not None:
@@ -166,12 +160,17 @@ class LocalBackend(Backend):
             message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}{other}"
             raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
-    async def _look(self, *, early: bool = False) -> None:
+    async def _program_check(self) -> Check:
+        if (said := await asyncio.to_thread(binary.renew)) is not None:
+            log.warning("%s", said)
+        return probe.program_check(await asyncio.to_thread(binary.trouble))
+
+    async def _look(self, program: Check, *, early: bool = False) -> None:
         compiling = asyncio.create_task(asyncio.to_thread(self._compile))
         skeleton = await asyncio.to_thread(self._gather)
         if early and skeleton is not None:
             self._skeletons.make_early(skeleton)
-        checks = [*await asyncio.to_thread(self._look_around), await compiling, probe.native_check(self._native)]
+        checks = [program, *await asyncio.to_thread(self._look_around), await compiling]
         self._checks = [*checks, *probe.other_backend(checks)]
 
     def _compile(self) -> Check:
@@ -183,7 +182,6 @@ class LocalBackend(Backend):
 
     def _compile_filters(self) -> None:
         self._filter = filters.compile_rules(rules.RULES)
-        self._spawner_filter = filters.compile_rules(rules.with_spawner(rules.RULES))
         self._supervisor_filter, self._born_filter = map(filters.compile_rules, rules.of_born(rules.RULES))
 
     def _gather(self) -> host_tree.Skeleton | None:
@@ -248,8 +246,8 @@ class LocalBackend(Backend):
         self._held.clear()
         await self._left.close()
         await self._skeletons.close()
-        if self._template is not None:
-            await self._template.close()
+        if self._zygote is not None:
+            await self._zygote.close()
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""
@@ -297,29 +295,29 @@ class LocalBackend(Backend):
         async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
             return await self._create_somewhere(replace(spec, packages_at=directory))
 
-    def _share_processors(self, template: Zygote) -> None:
+    def _share_processors(self, zygote: Zygote) -> None:
         if "cpu" in (shared := dict(self._facts.groups)):
-            template.share_processors(shared["cpu"], groups.UNIFIED in shared)
+            zygote.share_processors(shared["cpu"], groups.UNIFIED in shared)
 
     async def _create_somewhere(self, spec: SandboxSpec) -> SupervisorLink:
         """In a place of its own, or in one that was left."""
-        template = await self._live_template()
-        self._share_processors(template)
+        zygote = await self._live_zygote()
+        self._share_processors(zygote)
         below = await self._made_below(spec)
-        place = self._left.take(below, template) if below is not None and self._lends(spec) else None
+        place = self._left.take(below, zygote) if below is not None and self._lends(spec) else None
         if place is not None:
             try:
-                link = await self._create(spec, template, below, place)
+                link = await self._create(spec, zygote, below, place)
                 self._refusals = 0
                 return link
             except SandboxUnavailableError as error:
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
                 self._refusals += 1
                 await self.destroy(spec.sandbox_id)
-                template = await self._live_template()
-        return await self._create(spec, template, below, None)
+                zygote = await self._live_zygote()
+        return await self._create(spec, zygote, below, None)
 
-    async def _create(self, spec: SandboxSpec, template: Zygote, below: str | None, place: LeftPlace | None) -> SupervisorLink:
+    async def _create(self, spec: SandboxSpec, zygote: Zygote, below: str | None, place: LeftPlace | None) -> SupervisorLink:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
@@ -330,15 +328,15 @@ class LocalBackend(Backend):
         ours.setblocking(False)
         try:
             with theirs, _content(spec) as content:
-                held.asked = template.ask(request, theirs, content)
+                held.asked = zygote.ask(request, theirs, content)
             if below is not None and usual is not None and usual.lends:
-                held.lent = Lent(template, template.number, below)
+                held.lent = Lent(zygote, zygote.number, below)
             held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
         except SandboxGone as gone:
             assert held.asked is not None
-            await asyncio.shield(held.asked)  # What the template could not do says more.
+            await asyncio.shield(held.asked)  # What the zygote could not do says more.
             message = f"the supervisor of {spec.sandbox_id} ended while it started: {gone}"
             raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from gone
         except BaseException:
@@ -422,7 +420,7 @@ class LocalBackend(Backend):
     async def probe(self) -> list[Check]:
         """See `Backend`."""
         if not self._checks:
-            await self._look()
+            await self._look(await self._program_check())
         return self._checks
 
     def describe_plan(self, image: ResolvedImage) -> list[str]:
@@ -432,33 +430,32 @@ class LocalBackend(Backend):
         path = None if skeleton is None else self._skeletons.path(skeleton)
         return plan.describe(plan.make_plan(self._options(spec, path)))
 
-    async def recorded(self, image: ResolvedImage) -> bytes | None:
-        """What the template would be asked for one sandbox of this image, for benchmarks; None if it takes no such requests."""
+    async def recorded(self, image: ResolvedImage) -> bytes:
+        """What the zygote would be asked for one sandbox of this image, for benchmarks."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
         options = replace(self._options(spec, await self._made_below(spec)), lends=False)
-        usual = native.usual(self._request(spec, options, self._uids.take()[0]))
-        return None if usual is None else usual.message(0)
+        return requests.example(self._request(spec, options, self._uids.take()[0])).message(0)
 
     # -- inside ---------------------------------------------------------------------------------------------------------
 
-    async def _live_template(self) -> Zygote:
-        """The template; a new one if it has died."""
-        if self._template is not None and self._template.alive:
-            return self._template
+    async def _live_zygote(self) -> Zygote:
+        """The zygote; a new one if it has died."""
+        if self._zygote is not None and self._zygote.alive:
+            return self._zygote
         async with self._starting:
             if self._closed:
                 raise SandboxUnavailableError("the backend is closed")
-            if self._template is None or not self._template.alive:
-                if self._template is not None:
-                    await self._template.close()
-                self._template = await self._start_template()
-            return self._template
+            if self._zygote is None or not self._zygote.alive:
+                if self._zygote is not None:
+                    await self._zygote.close()
+                self._zygote = await self._start_zygote()
+            return self._zygote
 
-    async def _start_template(self) -> Zygote:
-        template = await Zygote.start(self._places.ranges)
-        if template.ids == 1:
+    async def _start_zygote(self) -> Zygote:
+        zygote = await Zygote.start(self._places.ranges)
+        if zygote.ids == 1:
             self._places.ranges = None
-        return template
+        return zygote
 
     def _interpreter(self, image: ResolvedImage) -> tuple[str, str, int] | None:
         found = self._images.interpreter_at(image.interpreter)
@@ -527,41 +524,37 @@ class LocalBackend(Backend):
             seen=seen,
             groups=groups.shown(self._group_settings(spec)) if seen is not None else (),
             disk_bytes=int(limits["disk"].value or 0),
-            threads=2 if groups_of(spec.requests, spec.limits, self._facts) and not self._unified(spec) else 1,
         )
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not ((self._native or self._by_init) and self._layered) or self._refusals >= MOST_REFUSALS:
+        if not self._layered or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
     def _usual_request(
         self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
-    ) -> native.Usual | requests.Request | None:
-        """What is asked for it, where that is known from another one: the calls of both differ in ids alone."""
-        if not (self._native or self._by_init) or spec.mounted_files:
+    ) -> requests.Request | None:
+        """What is asked for it, where that is known from another one: the plans of both differ in ids alone."""
+        if not self._modern or spec.mounted_files:
             return None
         asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
         ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
         key = (spec.image, spec.packages_at, below, asked, processors, *ways)
 
-        def recorded() -> native.Usual | requests.Request | None:
+        def made() -> requests.Request:
             example = replace(spec, sandbox_id=_EXAMPLE)
             options = self._options(example, below, merged=place is not None, processors=processors)
-            request = self._request(example, options, uid)
-            return requests.example(request) if self._by_init else native.usual(request)
+            return requests.example(self._request(example, options, uid))
 
-        usual = self._known().requests.get(key, recorded)
-        if usual is None:
-            return None
+        usual = self._known().requests.get(key, made)
         ids = {_EXAMPLE: spec.sandbox_id}
         if place is not None:
             ids[_EARLIER_EXAMPLE] = place.sandbox_id
         return usual.renamed(ids, *self._ids(uid), 0 if place is None else place.lent.number)
 
     def _ids(self, uid: int) -> tuple[int, int]:
-        """A sandbox's uid and gid as the template has them: the server's own are 0 where it gives others, too."""
+        """A sandbox's uid and gid as the zygote has them: the server's own are 0 where it gives others, too."""
         return (uid, uid if self._root else os.getegid()) if self._places.ranges is None else (0, 0)
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
@@ -573,34 +566,24 @@ class LocalBackend(Backend):
             path, *known = options.packages
             trees.append((plan.PACKAGES, path, syscalls.MOUNT_ATTR_RDONLY | 6, (known[0], known[1])))
         own = self._ids(uid)
-        steps = plan.make_plan(options)
-        compiled = self._filter_of(spec, options.threads)
-        calls = record.record(steps, frozenset(name for name, *_ in trees), compiled) if self._native and self._modern else None
         return {
             "place": options.place,
             "owned": plan.owned_directories(options),
             "uid": own[0],
             "gid": own[1],
             "ids": options.ids,
-            "plan": steps if calls is None else None,
-            "calls": calls,
-            "trees": [(record.register(name), name, *rest) for name, *rest in trees],
+            "plan": plan.make_plan(options),
+            "trees": trees,
             "earlier": self._places.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
             "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,
             "modern": self._modern,
             "descent": None,
             "ports": _has_ports(spec),
-            "filter": compiled.hex() if calls is None else "",
+            "filter": (self._supervisor_filter if self._unified(spec) else self._filter).hex(),
             "born_filter": self._born_filter.hex() if self._unified(spec) else "",
             "groups": self._group_settings(spec),
         }
-
-    def _filter_of(self, spec: SandboxSpec, threads: int) -> bytes:
-        """What process 1 takes, which has so many threads."""
-        if self._unified(spec):
-            return self._supervisor_filter
-        return self._spawner_filter if threads > 1 else self._filter
 
     def _unified(self, spec: SandboxSpec) -> bool:
         """Whether control groups of version 2 limit it."""
@@ -665,7 +648,7 @@ class LocalBackend(Backend):
             os.close(held.pidfd)
             held.pidfd = None
         await self._kill_rest(held.uid)
-        if not await self._left.bury(self._template, [(sandbox_id, held.uid, held.lent)]):
+        if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
             await asyncio.to_thread(self._places.remove, sandbox_id)
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
@@ -681,7 +664,7 @@ class LocalBackend(Backend):
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
-            left = await self._left.bury(self._template, [(one, held.uid, held.lent) for one, held in dead.items()])
+            left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
             for sandbox_id in (*left, *removed):

@@ -13,7 +13,6 @@ PACKAGES = (
     "aviato.trees",
     "aviato.wire",
     "aviato.server",
-    "aviato.server.supervisor",
     "aviato.server.backends",
     "aviato.server.backends.landlock",
     "aviato.server.backends.local",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 4.0
-"""Less than the template keeps what belongs to them."""
+"""Less than the zygote keeps what belongs to them."""
 REST_SECONDS = 0.05
 """What was on its way in a socket is closed by a worker of the kernel's, some turns of its clock after the socket has gone."""
 MOST = 32
@@ -25,11 +25,11 @@ class Lent(NamedTuple):
     """What another sandbox needs of one to have its place.
 
     Attributes:
-        template, number: who has its root, as the request of which number.
+        zygote, number: who has its root, as the request of which number.
         lower: the directory below its layers.
     """
 
-    template: Zygote
+    zygote: Zygote
     number: int
     lower: str
 
@@ -69,34 +69,34 @@ class LeftPlaces:
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, lower: str, template: Zygote) -> LeftPlace | None:
+    def take(self, lower: str, zygote: Zygote) -> LeftPlace | None:
         """The first that was left with this below it, once the kernel has had the time to close what its sandbox had open."""
         now = asyncio.get_running_loop().time()
         for place in self._left.values():
             if now - place.since < REST_SECONDS:
                 break
-            if place.lent.lower == lower and place.lent.template is template:
+            if place.lent.lower == lower and place.lent.zygote is zygote:
                 return self._left.pop(place.sandbox_id)
         return None
 
-    async def bury(self, template: Zygote | None, dead: Iterable[tuple[str, int, Lent | None]]) -> list[str]:
+    async def bury(self, zygote: Zygote | None, dead: Iterable[tuple[str, int, Lent | None]]) -> list[str]:
         """Keep the places of those of the dead that others can have; whose those are.
 
         Args:
-            template: that which lives.
+            zygote: that which lives.
             dead: their ids, host ids, and what they have lent.
         """
-        asked = {lent.number: (one, uid, lent) for one, uid, lent in dead if lent is not None and lent.template is template}
-        if template is None or not asked or self._closed:
+        asked = {lent.number: (one, uid, lent) for one, uid, lent in dead if lent is not None and lent.zygote is zygote}
+        if zygote is None or not asked or self._closed:
             return []
 
         def late(kept: list[int]) -> None:
             """Their sandboxes are taken for gone, with their ids."""
-            template.forget(kept)
+            zygote.forget(kept)
             self._spawn(asyncio.to_thread(self.remove, [asked[number][0] for number in kept]))
 
         path, left_path = self._places.path, self._places.left_path
-        found = await template.bury([(number, path(one), left_path(one)) for number, (one, *_) in asked.items()], late)
+        found = await zygote.bury([(number, path(one), left_path(one)) for number, (one, *_) in asked.items()], late)
         if self._closed:
             late(found)
         else:
@@ -154,8 +154,8 @@ class LeftPlaces:
         self._timer = loop.call_later(KEPT_SECONDS / 4, self._remove_surplus) if self._left else None
 
     async def _let_go(self, places: Sequence[LeftPlace]) -> None:
-        for template in {place.lent.template for place in places}:
-            template.forget([place.lent.number for place in places if place.lent.template is template])
+        for zygote in {place.lent.zygote for place in places}:
+            zygote.forget([place.lent.number for place in places if place.lent.zygote is zygote])
         resisting = await asyncio.to_thread(self.remove, [place.sandbox_id for place in places])
         for place in places:
             if place.sandbox_id not in resisting:

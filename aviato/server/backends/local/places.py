@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import groups, subordinate, syscalls
+from aviato.server.backends.local import groups, subordinate
 from aviato.trees.removal import remove_tree
 from aviato.wire.ids import SANDBOX_ID
 
@@ -113,7 +113,7 @@ class Places:
                 return pidfd
             pid = peer_pid(sock)
         try:
-            pidfd = syscalls.pidfd_open(pid)
+            pidfd = os.pidfd_open(pid)
         except OSError:
             return None
         # The same process still listens, so the number was not used again in between.

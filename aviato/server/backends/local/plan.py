@@ -153,7 +153,7 @@ class PlanOptions:
         copies: of `host` images without a skeleton, a directory with what is shared of the machine's /etc and /sys.
         upper_in_memory: the place cannot carry an overlay's writable layer.
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
-        lends: the root is sent to the template, so that a later sandbox can have it.
+        lends: the root is sent to the zygote, so that a later sandbox can have it.
         root: whether the server is the real root; then `lower` arrives idmapped.
         ids: how many users and groups there are inside, from 0 on.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
@@ -163,7 +163,6 @@ class PlanOptions:
         seen: what programs are to see of its limits; None: it was given none.
         groups: control groups that it will have and see, each with its place below `/sys/fs/cgroup` and its directory.
         disk_bytes: of the writable layer.
-        threads: how many process 1 has: one more where control groups of version 1 limit it, to start commands in them.
     """
 
     sandbox_id: str
@@ -187,14 +186,13 @@ class PlanOptions:
     seen: seen.Seen | None = None
     groups: tuple[tuple[str, str], ...] = ()
     disk_bytes: int = bounds.LIMIT_DISK_BYTES
-    threads: int = 1
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     """The steps that the child takes, in order, from its clone into new namespaces to being the supervisor."""
     return (
         *_sources(options),
-        Step("identity", (), "wait until the template has mapped unprivileged ids, then be 0 inside"),
+        Step("identity", (), "wait until the zygote has mapped unprivileged ids, then be 0 inside"),
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
         *_mounted_sources(options),
         *_root(options),
@@ -235,7 +233,7 @@ def _mount_point(options: PlanOptions) -> str:
 
 
 def owned_directories(options: PlanOptions) -> list[str]:
-    """What the template makes in the place and hands to the sandbox's id."""
+    """What the zygote makes in the place and hands to the sandbox's id."""
     if options.merged:
         return []
     mounted = [MOUNTED_DIRECTORY] if options.mounted else []
@@ -314,7 +312,7 @@ def _root(options: PlanOptions) -> list[Step]:
     if options.merged:
         return [Step("put_merged", (target,), "the root of an earlier sandbox, in which nobody has changed anything"), *lending]
     if options.root:
-        steps.append(Step("put_lower", (target,), "what lies below, its owner mapped to the sandbox's; made by the template"))
+        steps.append(Step("put_lower", (target,), "what lies below, its owner mapped to the sandbox's; made by the zygote"))
     layers = "."
     if _in_memory(options):
         layers = "layers"
@@ -547,7 +545,7 @@ def _closing(options: PlanOptions) -> list[Step]:
     limits |= {"sigpending": bounds.LIMIT_SIGNALS, "msgqueue": bounds.LIMIT_QUEUE_BYTES, "memlock": bounds.LIMIT_LOCKED_BYTES}
     limits |= {"nice": 0, "rtprio": 0}  # Nobody goes before others, also where the server's user may.
     if options.facts.limit_processes:
-        limits["nproc"] = options.processes + options.threads
+        limits["nproc"] = options.processes + 1
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),

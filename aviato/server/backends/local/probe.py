@@ -8,17 +8,15 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aviato import installation
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import bare, container, facts, groups, native, own_ids, subordinate
+from aviato.server.backends.local import binary, container, facts, groups, own_ids, subordinate
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -115,7 +113,7 @@ def look_around(directory: str, uids: range | None, machine: HostFacts) -> Surro
 
 
 def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dict[str, Any]:
-    """Try it, from the interpreter and in the way that the template will.
+    """Try it, by `aviato-init probe`.
 
     Args:
         directory: where sandboxes will be.
@@ -125,20 +123,30 @@ def run_trial(directory: str, uid: int | None, groups: str | None = None) -> dic
     scratch = tempfile.mkdtemp(prefix=TRIAL_PREFIX, dir=directory)
     held = _locked(scratch)
     os.chmod(scratch, 0o711)
-    executable: str = getattr(sys, "_base_executable", sys.executable)
-    script = str(Path(__file__).with_name("trial.py"))
     try:
-        argv = [executable, *bare.FLAGS, script, scratch, "-" if uid is None else str(uid), groups or "-"]
-        environment = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        done = subprocess.run(argv, capture_output=True, timeout=TRIAL_SECONDS, env=environment, cwd="/", check=False)
-        if done.returncode != 0:
-            return {"trial": {"ok": False, "step": "start", "errno": 0, "message": done.stderr.decode(errors="replace")[-500:]}}
-        result: dict[str, Any] = json.loads(done.stdout)
+        argv = [binary.found(), "probe", "--scratch", scratch]
+        argv += [] if uid is None else ["--uid", str(uid)]
+        argv += [] if groups is None else ["--groups", groups]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=TRIAL_SECONDS, env={}, cwd="/", check=False)
+            result: dict[str, Any] = json.loads(done.stdout)
+        except OSError as error:
+            return _no_trial(f"{argv[0]} cannot be run: {error.strerror}", error.errno or 0)
+        except subprocess.TimeoutExpired:
+            return _no_trial(f"{argv[0]} probe did not end within {TRIAL_SECONDS} s")
+        except ValueError:
+            return _no_trial(f"{argv[0]} probe ended with {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}")
+        if "chroot" in result:
+            result["chroot"] = result["chroot"] or container.is_chroot()
         return result
     finally:
         _remove(scratch)
         if held is not None:
             os.close(held)
+
+
+def _no_trial(message: str, number: int = 0) -> dict[str, Any]:
+    return {"trial": {"ok": False, "step": "start", "errno": number, "message": message}}
 
 
 def clear(directory: str) -> None:
@@ -208,20 +216,11 @@ def filter_check(trouble: str | None, remedy: str | None) -> Check:
     return Check(name="system call filter", ok=trouble is None, detail=trouble or "compiled by libseccomp", remedy=remedy)
 
 
-def native_check(used: bool) -> Check:
-    """Whether compiled code makes sandboxes."""
-    detail = "sandboxes are made by compiled code"
-    if not used:
-        detail = "sandboxes are made by Python code alone, which takes about 1 ms longer each: "
-        detail += f"{native.SWITCH}=0" if native.load() else native.renew() or "no C compiler was there when aviato was built"
-    remedy = None if used or native.load() else _compiling()
-    return Check(name="compiled birth", ok=used, detail=detail, remedy=remedy, required=False)
-
-
-def _compiling() -> str | None:
-    """The line that brings a compiler and builds this copy of aviato with it, where there are sources."""
-    build = installation.build_command()
-    return None if build is None else f"sudo apt install gcc libc6-dev && {build}"
+def program_check(trouble: binary.Trouble | None) -> Check:
+    """Whether the program that makes sandboxes, and is their process 1, can be used."""
+    if trouble is None:
+        return Check(name="aviato-init", ok=True, detail=f"process 1 of sandboxes is {binary.found()}")
+    return Check(name="aviato-init", ok=False, detail=trouble.said, remedy=trouble.repair)
 
 
 def other_backend(checks: list[Check]) -> list[Check]:
@@ -370,7 +369,7 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
 def _limit_checks(around: Surroundings, tried: dict[str, Any] | None) -> list[Check]:
     grouped = [name for name, _ in around.facts.groups if name != groups.UNIFIED]
     used = f"used for {' and '.join(grouped)} of sandboxes that name memory or cpu" if grouped else "not used"
-    used += ", and to share the processors out by sandbox" if "cpu" in grouped and native.load() else ""
+    used += ", and to share the processors out by sandbox" if "cpu" in grouped else ""
     if tried is not None and not tried["ok"]:
         used = f"not used ({_error(tried)})"
     elif around.cgroups == NOT_DELEGATED and not grouped:

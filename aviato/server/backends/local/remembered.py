@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from aviato.server.backends.base import Limit
-    from aviato.server.backends.local import native, requests
+    from aviato.server.backends.local import requests
     from aviato.server.backends.local.host_tree import Skeleton
     from aviato.server.backends.local.plan import HostFacts
     from aviato.server.link.link import Configuration
@@ -46,7 +46,7 @@ class Remembered:
         self._compiled = compiled
         self.limits: Known[dict[str, Limit]] = Known()
         self.skeletons: Known[Skeleton] = Known()
-        self.requests: Known[native.Usual | requests.Request | None] = Known()
+        self.requests: Known[requests.Request] = Known()
         self.configurations: Known[Configuration] = Known()
 
     def is_of(self, facts: HostFacts, compiled: bytes) -> bool:

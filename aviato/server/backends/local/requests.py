@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 def example(wanted: dict[str, Any]) -> Request:
     """A request of its kind, by which others are made."""
-    same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid", "calls")}
+    same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid")}
     text = json.dumps({**same, "content": False}, separators=(",", ":"))
     return Request(wanted["uid"], wanted["gid"], text[1:].encode(), wanted["lends"])
 
@@ -63,12 +63,12 @@ def burial(number: int, dead: Sequence[tuple[int, str, str]]) -> bytes:
 
 
 def oblivion(numbers: Sequence[int]) -> bytes:
-    """Has the template let go of what it kept of some that were buried, by the numbers of the requests for them."""
+    """Has the zygote let go of what it kept of some that were buried, by the numbers of the requests for them."""
     return struct.pack(f"=4s{2 + len(numbers)}I", OBLIVION, 0, len(numbers), *numbers)
 
 
 def sharing(directory: str, unified: bool) -> bytes:
-    """Has the template bear each sandbox in a control group of its own, by which processors are shared out.
+    """Has the zygote bear each sandbox in a control group of its own, by which processors are shared out.
 
     Args:
         directory: of the controller, where they are made.

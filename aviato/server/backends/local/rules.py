@@ -12,8 +12,6 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-from aviato.server.supervisor.spawner import NUMBER as SPAWNER
-
 LOW = 0xFFFFFFFF
 ASK = -1
 """An answer: the supervisor decides, see `by_number`."""
@@ -220,12 +218,6 @@ def of_born(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]
     """Those for process 1 where it starts commands in a control group of version 2, and the rest, for the commands."""
     commands = tuple(rule for rule in rules if rule.calls == ("clone3",))
     return tuple(rule for rule in rules if rule not in commands), commands
-
-
-def with_spawner(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Those where process 1 has a second thread (`spawner`): it is process 1 by another number."""
-    extra = {"process 1": limits_of("process 1", SPAWNER), "other processes": tracing_of(SPAWNER)}
-    return (*rules, *(rule for family in families(rules) for rule in extra.get(family, [])))
 
 
 def families(rules: tuple[Rule, ...]) -> tuple[str, ...]:

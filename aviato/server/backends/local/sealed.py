@@ -1,7 +1,7 @@
-"""A copy in memory of the interpreter that the template runs, where code inside could change the interpreter itself.
+"""A copy in memory of the program that the zygote runs, where code inside could change the file itself.
 
 Whatever process 1 starts can run what process 1 runs, by `#!/proc/self/exe`, and then has it as a file of the machine's,
-outside of the sandbox's root. Where the uid of sandboxes owns it, as an ordinary user his own Python, its mode could be
+outside of the sandbox's root. Where the uid of sandboxes owns it, as an ordinary user his own installation, its mode could be
 changed, and after its last process has ended its bytes.
 """
 
@@ -42,14 +42,6 @@ def copy_of(executable: str) -> int | None:
             os.close(writable)
     except OSError:
         return None
-
-
-def libraries(executable: str, copy: int) -> str | None:
-    """Where the libraries are that a program looks for beside itself, which a copy cannot do; None: it does not."""
-    os.lseek(copy, 0, os.SEEK_SET)
-    with open(copy, "rb", closefd=False) as file:
-        beside = b"$ORIGIN" in file.read()
-    return os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(executable))), "lib") if beside else None
 
 
 def _memory(name: str) -> int:

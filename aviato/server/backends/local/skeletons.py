@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.local import configuration, host_tree
-from aviato.server.backends.local.kernel import mode_of
+from aviato.server.backends.local.accounts import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +136,7 @@ def _fill(directory: str, skeleton: Skeleton) -> None:
             os.mknod(directory + path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         os.chmod(directory + path, 0o666)
     for path, content in skeleton.files:
-        _put(directory + path, content.encode(), mode_of(path, content))
+        _put(directory + path, content.encode(), _mode(path, content))
     for path in skeleton.copies:
         os.makedirs(os.path.dirname(directory + path), exist_ok=True)
         _copy(path, directory + path)
@@ -210,3 +210,12 @@ def _put(path: str, content: bytes, mode: int) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _mode(path: str, content: str) -> int:
+    """Of a new file of a sandbox's tree."""
+    if path in PRIVATE:
+        return 0o600
+    if path.startswith("/sys/"):
+        return 0o444
+    return 0o755 if content.startswith("#!") else 0o644

@@ -2,7 +2,7 @@
 
 Root of a sandbox is that user itself; all others inside are subordinate ids, the same ones in each of its sandboxes. Who gives
 them out is in a user namespace in which two programs of the machine's, `newuidmap` and `newgidmap`, have mapped them.
-Standard library only: the template and the trial load it.
+Standard library only: `remover.py` loads it.
 """
 
 from __future__ import annotations

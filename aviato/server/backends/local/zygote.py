@@ -1,4 +1,4 @@
-"""The server's end of the template: starts it, asks it for sandboxes, notices its death."""
+"""The server's end of the zygote, `aviato-init zygote`: starts it, asks it for sandboxes, notices its death."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import logging
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server.backends.local import bare, native, requests, sealed, subordinate
+from aviato.server.backends.local import binary, requests, sealed, subordinate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +26,17 @@ LARGEST_ANSWER = 16 << 10
 """Memory of that size is at hand: each time that it were new memory it would cost more than the answer."""
 GIVES_IDS = "--gives-ids"
 """Asks `aviato-init zygote` to be root of a user namespace with subordinate ids."""
-_KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
-_OWN_VARIABLES = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
-"""Each process would have a page that the kernel writes to when it gives it a processor; nobody here asks which one that is."""
+
+
+_ENVIRONMENT: Mapping[str, str] = {}
 
 
 class ZygoteDied(SandboxUnavailableError):
-    """The template ended while it was asked for a sandbox."""
+    """The zygote ended while it was asked for a sandbox."""
 
 
 class Zygote:
-    """One template process.
+    """One zygote process.
 
     Attributes:
         ids: how many users and groups a sandbox of an ordinary user has.
@@ -60,49 +58,42 @@ class Zygote:
 
     @classmethod
     async def start(cls, ranges: subordinate.Ranges | None = None) -> Zygote:
-        """Run a template from the interpreter below any virtual environment, with a clean environment.
+        """Run one, with an empty environment.
 
         Args:
             ranges: ids that it is to give to sandboxes. Where they cannot be mapped it gives none.
         """
-        return cls(*await asyncio.to_thread(_spawn, ranges))
+        return cls(*await asyncio.to_thread(spawn, ranges))
 
     def ask(
         self,
-        request: native.Usual | requests.Request | dict[str, Any],
+        request: requests.Request | dict[str, Any],
         connection: socket.socket,
         content: IO[bytes] | None = None,
     ) -> asyncio.Future[tuple[int, int]]:
-        """Ask for a sandbox. Where the template has room the request has left when this returns, so that it begins meanwhile.
+        """Ask for a sandbox. Where the zygote has room the request has left when this returns, so that it begins meanwhile.
 
         Args:
-            request: what it is to be; `calls` are its plan's as `record.record` has noted them, None to have the plan executed.
+            request: what it is to be, by its fields or made from an example.
             connection: the supervisor's end of the first one.
             content: what its read-only files hold, one behind the other.
 
         Returns:
-            What comes to its pid and a pidfd, which the caller owns, or to a `SandboxUnavailableError`: what the template
+            What comes to its pid and a pidfd, which the caller owns, or to a `SandboxUnavailableError`: what the zygote
             could not do, or an `OSError`: this process has no descriptor left.
 
         Raises:
-            SandboxUnavailableError: there is no template.
+            SandboxUnavailableError: there is no zygote.
         """
         if not self.alive:
-            raise ZygoteDied("the template process has ended", reason="start_failed")
+            raise ZygoteDied("the zygote process has ended", reason="start_failed")
         self.number += 1
         answer: asyncio.Future[tuple[int, int]] = self._loop.create_future()
         self._asked[self.number] = answer
-        usual: native.Usual | requests.Request | None
-        if isinstance(request, (native.Usual, requests.Request)):
-            usual = request
+        if isinstance(request, requests.Request):
+            message = request.message(self.number)
         else:
-            usual = native.usual(request) if content is None else None
-        if usual is not None:
-            message = usual.message(self.number)
-        else:
-            assert isinstance(request, dict)
-            head = {**request, "calls": None, "content": content is not None, "n": self.number}
-            message = json.dumps(head).encode() + b"\0" + (request["calls"] or b"")
+            message = json.dumps({**request, "content": content is not None, "n": self.number}).encode()
         self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
         return answer
 
@@ -113,11 +104,11 @@ class Zygote:
             self._send_soon(requests.sharing(directory, unified), [])
 
     async def bury(self, dead: Sequence[tuple[int, str, str]], late: Callable[[list[int]], None]) -> list[int]:
-        """The requests of those whose layers another sandbox can have; nobody's without a template.
+        """The requests of those whose layers another sandbox can have; nobody's without a zygote.
 
         Args:
             dead: see `requests.burial`.
-            late: gets those of which the template says so when nobody waits for it any more.
+            late: gets those of which the zygote says so when nobody waits for it any more.
         """
         if not self.alive:
             return []
@@ -128,7 +119,7 @@ class Zygote:
             answer = self._buried[number] = self._loop.create_future()
             self._send_soon(requests.burial(number, dead[first : first + requests.MOST_BURIED]), [])
             try:
-                # No sandbox is to stay because its template stands still.
+                # No sandbox is to stay because its zygote stands still.
                 async with asyncio.timeout(BURIAL_SECONDS):
                     kept += await asyncio.shield(answer)
             except ZygoteDied:
@@ -165,7 +156,7 @@ class Zygote:
         return True
 
     async def _send_later(self, message: bytes, fds: list[int]) -> None:
-        """Many creates at once: the template takes them one after another."""
+        """Many creates at once: the zygote takes them one after another."""
         try:
             while self.alive:
                 if self._send(message, fds):
@@ -229,7 +220,7 @@ class Zygote:
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._buried.values()]
         for answer in waiting:
             if not answer.done():
-                answer.set_exception(ZygoteDied("the template process ended while it was asked", reason="start_failed"))
+                answer.set_exception(ZygoteDied("the zygote process ended while it was asked", reason="start_failed"))
         self._asked.clear()
         self._buried.clear()
 
@@ -239,10 +230,11 @@ def _close_all(fds: list[int]) -> None:
         os.close(fd)
 
 
-def _spawn(ranges: subordinate.Ranges | None) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+def spawn(ranges: subordinate.Ranges | None) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    """A zygote, the socket to it, and how many users and groups a sandbox of an ordinary user has."""
     if ranges is None:
         return *_connected(()), 1
-    process, sock = _connected((native.GIVES_IDS,))
+    process, sock = _connected((GIVES_IDS,))
     try:
         sock.settimeout(subordinate.SECONDS)
         subordinate.serve(sock, process.pid, ranges)
@@ -252,58 +244,42 @@ def _spawn(ranges: subordinate.Ranges | None) -> tuple[subprocess.Popen[bytes], 
         sock.close()
         process.kill()
         process.wait()
-        return _spawn(None)
+        return spawn(None)
     return process, sock, 1 + ranges.size
 
 
 def _connected(words: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A new template, whose command line has these words, and a socket to it."""
+    """A new zygote, whose command line has these words, and a socket to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    init = native.init()
-    interpreter: str = getattr(sys, "_base_executable", sys.executable)
-    executable = init or interpreter
-    run = _run if init is None else _run_init
+    executable = binary.found()
     with theirs:
         if (copy := sealed.copy_of(executable)) is not None:
             try:
-                return run(executable, theirs, copy, words), ours
+                return _run(executable, theirs, copy, words), ours
             except OSError:
                 pass  # A security module that lets nobody run memory.
             finally:
                 os.close(copy)
-        return run(executable, theirs, None, words), ours
+        return _run(executable, theirs, None, words), ours
 
 
 def _run(executable: str, control: socket.socket, copy: int | None, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | _OWN_VARIABLES
+    argv = [executable, "zygote", "--control", str(control.fileno()), *words]
     kept = [control.fileno()]
     if copy is not None:
+        argv += ["--copy", str(copy)]
         kept.append(copy)
-        if (beside := sealed.libraries(executable, copy)) is not None:
-            environment["LD_LIBRARY_PATH"] = ":".join([beside, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
-    argv = [executable, *bare.FLAGS, str(Path(__file__).with_name("template.py")), *map(str, kept), *words]
-    return _popen(argv, kept, environment, None if copy is None else f"/proc/self/fd/{copy}")
-
-
-def _run_init(executable: str, control: socket.socket, copy: int | None, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    argv = [executable, "zygote", "--control", str(control.fileno()), *(GIVES_IDS for _ in words)]
-    kept = [control.fileno()]
-    if copy is None:
-        return _popen(argv, kept, {}, None)
-    return _popen([*argv, "--copy", str(copy)], [*kept, copy], {}, f"/proc/self/fd/{copy}")
-
-
-def _popen(argv: list[str], kept: list[int], environment: dict[str, str], executable: str | None) -> subprocess.Popen[bytes]:
+        executable = f"/proc/self/fd/{copy}"
     return subprocess.Popen(
         argv,
         executable=executable,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=environment,
+        env=_ENVIRONMENT,
         pass_fds=kept,
         cwd="/",
         start_new_session=True,

@@ -1,7 +1,7 @@
 """Control groups: what the kernel keeps of a sandbox's memory, processor time and processes, and where some can be made.
 
-Two versions, `v1` and `v2`. A sandbox's group has its commands and not its supervisor, which must be able to look, and to kill,
-when the group is full. How commands come into it differs: see `supervisor.spawner` and `supervisor.grouped`.
+Two versions, `v1` and `v2`. A sandbox's group has its commands and not its process 1, which must be able to look, and to kill,
+when the group is full. How commands come into it differs: see `init/src/spawn.rs`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def settings(
     cpu_request: float | None,
     processes: int | None,
 ) -> list[dict[str, Any]]:
-    """What the template is to make for a sandbox: directories, and what is written to their files, in order.
+    """What the zygote is to make for a sandbox: directories, and what is written to their files, in order.
 
     Args:
         sandbox_id: names them.

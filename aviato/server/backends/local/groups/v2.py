@@ -1,7 +1,7 @@
 """Control groups of version 2, where this server may make some.
 
 `BASE/aviato` has a group for each sandbox's commands, and one for all supervisors. A supervisor starts its commands in their
-group (`supervisor.grouped`), since moving a process waits for every processor of the machine. The kernel lets it where it may
+group (`clone3`), since moving a process waits for every processor of the machine. The kernel lets it where it may
 write to `cgroup.procs` of the sandbox's group and of the one that both lie in, which takes nobody in, as it has groups below.
 
 BASE is a group of ours: the server's own, the top of a container's or, for root, of the machine's. What systemd manages and has

@@ -1,4 +1,4 @@
-"""What the template does with requests that fail, and with those that compiled code leaves to Python."""
+"""What the zygote does with requests that fail, and the child that it has at hand."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import MountedFile
-from tests.real_backend import EACH_WAY, open_by
+from tests.real_backend import CARRIER, open_backend
 
 SPARE = "aviato-spare"
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=EACH_WAY)
-async def backend(request, anyio_backend):
-    async for opened in open_by(request.param):
+@pytest.fixture
+async def backend(anyio_backend):
+    async for opened in open_backend(CARRIER):
         yield opened
 
 
 def descriptors(backend):
     """But for the networks of sandboxes that have ended, of which it holds a few: `test_networks.py`."""
-    folder = Path(f"/proc/{backend._template._process.pid}/fd")
+    folder = Path(f"/proc/{backend._zygote._process.pid}/fd")
     found = sorted((fd.name, str(fd.readlink())) for fd in folder.iterdir())
     return [(name, what) for name, what in found if not what.startswith("net:")]
 
 
 def children(backend):
     """By name, but for the one that is at hand for the next sandbox."""
-    pid = backend._template._process.pid
+    pid = backend._zygote._process.pid
     return [name for name in map(name_of, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) if name != SPARE]
 
 
@@ -48,7 +48,7 @@ def name_of(pid):
 
 async def the_spare(backend):
     """Its number, once it is there."""
-    pid = backend._template._process.pid
+    pid = backend._zygote._process.pid
     async with asyncio.timeout(10):
         while True:
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -85,14 +85,13 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
 
 
 async def begun(backend, boxes):
-    """How many descriptors a template has that has made a sandbox."""
+    """How many descriptors a zygote has that has made a sandbox."""
     async with boxes.make_box(backend):
         pass
-    if backend._native:
-        await the_spare(backend)
+    await the_spare(backend)
     await backend._left.clear()
     await settled(
-        lambda: state_of(backend._template._process.pid), "S"
+        lambda: state_of(backend._zygote._process.pid), "S"
     )  # A child may have its name before its parent has closed what it gave to it.
     return len(descriptors(backend))
 
@@ -121,8 +120,7 @@ async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):
     await settled(lambda: children(backend), [])
 
 
-async def test_requests_of_both_kinds_take_turns(backend, boxes):
-    """Files of the caller's are put where they belong by looking at what is there, which no list of calls can."""
+async def test_requests_with_files_of_the_caller_and_without_take_turns(backend, boxes):
     files = (MountedFile(path="/opt/given", content=b"given"),)
     for _ in range(3):
         async with boxes.make_box(backend, mounted_files=files) as box, boxes.make_box(backend) as other:
@@ -140,8 +138,8 @@ async def test_ports_are_arranged_beside_the_rest(backend, boxes):
 
 async def test_it_ends_with_its_server_and_its_sandboxes_live_on(backend, boxes):
     async with boxes.make_box(backend) as box:
-        process = backend._template._process
-        await backend._template.close()
+        process = backend._zygote._process
+        await backend._zygote.close()
         assert process.returncode == 0
         assert (await box.run("true")).returncode == 0
 
@@ -150,41 +148,41 @@ async def test_it_ends_with_its_server_and_its_sandboxes_live_on(backend, boxes)
 
 
 @pytest.fixture
-async def compiled(anyio_backend, boxes):
-    async for opened in open_by("compiled"):
-        await begun(opened, boxes)
-        yield opened
+async def used(backend, boxes):
+    """One that has made a sandbox."""
+    await begun(backend, boxes)
+    return backend
 
 
-async def test_the_next_sandbox_is_the_child_at_hand(compiled, boxes):
-    spare = await the_spare(compiled)
-    async with boxes.make_box(compiled) as box:
+async def test_the_next_sandbox_is_the_child_at_hand(used, boxes):
+    spare = await the_spare(used)
+    async with boxes.make_box(used) as box:
         assert name_of(spare) == "aviato-supervis"
         assert (await box.run("cat", "/proc/1/comm")).stdout == "aviato-supervis\n"
-        assert await the_spare(compiled) != spare
+        assert await the_spare(used) != spare
 
 
-async def test_one_that_was_killed_is_not_missed(compiled, boxes):
+async def test_one_that_was_killed_is_not_missed(used, boxes):
     for _ in range(3):
-        killed = await the_spare(compiled)
+        killed = await the_spare(used)
         os.kill(killed, signal.SIGKILL)
         # One that dies later dies as a process 1.
         await settled(lambda pid=killed: name_of(pid) != SPARE or state_of(pid) in "ZX", True)
-        async with boxes.make_box(compiled) as box:
+        async with boxes.make_box(used) as box:
             assert (await box.run("true")).returncode == 0
-    await compiled._left.clear()
-    before = len(descriptors(compiled))
-    spare = await the_spare(compiled)
+    await used._left.clear()
+    before = len(descriptors(used))
+    spare = await the_spare(used)
     os.kill(spare, signal.SIGKILL)
     await settled(lambda: name_of(spare), None)  # Collected, though nobody asked for anything.
-    await settled(lambda: len(descriptors(compiled)) <= before, True)
+    await settled(lambda: len(descriptors(used)) <= before, True)
 
 
-async def test_one_that_stands_still_is_only_slow(compiled, boxes):
-    spare = await the_spare(compiled)
+async def test_one_that_stands_still_is_only_slow(used, boxes):
+    spare = await the_spare(used)
     os.kill(spare, signal.SIGSTOP)
-    asked = asyncio.ensure_future(_make_and_use(compiled, boxes))
-    await settled(lambda: name_of(spare) == SPARE and len(os.listdir(compiled._places.sandboxes)) > 0, True)
+    asked = asyncio.ensure_future(_make_and_use(used, boxes))
+    await settled(lambda: name_of(spare) == SPARE and len(os.listdir(used._places.sandboxes)) > 0, True)
     os.kill(spare, signal.SIGCONT)
     assert await asyncio.wait_for(asked, 10) == 0
 
@@ -195,26 +193,26 @@ async def _make_and_use(backend, boxes):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, None], ids=["killed", "ended"])
-async def test_it_ends_with_its_template(compiled, how):
-    spare = await the_spare(compiled)
+async def test_it_ends_with_its_zygote(used, how):
+    spare = await the_spare(used)
     if how is None:
-        await compiled._template.close()
+        await used._zygote.close()
     else:
-        compiled._template._process.send_signal(how)
-        while compiled._template.alive:  # Nobody else holds the template's end of its socket.
+        used._zygote._process.send_signal(how)
+        while used._zygote.alive:  # Nobody else holds the zygote's end of its socket.
             await asyncio.sleep(0.01)
     await settled(lambda: name_of(spare), None)
 
 
-async def test_many_at_once_and_one_after_the_other(compiled, boxes):
-    assert await asyncio.gather(*(_make_and_use(compiled, boxes) for _ in range(12))) == [0] * 12
-    assert [await _make_and_use(compiled, boxes) for _ in range(5)] == [0] * 5
-    await settled(lambda: children(compiled), [])
-    await the_spare(compiled)
+async def test_many_at_once_and_one_after_the_other(used, boxes):
+    assert await asyncio.gather(*(_make_and_use(used, boxes) for _ in range(12))) == [0] * 12
+    assert [await _make_and_use(used, boxes) for _ in range(5)] == [0] * 5
+    await settled(lambda: children(used), [])
+    await the_spare(used)
 
 
-async def test_it_holds_nothing_of_the_servers(compiled):
-    folder = Path(f"/proc/{await the_spare(compiled)}/fd")
+async def test_it_holds_nothing_of_the_servers(used):
+    folder = Path(f"/proc/{await the_spare(used)}/fd")
     held = {str(fd.readlink()).partition(":")[0] for fd in folder.iterdir()}
     assert held <= {"/dev/null", "socket", "anon_inode"}
     sockets = [fd for fd in folder.iterdir() if str(fd.readlink()).startswith("socket")]
@@ -223,8 +221,8 @@ async def test_it_holds_nothing_of_the_servers(compiled):
 
 async def test_a_server_without_room_for_the_answer_says_so(backend, boxes, monkeypatch):
     """The kernel leaves a descriptor out where there is none left; the sandbox is found and taken away all the same."""
-    real = backend._template._answered
-    monkeypatch.setattr(backend._template, "_answered", lambda message, fds: (list(map(os.close, fds)), real(message, [])))
+    real = backend._zygote._answered
+    monkeypatch.setattr(backend._zygote, "_answered", lambda message, fds: (list(map(os.close, fds)), real(message, [])))
     with pytest.raises(OSError, match="Too many open files"):
         async with boxes.make_box(backend):
             pass
@@ -245,9 +243,9 @@ async def test_one_waits_until_fewer_descriptors_of_its_user_are_on_their_way(ba
                 return (await box.run("true")).returncode
 
         making = asyncio.create_task(one())
-        while not backend._template._sending:
+        while not backend._zygote._sending:
             await asyncio.sleep(0.01)
-        assert not making.done() and backend._template.alive
+        assert not making.done() and backend._zygote.alive
         for _ in range(2):
             for fd in socket.recv_fds(pair[1], 1, 250)[1]:
                 os.close(fd)
