@@ -24,6 +24,7 @@ mod json;
 mod keeper;
 mod killing;
 mod limits;
+mod operations;
 mod output;
 mod paths;
 mod pool;

@@ -19,6 +19,7 @@ use crate::keeper::Keepers;
 use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
 use crate::limits::cgroup::Group;
 use crate::limits::{Act, Watch};
+use crate::operations;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
 use crate::spawn::Birthplace;
@@ -583,34 +584,11 @@ impl Supervisor {
         }
         let request = json::parse(payload).map_err(malformed)?;
         let fields = Fields(&request);
-        let operation = fields.text("op")?;
-        if !matches!(operation, b"configure" | b"ping") {
+        let operation = operations::find(fields.text("op")?)?;
+        if operation.is_use {
             self.used();
         }
-        let channel = head.channel;
-        match operation {
-            b"configure" => self.configure(&fields),
-            b"exec" => self.exec(channel, &fields),
-            b"stdin" => self.expect_input(channel, &fields),
-            b"signal" => self.signal(channel, &fields),
-            b"resize" => self.resize(channel, &fields),
-            b"cancel" => self.cancel(channel, &fields),
-            b"cancel_all" => {
-                let job = CancelAll::new(channel, self.connection_number(), &mut self.commands, &mut self.looper);
-                self.start_job(Box::new(job));
-                Ok(())
-            }
-            b"stop" => {
-                let grace = fields.number("grace_seconds")?;
-                self.end("stopped", grace, None);
-                Ok(())
-            }
-            b"ping" => {
-                self.reply(channel, &object([]));
-                Ok(())
-            }
-            other => self.file_request(other, channel, &fields),
-        }
+        (operation.run)(self, head.channel, &fields)
     }
 
     /// The memory that came with a request, if that names any.
@@ -623,7 +601,7 @@ impl Supervisor {
         self.connection.as_ref().map_or(0, |connection| connection.number)
     }
 
-    fn configure(&mut self, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn configure(&mut self, _: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let environment = fields.variables("environment")?;
         let working_dir = fields.text("working_dir")?;
         let nice = fields.int("nice")?;
@@ -657,7 +635,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn exec(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn exec(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         if self.looper.now() >= self.lifetime_end {
             self.end("lifetime", 0.0, None); // Its timer is due in this turn: nothing starts before it.
         }
@@ -682,7 +660,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn expect_input(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn expect_input(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let exec_id = fields.text("exec_id")?.to_vec();
         let (offset, eof) = (fields.size("offset")?, fields.flag("eof")?);
         self.commands.find(&exec_id)?;
@@ -690,7 +668,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn signal(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn signal(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let number = fields.number_up_to("signal", sys::LAST_SIGNAL as u64)? as i32;
         let key = fields.text_or_none("key")?;
         let command = self.commands.find(fields.text("exec_id")?)?;
@@ -702,7 +680,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn resize(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn resize(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let side = |name: &str| fields.number_up_to(name, u16::MAX.into()).map(|side| side as u16);
         let (width, height) = (side("width")?, side("height")?);
         self.commands.find(fields.text("exec_id")?)?.resize(width, height)?;
@@ -710,12 +688,29 @@ impl Supervisor {
         Ok(())
     }
 
-    fn cancel(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn cancel(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let exec_id = fields.text("exec_id")?;
         self.commands.cancelled(exec_id, &mut self.looper);
         let kill = Kill::new(exec_id, &self.commands);
         let job = Cancel::new(kill, channel, self.connection_number());
         self.start_job(Box::new(job));
+        Ok(())
+    }
+
+    pub fn cancel_all(&mut self, channel: u16, _: &Fields<'_>) -> Result<(), Refused> {
+        let job = CancelAll::new(channel, self.connection_number(), &mut self.commands, &mut self.looper);
+        self.start_job(Box::new(job));
+        Ok(())
+    }
+
+    pub fn stop(&mut self, _: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let grace = fields.number("grace_seconds")?;
+        self.end("stopped", grace, None);
+        Ok(())
+    }
+
+    pub fn ping(&mut self, channel: u16, _: &Fields<'_>) -> Result<(), Refused> {
+        self.reply(channel, &object([]));
         Ok(())
     }
 

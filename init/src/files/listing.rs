@@ -49,7 +49,7 @@ fn describe_entry(folder: &OwnedFd, name: &[u8], path: &[u8]) -> io::Result<Valu
 }
 
 /// What is at a path; a link at its end is not followed.
-pub fn stat(path: &[u8]) -> Result<Value, Refused> {
+fn stat(path: &[u8]) -> Result<Value, Refused> {
     let (folder, name) = split(path);
     let whole = matches!(name, b"" | b"." | b"..");
     let described = if whole {
@@ -62,7 +62,7 @@ pub fn stat(path: &[u8]) -> Result<Value, Refused> {
 }
 
 /// Makes a directory and its parents; fine if it is there.
-pub fn make_directory(path: &[u8], mode: u32) -> Result<(), Refused> {
+fn make_directory(path: &[u8], mode: u32) -> Result<(), Refused> {
     let made = match make_directories(path, AT_FDCWD, 0) {
         Err(error) if sys::number_of(&error) == sys::ENOTDIR => {
             // Itself, or something above it?
@@ -265,7 +265,22 @@ impl Job for Remove {
 }
 
 impl Supervisor {
-    pub(super) fn list(&mut self, path: Vec<u8>, channel: u16) -> Result<(), Refused> {
+    pub fn stat(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let found = stat(&self.path_in(fields)?)?;
+        self.reply(channel, &found);
+        Ok(())
+    }
+
+    pub fn make_directory(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = self.path_in(fields)?;
+        self.watch.disk.take(&path, 0, &mut self.looper)?;
+        make_directory(&path, fields.size("mode")? as u32)?;
+        self.reply(channel, &object([]));
+        Ok(())
+    }
+
+    pub fn list(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = self.path_in(fields)?;
         let fd = paths::open_directory(&path).map_err(|error| Refused::os(&path, &error))?;
         let (folder, name) = split(&path);
         let shown = if name == b"." { folder.to_vec() } else { path.clone() };
@@ -282,7 +297,8 @@ impl Supervisor {
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, path: Vec<u8>, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn remove(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = self.path_in(fields)?;
         let key = fields.text_or_none("key")?;
         let recursive = fields.flag("recursive")?;
         if self.again.is_done(key) {

@@ -13,9 +13,6 @@ use crate::supervisor::Supervisor;
 pub use read::Outgoing;
 pub use write::{Incoming, TreeUpload};
 
-/// Of an operation that there is not, in the refusal.
-const LONGEST_NAME: usize = 40;
-
 /// A request that is not over.
 pub enum Open {
     /// The bytes of a command's input are to follow.
@@ -38,35 +35,13 @@ impl Open {
 }
 
 impl Supervisor {
-    pub fn file_request(&mut self, operation: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
-        let known: &[&[u8]] = &[b"stat", b"list", b"mkdir", b"remove", b"read", b"write", b"read_tree", b"write_tree"];
-        if !known.contains(&operation) {
-            let name = String::from_utf8_lossy(&operation[..operation.len().min(LONGEST_NAME)]).into_owned();
-            return Err(Refused::invalid(format!("a malformed request: there is no operation {name:?}")));
-        }
+    /// The path that a request names, from the root on.
+    fn path_in(&self, fields: &Fields<'_>) -> Result<Vec<u8>, Refused> {
         let path = path_of(&self.commands.working_dir, fields.text("path")?);
         if path.contains(&0) {
             return Err(Refused::invalid("a malformed request: a path with a null byte"));
         }
-        match operation {
-            b"stat" => {
-                let found = listing::stat(&path)?;
-                self.reply(channel, &found);
-                Ok(())
-            }
-            b"mkdir" => {
-                self.watch.disk.take(&path, 0, &mut self.looper)?;
-                listing::make_directory(&path, fields.size("mode")? as u32)?;
-                self.reply(channel, &object([]));
-                Ok(())
-            }
-            b"list" => self.list(path, channel),
-            b"remove" => self.remove(path, channel, fields),
-            b"read" => self.begin_read(&path, channel, fields),
-            b"read_tree" => self.begin_read_tree(&path, channel, fields),
-            b"write" => self.begin_write(&path, channel, fields),
-            _ => self.begin_write_tree(path, channel, fields),
-        }
+        Ok(path)
     }
 
     /// Lets go of all that a request has, whole or not.

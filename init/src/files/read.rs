@@ -120,7 +120,8 @@ fn begin_contents(
 }
 
 impl Supervisor {
-    pub(super) fn begin_read(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn begin_read(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = &self.path_in(fields)?[..];
         fields.value("max_bytes")?;
         let most = fields.size_or_none("max_bytes")?;
         let window = fields.size("window")?;
@@ -163,7 +164,8 @@ impl Supervisor {
         Ok(true)
     }
 
-    pub(super) fn begin_read_tree(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn begin_read_tree(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = &self.path_in(fields)?[..];
         let window = fields.size("window")?;
         let refused = |error: io::Error| Refused::os(path, &error);
         let top = open_directory(path).map_err(refused)?;

@@ -370,7 +370,8 @@ fn place_of_tree(path: &[u8]) -> io::Result<Place> {
 }
 
 impl Supervisor {
-    pub(super) fn begin_write(&mut self, path: &[u8], channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn begin_write(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = &self.path_in(fields)?[..];
         fields.value("mode")?;
         let mode = fields.size_or_none("mode")?.map(|mode| mode as u32 & 0o7777);
         let size = fields.size_or_none("size")?;
@@ -412,7 +413,8 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn begin_write_tree(&mut self, path: Vec<u8>, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+    pub fn begin_write_tree(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let path = self.path_in(fields)?;
         let key = fields.text_or_none("key")?;
         if self.again.is_done(key) {
             let incoming = Incoming { kind: Kind::Repeated { taken: 0 }, size: None, credited: 0, memory: None };
