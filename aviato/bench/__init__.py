@@ -7,6 +7,7 @@ without.
 BENCHMARKS = {
     "memory": "what 1,000 live sandboxes hold",
     "latency": "a sandbox, a command, an import, the first result of all",
+    "episodes": "a sandbox and its first operation, of every kind, and a command beside a process",
     "throughput": "a batch: a fresh sandbox each, a program, its output",
     "concurrency": "1 to 1,000 sandboxes at once, from threads, a loop, several processes",
     "scaling": "what one more sandbox costs as there are more of them",

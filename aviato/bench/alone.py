@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,8 @@ class Alone:
         with theirs:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))
             self._control.sendmsg([json.dumps({**request, "n": self._number}).encode()], [rights])
-        ours.sendall(encode(FrameType.REQUEST, json.dumps(CONFIGURATION).encode()) + self._asked())
+        with suppress(BrokenPipeError):  # What it could not do is read all the same.
+            ours.sendall(encode(FrameType.REQUEST, json.dumps(CONFIGURATION).encode()) + self._asked())
         data, fds, _, _ = socket.recv_fds(self._control, LARGEST_ANSWER, 1, socket.MSG_CMSG_CLOEXEC)
         if not fds:
             raise OSError(json.loads(data or b"{}").get("error", "the zygote has ended"))
@@ -123,7 +125,8 @@ class Alone:
 
     def end(self, sandbox: Sandbox) -> None:
         """Kill it, and take its place away once it is dead."""
-        signal.pidfd_send_signal(sandbox.pidfd, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(sandbox.pidfd, signal.SIGKILL)
         select.select([sandbox.pidfd], [], [], PATIENCE_SECONDS)
         os.close(sandbox.pidfd)
         sandbox.link.close()

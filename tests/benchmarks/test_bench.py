@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aviato.bench import BENCHMARKS, bridge, latency, memory, scaling, script, streams, targets, throughput
+from aviato.bench import BENCHMARKS, bridge, episodes, latency, memory, scaling, script, streams, targets, throughput
 from aviato.bench.floor import Floor
 from aviato.bench.report import Report
 from aviato.bench.run import Run as Measuring
@@ -27,11 +27,17 @@ Measured = Callable[..., tuple[dict[str, Any], str]]
 pytestmark = pytest.mark.timeout(120)
 
 
+def test_episodes_say_ratios_to_the_plain_one(measured: Measured) -> None:
+    found, said = measured("episodes", "--rounds", "2")
+    assert {*episodes.KINDS, episodes.BESIDE} <= set(found["ratios"]) and found["problems"] == []
+    assert all(kind in said for kind in episodes.KINDS)
+
+
 def test_latency_says_ratios_to_floors(measured: Measured) -> None:
     found, said = measured("latency", "--rounds", "3")
     assert "floor: true: /bin/true" in said and "loop lag" in said
-    kernels = {f"  floor: kernel alone{how}" for how in ("", ", clone at hand", ", one more command")}
-    assert set(found["ratios"]) == {latency.CREATE, latency.EXEC, latency.AWAIT, *kernels}
+    alone = {f"  floor: aviato-init alone{how}" for how in ("", ", one more command")}
+    assert set(found["ratios"]) == {latency.CREATE, latency.EXEC, latency.AWAIT, *alone}
     for name, quotient in found["ratios"].items():
         assert 0 < quotient["low"] <= quotient["value"] <= quotient["high"]
         assert len(found["figures"][name]["seconds"]) == 3
@@ -88,7 +94,7 @@ def test_concurrency_says_where_the_server_has_no_room(tmp_path: Path) -> None:
 
 def test_scaling_compares_the_last_third_with_the_first(measured: Measured) -> None:
     found, _ = measured("scaling")
-    assert {scaling.CREATE, scaling.EXEC, scaling.BWRAP, scaling.KERNEL} == set(found["ratios"])
+    assert {scaling.CREATE, scaling.EXEC, scaling.BWRAP, scaling.ALONE} == set(found["ratios"])
     assert [stage["live"] for stage in found["figures"]["stages"]] == [10, 20]
     assert all(len(stage["create_seconds"]) == 10 and stage["exec_seconds"] for stage in found["figures"]["stages"])
 
