@@ -41,11 +41,15 @@ def program(changes: Sequence[Change]) -> Path:
     assert tree is not None, "the sources of aviato-init are not beside the package"
     texts = changed(Path(tree, "init"), changes)
     hashed = hashlib.sha256(repr([sorted(texts.items()), sorted(QUICKLY.items())]).encode()).hexdigest()
-    directory = Path(tempfile.gettempdir(), f"aviato-mutants-{os.geteuid()}")
+    name = hashed[:32]
+    of_root = own(0) / name
+    if of_root.exists():
+        return of_root
+    directory = own(os.geteuid())
     directory.mkdir(mode=0o755, exist_ok=True)
     assert directory.lstat().st_uid == os.geteuid(), f"{directory} is another user's"
     directory.chmod(0o755)
-    made = directory / hashed[:32]
+    made = directory / name
     with alone(directory):
         if not made.exists():
             sources = directory / "init"
@@ -55,14 +59,15 @@ def program(changes: Sequence[Change]) -> Path:
     return made
 
 
+def own(uid: int) -> Path:
+    """Where those are that a user has compiled. Root's are for all: nobody else could have put them there."""
+    directory = Path(tempfile.gettempdir(), f"aviato-mutants-{uid}")
+    return directory if uid or not directory.exists() or directory.lstat().st_uid == 0 else directory / "nowhere"
+
+
 def changed(sources: Path, changes: Sequence[Change]) -> dict[str, str]:
     """The sources by their names, with these changes made; what each replaces stands there once."""
-    names = (
-        "Cargo.toml",
-        "Cargo.lock",
-        ".cargo/config.toml",
-        *(str(path.relative_to(sources)) for path in sources.rglob("src/**/*.rs")),
-    )
+    names = ("Cargo.toml", ".cargo/config.toml", *(str(path.relative_to(sources)) for path in sources.rglob("src/**/*.rs")))
     texts = {name: (sources / name).read_text() for name in names}
     for change in changes:
         name = change.path.removeprefix(BEGIN)

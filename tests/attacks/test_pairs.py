@@ -10,6 +10,7 @@ from tests.attacks.registry import ATTACKS, DEFENCES, Arena, built
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.attack,
+    pytest.mark.timeout(300),  # Programs without a defence are compiled one after the other, by whoever needs one first.
 ]
 registry.load()
 
