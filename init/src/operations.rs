@@ -13,32 +13,24 @@ pub struct Operation {
     pub run: Run,
 }
 
-const fn of_user(name: &'static [u8], run: Run) -> Operation {
-    Operation { name, is_use: true, run }
-}
-
-const fn of_server(name: &'static [u8], run: Run) -> Operation {
-    Operation { name, is_use: false, run }
-}
-
 const OPERATIONS: &[Operation] = &[
-    of_server(b"configure", Supervisor::configure),
-    of_server(b"ping", Supervisor::ping),
-    of_user(b"exec", Supervisor::exec),
-    of_user(b"stdin", Supervisor::expect_input),
-    of_user(b"signal", Supervisor::signal),
-    of_user(b"resize", Supervisor::resize),
-    of_user(b"cancel", Supervisor::cancel),
-    of_user(b"cancel_all", Supervisor::cancel_all),
-    of_user(b"stop", Supervisor::stop),
-    of_user(b"stat", Supervisor::stat),
-    of_user(b"list", Supervisor::list),
-    of_user(b"mkdir", Supervisor::make_directory),
-    of_user(b"remove", Supervisor::remove),
-    of_user(b"read", Supervisor::begin_read),
-    of_user(b"write", Supervisor::begin_write),
-    of_user(b"read_tree", Supervisor::begin_read_tree),
-    of_user(b"write_tree", Supervisor::begin_write_tree),
+    Operation { name: b"configure", is_use: false, run: Supervisor::configure },
+    Operation { name: b"ping", is_use: false, run: Supervisor::ping },
+    Operation { name: b"exec", is_use: true, run: Supervisor::exec },
+    Operation { name: b"stdin", is_use: true, run: Supervisor::expect_input },
+    Operation { name: b"signal", is_use: true, run: Supervisor::signal },
+    Operation { name: b"resize", is_use: true, run: Supervisor::resize },
+    Operation { name: b"cancel", is_use: true, run: Supervisor::cancel },
+    Operation { name: b"cancel_all", is_use: true, run: Supervisor::cancel_all },
+    Operation { name: b"stop", is_use: true, run: Supervisor::stop },
+    Operation { name: b"stat", is_use: true, run: Supervisor::stat },
+    Operation { name: b"list", is_use: true, run: Supervisor::list },
+    Operation { name: b"mkdir", is_use: true, run: Supervisor::make_directory },
+    Operation { name: b"remove", is_use: true, run: Supervisor::remove },
+    Operation { name: b"read", is_use: true, run: Supervisor::begin_read },
+    Operation { name: b"write", is_use: true, run: Supervisor::begin_write },
+    Operation { name: b"read_tree", is_use: true, run: Supervisor::begin_read_tree },
+    Operation { name: b"write_tree", is_use: true, run: Supervisor::begin_write_tree },
 ];
 
 /// Of a name that there is not, in the refusal.

@@ -29,8 +29,6 @@ const REPORT_MILLISECONDS: i32 = 10_000;
 const GIVEN_BYTES: usize = 6;
 /// Where nobody asks for sandboxes no child is held.
 const SPARE_NANOSECONDS: u64 = 5_000_000_000;
-/// Nobody has asked for so long: making the next one holds up no sandbox that is on its way.
-const QUIET_NANOSECONDS: u64 = 10_000_000;
 const NAME: &[u8] = b"aviato-supervisor";
 const SPARE_NAME: &[u8] = b"aviato-spare";
 const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
@@ -47,8 +45,6 @@ pub struct Zygote {
     pools: Pools,
     /// Made ahead, while nobody asks.
     spare: Option<(Child, u64)>,
-    /// When the next one is made, unless somebody asks before.
-    spare_at: Option<u64>,
     /// Whether anybody has asked for a sandbox lately.
     is_wanted: bool,
     /// Its children, and whether others came to it: what the process 1 of a sandbox without namespaces leaves when it is killed.
@@ -117,7 +113,6 @@ impl Zygote {
             children: sys::hear_of_children()?,
             pools: Pools::default(),
             spare: None,
-            spare_at: None,
             is_wanted: false,
             own: HashSet::new(),
             adopts: false,
@@ -139,11 +134,6 @@ impl Zygote {
                 }
                 self.kill_orphans();
             }
-            if !ready[0] && !self.adopts && self.spare.is_none() && self.spare_at.map_or(false, |at| sys::now() >= at) {
-                // Without one the next is made when it is asked for.
-                self.spare_at = None;
-                self.spare = self.bear(None, false).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
-            }
             if ready[0] {
                 let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
                 if count == 0 {
@@ -152,7 +142,11 @@ impl Zygote {
                     return Ok(());
                 }
                 self.serve(&buffer[..count], came)?;
-                self.spare_at = self.is_wanted.then(|| sys::now() + QUIET_NANOSECONDS);
+                if self.is_wanted && !self.adopts && self.spare.is_none() && !sys::wait_readable(&[&self.control], 0)[0]
+                {
+                    // Without one the next is made when it is asked for.
+                    self.spare = self.bear(None, false).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
+                }
             }
         }
     }
@@ -172,9 +166,7 @@ impl Zygote {
 
     /// Lets go of what nobody has asked for in a while; in how many milliseconds that is to be done again.
     fn expire(&mut self) -> Option<i32> {
-        let milliseconds = |until: u64| (until.saturating_sub(sys::now()) / 1_000_000) as i32 + 1;
-        let waited = self.spare_at.filter(|_| self.spare.is_none()).map(milliseconds);
-        let mut next = self.pools.expire().into_iter().chain(waited).min();
+        let mut next = self.pools.expire();
         if let Some((_, until)) = self.spare {
             let left = until.saturating_sub(sys::now());
             if left == 0 {
