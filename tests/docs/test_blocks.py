@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +16,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.attacks import mutants
+from tests.attacks.registry import Patch
 from tests.conftest import make_state_dir, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-KNOWN = {"python", "bash", "text"}
+KNOWN = {"python", "bash", "rust", "text"}
 FRAMEWORKS = {"inspect_ai", "verifiers", "harbor", "openenv"}
 
 
@@ -73,6 +77,21 @@ def test_python(block: Block, environment: dict[str, str], tmp_path: Path) -> No
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
     assert "print(" not in block.source or done.stdout
+
+
+@pytest.mark.deep
+@those("rust")
+@pytest.mark.timeout(300)
+def test_rust(block: Block) -> None:
+    """An operation, put in front of another one: it compiles."""
+    if shutil.which("cargo") is None:
+        pytest.skip("no cargo")
+    function, row = re.split(r"^// (?=init/)", block.source, flags=re.MULTILINE)[1:]
+    patches = []
+    for part, before in ((function, "    pub fn list("), (row, '    Operation { name: b"list"')):
+        path, _, source = part.partition("\n")
+        patches.append(Patch(path, before, textwrap.indent(source.strip(), "    ") + "\n\n" + before))
+    assert mutants.program(patches).exists()
 
 
 @those("bash")
