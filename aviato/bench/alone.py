@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.local import subordinate, zygote
+from aviato.server.backends.local import requests, subordinate, zygote
 from aviato.server.backends.local.places import Places
 from aviato.wire.frames import FrameDecoder, FrameType, encode
 from aviato.wire.ids import new_exec_id
@@ -92,7 +92,7 @@ class Alone:
         self._number += 1
         with theirs:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))
-            self._control.sendmsg([json.dumps({**request, "n": self._number}).encode()], [rights])
+            self._control.sendmsg([requests.message(request, self._number, content=False)], [rights])
         with suppress(BrokenPipeError):  # What it could not do is read all the same.
             ours.sendall(encode(FrameType.REQUEST, json.dumps(CONFIGURATION).encode()) + self._asked())
         data, fds, _, _ = socket.recv_fds(self._control, LARGEST_ANSWER, 1, socket.MSG_CMSG_CLOEXEC)
@@ -132,7 +132,7 @@ class Alone:
         sandbox.link.close()
         self._places.remove(sandbox.id, grouped=False)
 
-    def many(self, requests: Sequence[dict[str, Any]], items: int, at_once: int) -> None:
+    def many(self, wanted: Sequence[dict[str, Any]], items: int, at_once: int) -> None:
         """So many, so many at once."""
         poll, living = select.poll(), dict[int, Sandbox]()
 
@@ -141,7 +141,7 @@ class Alone:
             living[sandbox.link.fileno()] = sandbox
             poll.register(sandbox.link, select.POLLIN)
 
-        for request in requests[: min(items, at_once)]:
+        for request in wanted[: min(items, at_once)]:
             begin(request)
         left = items - len(living)
         while living:
@@ -181,34 +181,37 @@ def machine_seconds() -> tuple[float, float]:
 
 def main(directory: Path, mode: str, command: Sequence[str]) -> None:
     """Answer until the end of input."""
-    requests = [json.loads(line) for line in (directory / "plans").read_bytes().splitlines()]
+    wanted = [
+        {name: value for part in line.split(b"\0") for name, value in json.loads(part).items()}
+        for line in (directory / "plans").read_bytes().splitlines()
+    ]
     alone = Alone(directory, command)
     try:
-        for _ in answers(alone, requests, mode):
+        for _ in answers(alone, wanted, mode):
             pass
     finally:
         alone.close()
 
 
-def answers(alone: Alone, requests: list[dict[str, Any]], mode: str) -> Iterator[None]:
+def answers(alone: Alone, wanted: list[dict[str, Any]], mode: str) -> Iterator[None]:
     """One a line."""
-    unused, staying = iter(requests), list[Sandbox]()
+    unused, staying = iter(wanted), list[Sandbox]()
     batch = re.fullmatch(r"(\d+)x(\d+)", mode)
     try:
         if mode == "again":
-            staying.append(alone.make(requests[-1]))  # Others that stay beside it have the first.
+            staying.append(alone.make(wanted[-1]))  # Others that stay beside it have the first.
             alone.wait(staying[0])
         for _ in sys.stdin:
             spent, before = alone.processor_seconds(), machine_seconds()
             begin = time.perf_counter()
             if batch:
-                alone.many(requests, *map(int, batch.groups()))
+                alone.many(wanted, *map(int, batch.groups()))
                 seconds = time.perf_counter() - begin
             elif mode == "again":
                 alone.again(staying[0])
                 seconds = time.perf_counter() - begin
             else:
-                request = next(unused, None) if mode == "stay" else requests[0]
+                request = next(unused, None) if mode == "stay" else wanted[0]
                 if request is None:
                     raise OSError("has no more plans")
                 staying.append(alone.make(request))

@@ -29,6 +29,8 @@ const REPORT_MILLISECONDS: i32 = 10_000;
 const GIVEN_BYTES: usize = 6;
 /// Where nobody asks for sandboxes no child is held.
 const SPARE_NANOSECONDS: u64 = 5_000_000_000;
+/// Nobody has asked for so long: making the next one holds up no sandbox that is on its way.
+const QUIET_NANOSECONDS: u64 = 10_000_000;
 const NAME: &[u8] = b"aviato-supervisor";
 const SPARE_NAME: &[u8] = b"aviato-spare";
 const ALL_NAMESPACES: u64 = sys::CLONE_NEWUSER
@@ -45,6 +47,8 @@ pub struct Zygote {
     pools: Pools,
     /// Made ahead, while nobody asks.
     spare: Option<(Child, u64)>,
+    /// When the next one is made, unless somebody asks before.
+    spare_at: Option<u64>,
     /// Whether anybody has asked for a sandbox lately.
     is_wanted: bool,
     /// Its children, and whether others came to it: what the process 1 of a sandbox without namespaces leaves when it is killed.
@@ -113,6 +117,7 @@ impl Zygote {
             children: sys::hear_of_children()?,
             pools: Pools::default(),
             spare: None,
+            spare_at: None,
             is_wanted: false,
             own: HashSet::new(),
             adopts: false,
@@ -134,6 +139,11 @@ impl Zygote {
                 }
                 self.kill_orphans();
             }
+            if !ready[0] && !self.adopts && self.spare.is_none() && self.spare_at.map_or(false, |at| sys::now() >= at) {
+                // Without one the next is made when it is asked for.
+                self.spare_at = None;
+                self.spare = self.bear(None, false).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
+            }
             if ready[0] {
                 let (count, came) = sys::receive_message(&self.control, &mut buffer)?;
                 if count == 0 {
@@ -142,11 +152,7 @@ impl Zygote {
                     return Ok(());
                 }
                 self.serve(&buffer[..count], came)?;
-                if self.is_wanted && !self.adopts && self.spare.is_none() && !sys::wait_readable(&[&self.control], 0)[0]
-                {
-                    // Without one the next is made when it is asked for.
-                    self.spare = self.bear(None, false).ok().map(|child| (child, sys::now() + SPARE_NANOSECONDS));
-                }
+                self.spare_at = self.is_wanted.then(|| sys::now() + QUIET_NANOSECONDS);
             }
         }
     }
@@ -166,7 +172,9 @@ impl Zygote {
 
     /// Lets go of what nobody has asked for in a while; in how many milliseconds that is to be done again.
     fn expire(&mut self) -> Option<i32> {
-        let mut next = self.pools.expire();
+        let milliseconds = |until: u64| (until.saturating_sub(sys::now()) / 1_000_000) as i32 + 1;
+        let waited = self.spare_at.filter(|_| self.spare.is_none()).map(milliseconds);
+        let mut next = self.pools.expire().into_iter().chain(waited).min();
         if let Some((_, until)) = self.spare {
             let left = until.saturating_sub(sys::now());
             if left == 0 {
@@ -192,8 +200,7 @@ impl Zygote {
         if message.starts_with(BURIAL) {
             return self.bury(message);
         }
-        let head = message.split(|byte| *byte == 0).next().unwrap_or(message);
-        let request = match json::parse(head) {
+        let request = match json::parse(parts_of(message).0) {
             Ok(request) => request,
             Err(why) => {
                 return self.tell(&object([("n", 0.into()), ("errno", 0.into()), ("error", why.as_str().into())]), &[])
@@ -201,7 +208,7 @@ impl Zygote {
         };
         let number = request.get("n").cloned().unwrap_or(Value::Int(0));
         self.is_wanted = true;
-        match self.create(&request, head, came) {
+        match self.create(&request, message, came) {
             Ok((pid, pidfd)) => self.tell(&object([("n", number), ("pid", pid.into())]), &[pidfd.as_raw_fd()]),
             Err(why) => self.tell(&object([("n", number), ("errno", 0.into()), ("error", why.as_str().into())]), &[]),
         }
@@ -278,7 +285,7 @@ impl Zygote {
     }
 
     /// Makes the place, and has a child whose ids are mapped be told of it.
-    fn create(&mut self, request: &Value, head: &[u8], came: Vec<OwnedFd>) -> Result<(i32, OwnedFd), String> {
+    fn create(&mut self, request: &Value, whole: &[u8], came: Vec<OwnedFd>) -> Result<(i32, OwnedFd), String> {
         let fields = Fields(request);
         let wrong = |refused: Refused| String::from_utf8_lossy(&refused.message).into_owned();
         let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
@@ -339,7 +346,7 @@ impl Zygote {
             }
             _ => None,
         };
-        let message = [&told.encode()[..], head].concat();
+        let message = [&told.encode()[..], whole].concat();
         let stays = request.get("descent").map_or(false, |descent| *descent != Value::Null);
         let maps = if stays { None } else { Some(ids) };
         if own_group.is_none() && !stays {
@@ -405,7 +412,7 @@ fn be_born(told: OwnedFd, network_is_up: bool) -> ! {
     };
     // What is not confined lets go of all that it had; this remains to say why.
     let spare = came.first().and_then(|connection| sys::duplicate(connection).ok()).map_or(-1, IntoRawFd::into_raw_fd);
-    let request = match json::parse(&buffer[GIVEN_BYTES..count]) {
+    let request = match of_child(&buffer[GIVEN_BYTES..count]) {
         Ok(request) => request,
         Err(why) => report(spare, &why, None),
     };
@@ -445,12 +452,29 @@ pub fn check(message: &[u8]) {
         let again = Given::decode(&given.encode()).map(|again| again.encode());
         assert_eq!(again, Some(given.encode()));
     }
-    let head = message.split(|byte| *byte == 0).next().unwrap_or(message);
-    if let Ok(request) = json::parse(head) {
+    if let Ok(request) = of_child(message) {
         assert!(names_of_trees(&request).len() <= message.len());
         let filters = [hexadecimal(request.get("filter")), hexadecimal(request.get("born_filter"))];
         assert!(filters.iter().all(|filter| 2 * filter.len() <= message.len()));
         request.get("descent").map(descent_of);
+    }
+}
+
+/// A request as the zygote needs it, and behind a zero byte what its child alone does: the plan and the filters.
+fn parts_of(message: &[u8]) -> (&[u8], &[u8]) {
+    let end = message.iter().position(|byte| *byte == 0).unwrap_or(message.len());
+    (&message[..end], message.get(end + 1..).unwrap_or(b""))
+}
+
+/// All of a request.
+fn of_child(message: &[u8]) -> Result<Value, String> {
+    let (head, rest) = parts_of(message);
+    match (json::parse(head)?, if rest.is_empty() { object([]) } else { json::parse(rest)? }) {
+        (Value::Object(mut members), Value::Object(more)) => {
+            members.extend(more);
+            Ok(Value::Object(members))
+        }
+        _ => Err("a request that is no object".to_owned()),
     }
 }
 

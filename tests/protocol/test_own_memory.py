@@ -13,7 +13,7 @@ from tests.matrices import deep
 from tests.protocol.implementations import Process1
 from tests.protocol.peer import Peer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("make", deep(["init"]), indirect=True)]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("make", deep(["zygote", "serve"]), indirect=True)]
 
 KIB = 1 << 10
 MIB = 1 << 20

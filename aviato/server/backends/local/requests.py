@@ -15,12 +15,16 @@ MOST_BURIED = 64
 """At once."""
 
 
+OF_CHILD = ("plan", "filter", "born_filter")
+"""Fields that the zygote itself has no need to read: they come behind a zero byte, and its child reads them."""
+
+
 class Request(NamedTuple):
     """A request to `aviato-init zygote` that is known from another one: what many sandboxes share is written once.
 
     Attributes:
         uid, gid: host ids of the sandbox's user.
-        behind: what is the same for all, as JSON without its first brace.
+        behind: what is the same for all, as `_text` has it without its first brace.
         lends: another sandbox may have its place and layers.
         earlier: the request for the sandbox whose place and layers it has; 0 for one with its own.
     """
@@ -47,8 +51,23 @@ class Request(NamedTuple):
 def example(wanted: dict[str, Any]) -> Request:
     """A request of its kind, by which others are made."""
     same = {name: value for name, value in wanted.items() if name not in ("n", "uid", "gid")}
-    text = json.dumps({**same, "content": False}, separators=(",", ":"))
-    return Request(wanted["uid"], wanted["gid"], text[1:].encode(), wanted["lends"])
+    return Request(wanted["uid"], wanted["gid"], _text({**same, "content": False})[1:], wanted["lends"])
+
+
+def message(wanted: dict[str, Any], number: int, *, content: bool) -> bytes:
+    """What is sent of one that is known from no other.
+
+    Args:
+        wanted: its fields.
+        number: of it.
+        content: whether the contents of read-only files come with it.
+    """
+    return _text({**wanted, "n": number, "content": content})
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    parts = ({k: v for k, v in fields.items() if (k in OF_CHILD) is of_child} for of_child in (False, True))
+    return b"\0".join(json.dumps(part, separators=(",", ":")).encode() for part in parts)
 
 
 def burial(number: int, dead: Sequence[tuple[int, str, str]]) -> bytes:

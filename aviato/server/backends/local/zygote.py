@@ -93,7 +93,7 @@ class Zygote:
         if isinstance(request, requests.Request):
             message = request.message(self.number)
         else:
-            message = json.dumps({**request, "content": content is not None, "n": self.number}).encode()
+            message = requests.message(request, self.number, content=content is not None)
         self._send_soon(message, [item.fileno() for item in (connection, content) if item is not None])
         return answer
 
