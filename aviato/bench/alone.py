@@ -127,7 +127,9 @@ class Alone:
         """Kill it, and take its place away once it is dead."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(sandbox.pidfd, signal.SIGKILL)
-        select.select([sandbox.pidfd], [], [], PATIENCE_SECONDS)
+        death = select.poll()
+        death.register(sandbox.pidfd, select.POLLIN)
+        death.poll(PATIENCE_SECONDS * 1000)
         os.close(sandbox.pidfd)
         sandbox.link.close()
         self._places.remove(sandbox.id, grouped=False)
