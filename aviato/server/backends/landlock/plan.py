@@ -1,4 +1,4 @@
-"""What confines a sandbox without namespaces, as data. `confine` executes it; nothing here does I/O."""
+"""What confines a sandbox without namespaces, as data. `init/src/confine.rs` executes it; nothing here does I/O."""
 
 from __future__ import annotations
 

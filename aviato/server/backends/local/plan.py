@@ -1,6 +1,6 @@
 """What confines a sandbox, as data: a pure function from options to an ordered list of steps.
 
-`confine` executes the steps, `aviato doctor --plan` prints them, tables test them. Nothing here does I/O.
+`init/src/confine.rs` takes the steps, `aviato doctor --plan` prints them, tables test them. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ROOT = "root"
 
 
 class Step(NamedTuple):
-    """One step: what `confine` calls, with which arguments, and why."""
+    """One step: which operation of `init/src/confine.rs`, with which arguments, and why."""
 
     operation: str
     arguments: tuple[Any, ...]
