@@ -223,10 +223,15 @@ impl EventLoop {
             self.timers.keys().next().map(|(due, _)| milliseconds(due.saturating_sub(sys::now())))
         };
         self.epoll.wait(patience, found);
-        if patience != Some(0) && found.is_empty() {
-            // Who was stopped and goes on is told that the time is over, whatever has come before.
-            self.epoll.wait(Some(0), found);
-        }
+    }
+
+    /// Now, if a call is due; then also what has happened before that time and was not found yet. Who stood still meanwhile does
+    /// first what came in time.
+    pub fn look(&mut self, found: &mut Vec<Event>) -> Option<u64> {
+        let now = sys::now();
+        self.timers.keys().next().filter(|(due, _)| *due <= now)?;
+        self.epoll.wait(Some(0), found);
+        Some(now)
     }
 
     pub fn token_of(event: Event) -> Token {

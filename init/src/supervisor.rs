@@ -209,14 +209,13 @@ impl Supervisor {
         let mut found: Vec<Event> = Vec::new();
         loop {
             self.looper.wait(&mut found);
-            for event in found.drain(..) {
-                self.happened(EventLoop::token_of(event), event.events);
-                self.tell_news();
-            }
-            let now = sys::now();
-            while let Some(call) = self.looper.due(now) {
-                self.call(call);
-                self.tell_news();
+            self.have_happened(&mut found);
+            if let Some(now) = self.looper.look(&mut found) {
+                self.have_happened(&mut found);
+                while let Some(call) = self.looper.due(now) {
+                    self.call(call);
+                    self.tell_news();
+                }
             }
             for _ in 0..self.due_jobs.len() {
                 if let Some(number) = self.due_jobs.pop_front() {
@@ -229,6 +228,13 @@ impl Supervisor {
             if !self.due_jobs.is_empty() {
                 self.looper.hurry();
             }
+        }
+    }
+
+    fn have_happened(&mut self, found: &mut Vec<Event>) {
+        for event in found.drain(..) {
+            self.happened(EventLoop::token_of(event), event.events);
+            self.tell_news();
         }
     }
 

@@ -73,8 +73,9 @@ def test_an_item_with_files_has_them_before_it_begins(session: aviato.Session) -
 def test_a_session_with_places_gives_each_back(server: Any, monkeypatch: pytest.MonkeyPatch, sent: Counter[str]) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     with aviato.Session(max_concurrency=2) as session:
-        assert all(outcome.passed for outcome in evaluate([RIGHT] * 5, session=session).result(50))
-    assert sent["POST /v1/runs"] == 5
+        outcomes = evaluate([RIGHT] * 5, session=session).result(50)
+    assert all(outcome.passed for outcome in outcomes)
+    assert sent["POST /v1/runs"] == sum(outcome.attempts for outcome in outcomes)  # More than 5 on a busy machine.
 
 
 def test_a_result_that_was_lost_on_its_way_is_asked_for_again(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:

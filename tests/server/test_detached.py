@@ -355,7 +355,7 @@ async def test_what_nobody_reads_after_a_restart_is_killed_in_time(serving, fold
             response = await client.http.post(url, json=body)
             response.close()
     link = backend.links[sandbox_id]
-    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.3)
+    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 3.0)
     link.hello = {"execs": {exec_id: {"state": "running"} for exec_id in exec_ids.values()}}
     async with serving(folder, backend) as (_, client, _):
         reading = await client.http.get(f"{url}/{exec_ids['read']}?reader_id=other")

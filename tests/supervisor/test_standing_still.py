@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections import Counter
 
@@ -39,6 +40,24 @@ async def test_a_command_that_ended_in_time_while_nobody_looked(box):
     await stand_still(box, 1.7)
     result = await box.finish(*started)
     assert (result.returncode, result.exit["timed_out"], result.stdout) == (3, False, "begun\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("strace"), reason="strace holds process 1 up, as root")
+async def test_a_command_that_ended_in_time_while_process_1_stood_still_behind_another_event(box, tmp_path):
+    """It has looked for what happened, stands still, and goes on once the command's time is over."""
+    delay = ["-e", "trace=epoll_wait", "-e", "inject=epoll_wait:delay_exit=2500000:when=1"]
+    started = box.start("sh", "-c", "echo begun; sleep 0.5; exit 3", timeout=2.0)
+    await asyncio.wait_for(started[1].wait(6), 5)
+    log = tmp_path / "strace"
+    tracer = await asyncio.create_subprocess_exec("strace", "-p", str(box.process_1), "-o", str(log), *delay, stderr=-1)
+    try:
+        await asyncio.wait_for(tracer.stderr.readline(), 5)  # It is attached.
+        box.link.acknowledge(started[0], 6, 0, False)
+        assert (await box.finish(*started)).returncode == 3
+        assert "DELAYED" in log.read_text()
+    finally:
+        tracer.terminate()
+        await tracer.wait()
 
 
 @pytest.mark.parametrize("seconds", [1.5, 3.0])

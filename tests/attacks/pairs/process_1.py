@@ -215,13 +215,16 @@ FORKED = area.defence(
 )
 STOPS = """
 import os, signal
-number = os.getpid() + 1
 print("ready", flush=True)
 while True:
-    for ahead in (number, number + 1, number + 2):
-        try: os.kill(ahead, signal.SIGSTOP)
-        except ProcessLookupError: continue
-        number = ahead + 1
+    number = os.fork()  # Where the numbers are by now: a busy machine lets some pass.
+    if not number: os._exit(0)
+    os.waitpid(number, 0)
+    for _ in range(2000):
+        for ahead in (number + 1, number + 2, number + 3):
+            try: os.kill(ahead, signal.SIGSTOP)
+            except ProcessLookupError: continue
+            number = ahead
 """
 
 
