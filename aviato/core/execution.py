@@ -277,7 +277,8 @@ class Execution(ExecCalls):
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
         # Whoever feeds it waits to hear that it has begun.
-        whole = None if self._request.get("stdin") else await self._client.transport.ask_in_stream(body)
+        is_fed = self._request.get("stdin") and self._request.get("input") is None
+        whole = None if is_fed else await self._client.transport.ask_in_stream(body)
         if whole is not None:
             if whole.type == FrameType.ERROR:
                 raise error_of(whole.payload)

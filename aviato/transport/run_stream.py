@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATH = "/v1/runs/stream"
-LARGEST_BYTES = 48 << 10
-"""Of what is asked for. More is not worth it, and the server bounds how much it reads of large bodies at a time."""
+LARGEST_BYTES = 96 << 10
+"""Of what is asked for: a command with all the input that can come with it. Larger bodies the server reads a few at a time."""
 MOST_AT_ONCE = 128
 FEW = 4
 """So many are asked for by themselves first: one command is no batch."""

@@ -112,7 +112,15 @@ def test_cancelled_it_leaves_nothing(session: aviato.Session) -> None:
     assert not aviato.Sandbox.list(tags=["cancelled"]).result(20)  # Those of other tests may be about to end.
 
 
-def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent: Counter[str]) -> None:
+BATCHES = {
+    "commands": [Task(command=["sh", "-c", f"exit {number % 2}"]) for number in range(40)],
+    "input": [Task(command=["sh", "-c", "exit $(cat)"], stdin=f"{number % 2}") for number in range(40)],
+    "tests": [Task(code=f"{'# ' + '.' * 8000}\nn = {number}", tests=["assert n % 2 == 0"]) for number in range(40)],
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent: Counter[str], kind: str) -> None:
     requests = Counter[str]()
     usual = HttpTransport.open
 
@@ -122,11 +130,9 @@ def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent:
 
     HttpTransport.open = opened  # type: ignore[method-assign]
     try:
-        tasks = [Task(command=["sh", "-c", f"echo {number}; exit {number % 2}"]) for number in range(40)]
-        outcomes = evaluate(tasks, session=session, max_concurrency=4).result(50)
+        outcomes = evaluate(BATCHES[kind], session=session, max_concurrency=4).result(50)
     finally:
         HttpTransport.open = usual  # type: ignore[method-assign]
-    assert [outcome.result.stdout for outcome in outcomes if outcome.result is not None] == [f"{i}\n" for i in range(40)]
     assert [outcome.passed for outcome in outcomes] == [True, False] * 20
     assert sent["POST /v1/runs"] == 40 and requests["POST /v1/runs"] <= 12
 

@@ -60,9 +60,8 @@ async def run(call: Call) -> web.StreamResponse:
     call.service.check_able()
     body: RunRequest = call.body
     feed = await call.service.runs.start(body, Asker(call.request.transport), call.caller)
-    is_fed = body.command.stdin and body.command.input is None
     left = functools.partial(call.service.runs.left, body.sandbox.sandbox_id)
-    return await stream_run(call.request, feed, left, is_fed=is_fed)
+    return await stream_run(call.request, feed, left, is_fed=body.command.is_fed)
 
 
 async def resume(call: Call) -> web.StreamResponse:
