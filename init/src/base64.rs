@@ -2,6 +2,18 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+const NONE: u8 = 255;
+/// Of each digit of the alphabet.
+const VALUES: [u8; 256] = {
+    let mut values = [NONE; 256];
+    let mut at = 0;
+    while at < ALPHABET.len() {
+        values[ALPHABET[at] as usize] = at as u8;
+        at += 1;
+    }
+    values
+};
+
 pub fn encode(data: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity((data.len() + 2) / 3 * 4);
     for group in data.chunks(3) {
@@ -16,35 +28,36 @@ pub fn encode(data: &[u8]) -> Vec<u8> {
 
 /// `None` where it is none.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let mut data = Vec::with_capacity(text.len() / 4 * 3);
     if text.len() % 4 != 0 {
         return None;
     }
-    let groups = text.len() / 4;
-    for (number, group) in text.chunks(4).enumerate() {
-        let filled = group.iter().rev().take_while(|byte| **byte == b'=').count();
-        if filled > 2 || (filled > 0 && number + 1 < groups) {
-            return None;
-        }
-        let mut bits = 0;
-        for byte in &group[..4 - filled] {
-            bits = bits << 6 | u32::from(digit_of(*byte)?);
-        }
-        bits <<= 6 * filled;
+    let filled = text.iter().rev().take(3).take_while(|byte| **byte == b'=').count();
+    if filled > 2 {
+        return None;
+    }
+    let whole = text.len() - if filled > 0 { 4 } else { 0 };
+    let mut data = Vec::with_capacity(text.len() / 4 * 3);
+    for group in text[..whole].chunks_exact(4) {
+        let bits = bits_of(group)?;
+        data.extend_from_slice(&bits.to_be_bytes()[1..]);
+    }
+    if filled > 0 {
+        let bits = bits_of(&text[whole..text.len() - filled])? << (6 * filled);
         data.extend_from_slice(&bits.to_be_bytes()[1..4 - filled]);
     }
     Some(data)
 }
 
-fn digit_of(byte: u8) -> Option<u8> {
-    match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
+fn bits_of(digits: &[u8]) -> Option<u32> {
+    let mut bits = 0;
+    for digit in digits {
+        let value = VALUES[usize::from(*digit)];
+        if value == NONE {
+            return None;
+        }
+        bits = bits << 6 | u32::from(value);
     }
+    Some(bits)
 }
 
 #[cfg(test)]

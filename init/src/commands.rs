@@ -190,8 +190,8 @@ impl Commands {
             }
             (Some(number), None) => Ok(Some(*number)),
             (None, _) if self.ending => Ok(None),
-            (None, Some((value, _))) if !self.past.contains_key(exec_id) => {
-                let spec = Spec::read(value)?;
+            (None, Some((value, fingerprint))) if !self.past.contains_key(exec_id) => {
+                let spec = Spec::read(value, fingerprint)?;
                 if spec.exec_id != exec_id {
                     return Err(Refused::invalid("a malformed request: two ids"));
                 }

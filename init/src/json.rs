@@ -4,6 +4,7 @@
 //! files and the words of commands.
 
 use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
 
 const DEEPEST: usize = 64;
 
@@ -134,17 +135,24 @@ impl Value {
         self.write(&mut out);
         out
     }
+}
 
-    /// The same with the members of each object in the order of their names, so that equal values are equal bytes.
-    pub fn sorted(&self) -> Value {
+/// Equal whatever the order of an object's members.
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        std::mem::discriminant(self).hash(hasher);
         match self {
-            Value::Array(items) => Value::Array(items.iter().map(Value::sorted).collect()),
+            Value::Null => {}
+            Value::Bool(value) => value.hash(hasher),
+            Value::Int(value) => value.hash(hasher),
+            Value::Float(value) => value.to_bits().hash(hasher),
+            Value::Text(text) => text.hash(hasher),
+            Value::Array(items) => items.hash(hasher),
             Value::Object(members) => {
-                let mut members: Vec<_> = members.iter().map(|(name, value)| (name.clone(), value.sorted())).collect();
+                let mut members: Vec<_> = members.iter().collect();
                 members.sort_by(|one, other| one.0.cmp(&other.0));
-                Value::Object(members)
+                members.hash(hasher);
             }
-            other => other.clone(),
         }
     }
 }
@@ -181,17 +189,20 @@ fn write_text(text: &[u8], out: &mut Vec<u8>) {
 }
 
 fn write_valid(text: &str, out: &mut Vec<u8>) {
-    for byte in text.bytes() {
-        match byte {
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f | 0x7f)) {
+        out.extend_from_slice(&rest[..at]);
+        match rest[at] {
             b'"' => out.extend_from_slice(b"\\\""),
             b'\\' => out.extend_from_slice(b"\\\\"),
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
-            0..=0x1f | 0x7f => put(out, format_args!("\\u{byte:04x}")),
-            _ => out.push(byte),
+            byte => put(out, format_args!("\\u{byte:04x}")),
         }
+        rest = &rest[at + 1..];
     }
+    out.extend_from_slice(rest);
 }
 
 /// Reads one value, and nothing behind it.
@@ -405,6 +416,8 @@ impl Parser<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::hash_map::DefaultHasher;
+
     use super::*;
 
     fn again(text: &str) -> String {
@@ -467,9 +480,27 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_are_equal_bytes_once_sorted() {
-        let one = parse(br#"{"b":[{"d":1,"c":2}],"a":null}"#).unwrap().sorted().to_bytes();
-        let other = parse(br#"{"a":null,"b":[{"c":2,"d":1}]}"#).unwrap().sorted().to_bytes();
-        assert_eq!(one, other);
+    fn the_order_of_members_is_nothing_to_a_hash() {
+        let of = |text: &str| {
+            let mut hasher = DefaultHasher::new();
+            parse(text.as_bytes()).unwrap().hash(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(of(r#"{"b":[{"d":1,"c":2}],"a":null}"#), of(r#"{"a":null,"b":[{"c":2,"d":1}]}"#));
+        let others = [
+            r#"{"a":null}"#,
+            r#"{"a":"b"}"#,
+            r#"{"ab":""}"#,
+            "[1,2]",
+            "[2,1]",
+            "[[1],2]",
+            "[1,[2]]",
+            "1",
+            "1.0",
+            "true",
+        ];
+        for (at, one) in others.iter().enumerate() {
+            assert!(others[at + 1..].iter().all(|other| of(one) != of(other)), "{one}");
+        }
     }
 }

@@ -141,7 +141,7 @@ impl Kind for Cases {
     fn run(&mut self, input: &[u8]) {
         let mut random = Random::of(input);
         let mut looper = EventLoop::new().unwrap();
-        let mut spec = Spec::read(&self.spec).unwrap();
+        let mut spec = Spec::read(&self.spec, 0).unwrap();
         let mut cases: Box<cases::Cases> = spec.cases.take().unwrap();
         let mut command = Command::new(1, &spec, Ends::none(), &mut looper);
         let mut rest = input;

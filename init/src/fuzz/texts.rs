@@ -1,5 +1,7 @@
 //! Requests: JSON, and what the zygote is told without it.
 
+use std::collections::BTreeSet;
+
 use super::mutate::Random;
 use super::Kind;
 use crate::base64;
@@ -52,14 +54,28 @@ impl Kind for Requests {
         assert_eq!(again, value, "read again it is another");
         assert_eq!(again.to_bytes(), written, "written again it is another");
         assert!(std::str::from_utf8(&written).is_ok());
-        let sorted = value.sorted();
-        assert_eq!(sorted.sorted(), sorted);
-        assert_eq!(fingerprint(&sorted), fingerprint(&again));
+        assert_eq!(fingerprint(&backwards(&value)), fingerprint(&again));
         check_fields(&value);
         check_spec(&value);
         if let Some(spec) = value.get("spec") {
             check_spec(spec);
         }
+    }
+}
+
+/// The same with the members of each object the other way round, where no two have one name.
+fn backwards(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => Value::Array(items.iter().map(backwards).collect()),
+        Value::Object(members) => {
+            let names: BTreeSet<_> = members.iter().map(|(name, _)| name).collect();
+            let mut members: Vec<_> = members.iter().map(|(name, own)| (name.clone(), backwards(own))).collect();
+            if names.len() == members.len() {
+                members.reverse();
+            }
+            Value::Object(members)
+        }
+        other => other.clone(),
     }
 }
 
@@ -104,10 +120,9 @@ fn check_fields(value: &Value) {
 }
 
 fn check_spec(value: &Value) {
-    match Spec::read(value) {
+    match Spec::read(value, fingerprint(value)) {
         Ok(spec) => {
             assert_eq!(value.get("exec_id"), Some(&Value::Text(spec.exec_id)));
-            assert_eq!(spec.fingerprint, fingerprint(value));
             assert!(spec.cases.is_none() || spec.programs.is_none());
             if let Some(mut programs) = spec.programs {
                 assert!(programs.series.len() > 0);
