@@ -86,6 +86,18 @@ async def test_who_feeds_it_hears_at_once_that_it_has_begun(server, monkeypatch)
     assert said == {exec_id: True, given["command"]["exec_id"]: False}
 
 
+async def test_who_feeds_a_command_of_a_sandbox_that_stays_hears_at_once_that_it_has_begun(server, monkeypatch):
+    monkeypatch.setattr("aviato.server.routes.streaming.HOLD_BACK_SECONDS", 30.0)
+    sandbox_id, exec_id = (await server.running())["sandbox_id"], new_exec_id()
+    path = f"/v1/sandboxes/{sandbox_id}/execs"
+    body = {"exec_id": exec_id, "command": ["cat"], "stdin": True}
+    async with asyncio.timeout(20), server.http.post(server.base + path, json=body) as response:
+        while b"started_at" not in await response.content.readany():
+            pass
+        await server.call("POST", f"{path}/{exec_id}/stdin?eof=true", expect=204)
+        assert b'"returncode":0' in (await response.content.read()).replace(b" ", b"")
+
+
 async def test_repeated_while_it_runs_it_runs_once(server):
     body = request_of(server, "sh", "-c", "echo once; sleep 1")
     with pytest.raises(TimeoutError):

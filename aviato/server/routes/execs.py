@@ -61,7 +61,7 @@ async def run(call: Call) -> web.StreamResponse:
     body: RunRequest = call.body
     feed = await call.service.runs.start(body, Asker(call.request.transport), call.caller)
     left = functools.partial(call.service.runs.left, body.sandbox.sandbox_id)
-    return await stream_run(call.request, feed, left, is_fed=body.command.is_fed)
+    return await stream_run(call.request, feed, left)
 
 
 async def resume(call: Call) -> web.StreamResponse:

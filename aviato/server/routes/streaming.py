@@ -70,9 +70,7 @@ async def stream_exec(request: web.Request, feed: ExecFeed | LeftFeed, held: byt
         feed.close()
 
 
-async def stream_run(
-    request: web.Request, feed: ExecFeed | LeftFeed, left: Callable[[bool], None], *, is_fed: bool
-) -> web.StreamResponse:
+async def stream_run(request: web.Request, feed: ExecFeed | LeftFeed, left: Callable[[bool], None]) -> web.StreamResponse:
     """As `stream_exec`, of a command that has a sandbox of its own.
 
     Args:
@@ -80,11 +78,10 @@ async def stream_run(
         feed: of the command.
         left: told whether that was the end: the result was sent whole, or there will be none. Else the caller was cut off, and
             may come back.
-        is_fed: whether its input is still to come, from a caller who waits to hear that it has begun.
     """
     over = False
     try:
-        held = await hold_back(feed, RUN_HOLD_BACK_SECONDS, enough_bytes=1 if is_fed else HOLD_BACK_BYTES)
+        held = await hold_back(feed, RUN_HOLD_BACK_SECONDS)
         response: web.StreamResponse
         if feed.over and len(held) <= HOLD_BACK_BYTES:
             response = await _send_whole(request, held)
@@ -138,10 +135,10 @@ async def hold_back(
         feed: where it comes from.
         seconds: for how long.
         held: what has arrived before.
-        enough_bytes: of what arrives, that are not waited with.
+        enough_bytes: of what arrives, that are not waited with. Of one that is fed anything is enough.
     """
     loop = asyncio.get_running_loop()
-    deadline, enough_bytes = loop.time() + seconds, min(len(held) + enough_bytes, HOLD_BACK_BYTES)
+    deadline, enough_bytes = loop.time() + seconds, min(len(held) + (1 if feed.is_fed else enough_bytes), HOLD_BACK_BYTES)
     while not (feed.over or feed.by_memory) and len(held) < enough_bytes and (left := deadline - loop.time()) > 0:
         try:
             held += await feed.next(left, enough_bytes - len(held))
