@@ -1,6 +1,7 @@
 """What is sent to the program `inside/cases.py` (with `late.py` before it), and how its records are read."""
 
 from __future__ import annotations
+import __future__
 
 import functools
 import importlib.util
@@ -10,7 +11,7 @@ import secrets
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.grading.inside import program
+from aviato.grading.inside import FUTURE, program
 from aviato.text import encode
 
 if TYPE_CHECKING:
@@ -156,8 +157,10 @@ def cases_program(calls: bool = False) -> tuple[bytes, bytes]:
 
 def compiled(text: str) -> tuple[bytes, bytes]:
     """A program as bytecode of this version, and its source, compressed."""
-    source = text.encode()
-    return marshal.dumps(compile(source, "aviato_cases", "exec", optimize=2)), zlib.compress(source)
+    # The statement would import the module; the bytecode has its meaning without.
+    flag, own = __future__.annotations.compiler_flag, text.replace(FUTURE, "", 1)
+    bytecode = compile(own, "aviato_cases", "exec", flags=flag, dont_inherit=True, optimize=2)
+    return marshal.dumps(bytecode), zlib.compress(text.encode())
 
 
 def sent(program: tuple[bytes, bytes]) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from importlib import resources
 
+FUTURE = "from __future__ import annotations\n"
+"""What each program begins with."""
 _IMPORTED = re.compile(r"^from (?:__future__|aviato\.grading\.inside\.\w+) import .*\n", re.MULTILINE)
 
 
@@ -17,4 +19,4 @@ def program(*names: str) -> str:
     """Their source, one after the other: what one imports of another stands above it."""
     folder = resources.files(__name__)
     texts = [folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in names]
-    return "from __future__ import annotations\n" + "\n".join(_IMPORTED.sub("", text) for text in texts)
+    return FUTURE + "\n".join(_IMPORTED.sub("", text) for text in texts)

@@ -27,9 +27,17 @@ def out_of_the_way(descriptors: list[int], code: bytes) -> list[int]:
     """
     most = os.sysconf("SC_OPEN_MAX")
     most = min(most, HIGHEST) if most > 0 else HIGHEST
-    moved = [os.dup2(fd, most - number, inheritable=False) for number, fd in enumerate(descriptors, 1)]
     lowest = most - len(descriptors)
-    os.closerange(3, lowest)
+    # All others are closed before the table of descriptors grows: what looks through it takes as long as it is large.
+    low = 3
+    for fd in sorted(descriptors):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, lowest)
+    moved = [os.dup2(fd, most - number, inheritable=False) for number, fd in enumerate(descriptors, 1)]
+    for fd in descriptors:
+        if fd < lowest:
+            os.close(fd)
     if b"closerange" in code or b"SC_OPEN_MAX" in code or b"RLIMIT_NOFILE" in code:
         # Some close all that there may be: for them that ends below these.
         import resource
