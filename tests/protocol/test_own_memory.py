@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from aviato.server.backends.conformance.peer import Peer
+from aviato.server.backends.conformance.process_1 import Process1
 from aviato.wire.frames import FrameType
 from tests.matrices import deep
-from tests.protocol.implementations import Process1
-from tests.protocol.peer import Peer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("make", deep(["zygote", "serve"]), indirect=True)]
 

@@ -167,7 +167,7 @@ class Peer:
 
     def spec(self, *command: str, exec_id: str | None = None, **fields: Any) -> ExecSpec:
         """A command as the page has it."""
-        usual = {"environment": {}, "working_dir": None, "stdin": False, "timeout_seconds": None}
+        usual: dict[str, Any] = {"environment": {}, "working_dir": None, "stdin": False, "timeout_seconds": None}
         return ExecSpec(exec_id=exec_id or new_exec_id(), command=list(command), **{**usual, **fields})
 
     async def start(
