@@ -328,7 +328,7 @@ SHORT = {
         "test_other_languages": 4,
         "test_the_server_goes_meanwhile": 0,
     },
-    "server/test_crowd.py": {
+    "server/test_connection_limit.py": {
         "test_a_server_without_descriptors_stands_still_and_goes_on": 0,
         "test_many_connections_harm_nobody_else": 0,
         "test_what_is_no_http_is_not_kept": 0,

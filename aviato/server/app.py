@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from aviato import __version__
-from aviato.server.crowd import Crowd
+from aviato.server.connection_limit import ConnectionLimit
 from aviato.server.middlewares import add_headers, make_middleware
 from aviato.server.openapi import document
 from aviato.server.reaper import Reaper
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from aviato.server.service import Service
 
 
-def make_app(service: Service, guard: Guard, crowd: Crowd | None = None) -> web.Application:
+def make_app(service: Service, guard: Guard, connection_limit: ConnectionLimit | None = None) -> web.Application:
     """The application of a service.
 
     Args:
         service: does the work; opened and closed with the application.
         guard: lets requests in.
-        crowd: counts those that are under way; None makes one.
+        connection_limit: counts those that are under way; None makes one.
     """
-    app = web.Application(middlewares=[make_middleware(guard, crowd or Crowd())], client_max_size=LARGEST_BODY_BYTES)
+    app = web.Application(
+        middlewares=[make_middleware(guard, connection_limit or ConnectionLimit())], client_max_size=LARGEST_BODY_BYTES
+    )
     app[SERVICE] = service
     app[BODIES] = Bodies()
     app[BEGUN] = {}

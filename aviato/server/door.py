@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from aiohttp.web_protocol import RequestHandler
 
-    from aviato.server.crowd import Crowd
+    from aviato.server.connection_limit import ConnectionLimit
     from aviato.server.guard import Guard
     from aviato.server.service import Service
     from aviato.server.service.feed import ExecFeed
@@ -49,13 +49,13 @@ class Desk:
         app: answers what goes to aiohttp.
         service: does the work.
         guard: knows which connections were let in.
-        crowd: counts the requests that are under way.
+        connection_limit: counts the requests that are under way.
     """
 
-    def __init__(self, app: web.Application, service: Service, guard: Guard, crowd: Crowd) -> None:
+    def __init__(self, app: web.Application, service: Service, guard: Guard, connection_limit: ConnectionLimit) -> None:
         self.service = service
         self.guard = guard
-        self.crowd = crowd
+        self.connection_limit = connection_limit
         self.begun = app[BEGUN]
         self.answering: set[asyncio.Task[None]] = set()
         self._heads: dict[bytes, short.Head] = {}
@@ -190,7 +190,7 @@ class Door(asyncio.Protocol):
             self._transport is not None
             and desk.guard.knows(self._transport)
             and desk.service.is_ready
-            and not desk.crowd.is_large
+            and not desk.connection_limit.is_large
             and self._loop.time() - self._passed_at < AIOHTTP_SECONDS
         )
 
@@ -224,7 +224,7 @@ class Door(asyncio.Protocol):
                 self._body = self._loop.create_future()
             given = body if self._body is None else self._following(self._body)
             answering = self._short(short.write(service, head, self._lender(head, transport), given))
-        self._desk.crowd.take_in(self._inner, OPERATOR)
+        self._desk.connection_limit.take_in(self._inner, OPERATOR)
         self._answering = self._loop.create_task(self._answer(answering, data))
         self._desk.answering.add(self._answering)
         return True
@@ -277,7 +277,7 @@ class Door(asyncio.Protocol):
         if self._answering is not None:
             self._desk.answering.discard(self._answering)
             self._answering = None
-        self._desk.crowd.end(self._inner)
+        self._desk.connection_limit.end(self._inner)
         transport = self._transport
         if transport is None:
             self._forget()

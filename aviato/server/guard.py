@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 from aviato.exceptions import AviatoAuthenticationError, SandboxResourceExhaustedError
 from aviato.server.callers import OPERATOR, Caller, Key, parse_key
-from aviato.server.pace import Pace
 from aviato.server.peers import peer_uid
+from aviato.server.rate_limit import RateLimit
 from aviato.server.wandb_keys import KEY_HEADER
 
 if TYPE_CHECKING:
@@ -53,8 +53,13 @@ class Guard:
 
     def __init__(self, keys: Iterable[str] = (), hosts: Iterable[str] = (), wandb: WandbKeys | None = None) -> None:
         self._keys = [parse_key(line) for line in keys]
-        self._paces = {key.hash: Pace(key.requests_per_second) for key in self._keys if key.requests_per_second is not None}
-        self._upkeep = {key_hash: Pace(max(UPKEEP_PER_SECOND, pace.per_second)) for key_hash, pace in self._paces.items()}
+        self._rate_limits = {
+            key.hash: RateLimit(key.requests_per_second) for key in self._keys if key.requests_per_second is not None
+        }
+        self._upkeep = {
+            key_hash: RateLimit(max(UPKEEP_PER_SECOND, rate_limit.per_second))
+            for key_hash, rate_limit in self._rate_limits.items()
+        }
         self._named = ("localhost", socket.gethostname(), *hosts)
         self.set_certificate_names(())
         self._wandb = wandb
@@ -112,7 +117,7 @@ class Guard:
         if key.routes and _route_of(request) not in key.routes:
             allowed = ", ".join(sorted(key.routes))
             raise AviatoAuthenticationError(f"this API key is for {allowed} only, not for {request.path!r}", reason="route")
-        self._keep_pace(key, _route_of(request))
+        self._keep_rate(key, _route_of(request))
         return key.caller
 
     def _known_key(self, text: str) -> Key:
@@ -123,11 +128,11 @@ class Guard:
             raise AviatoAuthenticationError("the API key is not known to this server")
         return found[0]
 
-    def _keep_pace(self, key: Key, route: str | None) -> None:
-        pace = (self._upkeep if route in UPKEEP else self._paces).get(key.hash)
-        if pace is not None and (seconds := pace.take(time.monotonic())):
+    def _keep_rate(self, key: Key, route: str | None) -> None:
+        rate_limit = (self._upkeep if route in UPKEEP else self._rate_limits).get(key.hash)
+        if rate_limit is not None and (seconds := rate_limit.take(time.monotonic())):
             raise SandboxResourceExhaustedError(
-                f"this API key may send {pace.per_second:g} requests a second",
+                f"this API key may send {rate_limit.per_second:g} requests a second",
                 reason="rate_limit",
                 retry_delay_seconds=seconds,
             )

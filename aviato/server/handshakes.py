@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aviato.server.strangers import most
+from aviato.server.unauthenticated import most
 
 if TYPE_CHECKING:
     import ssl

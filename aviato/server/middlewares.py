@@ -18,7 +18,7 @@ from aviato.wire.version import OLDEST_WIRE_VERSION, PID_HEADER, WIRE_HEADER, WI
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aviato.server.crowd import Crowd
+    from aviato.server.connection_limit import ConnectionLimit
     from aviato.server.guard import Guard
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def check_encoding(request: web.Request) -> None:
         raise _EncodingError("the body is compressed; send it as it is")
 
 
-def make_middleware(guard: Guard, crowd: Crowd) -> Callable[..., Awaitable[web.StreamResponse]]:
+def make_middleware(guard: Guard, connection_limit: ConnectionLimit) -> Callable[..., Awaitable[web.StreamResponse]]:
     """The one middleware: checks, then the route, and any error as JSON."""
 
     @web.middleware
@@ -74,7 +74,7 @@ def make_middleware(guard: Guard, crowd: Crowd) -> Callable[..., Awaitable[web.S
             CALLER.set(caller)
             caller.check_size(request.content_length or 0)
             check_encoding(request)
-            crowd.begin(request, caller)
+            connection_limit.begin(request, caller)
             return await handler(request)
         except SlowBodyError as error:
             return error_response(error, 408)
@@ -101,7 +101,7 @@ def make_middleware(guard: Guard, crowd: Crowd) -> Callable[..., Awaitable[web.S
             log.exception("%s %s failed", request.method, request.path)
             return error_response(AviatoError("the server failed; its log says why", reason="internal", is_infrastructure=True))
         finally:
-            crowd.end(request.protocol)
+            connection_limit.end(request.protocol)
 
     return middleware
 

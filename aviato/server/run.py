@@ -19,15 +19,15 @@ from aiohttp import web
 
 from aviato.server import http_log
 from aviato.server.app import make_app
-from aviato.server.crowd import BACKLOG, Crowd, backlog
+from aviato.server.connection_limit import BACKLOG, ConnectionLimit, backlog
 from aviato.server.door import Desk
 from aviato.server.guard import Guard
 from aviato.server.handshakes import TlsListener
 from aviato.server.host import dump_no_core, give_memory_back, raise_open_files
 from aviato.server.service import Service
 from aviato.server.service.secrets import Secrets, take_variables
-from aviato.server.strangers import Strangers
 from aviato.server.threads import fix_threads
+from aviato.server.unauthenticated import Unauthenticated
 from aviato.server.wandb_keys import WandbKeys
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ IDLE_CHECK_SECONDS = 0.5
 CONNECTION_SECONDS = 0.5
 """How long a handler may take to end itself when the server goes."""
 ACCEPTED_A_TURN = 4
-"""Connections that Python's loop takes at once: those are no more than `crowd` sees before the next ones come."""
+"""Connections that Python's loop takes at once: those are no more than `connection_limit` sees before the next ones come."""
 HANDSHAKE_SECONDS = 10.0
 """How long a client may take to begin TLS."""
 FAULTS_VARIABLE = "AVIATO_TEST_FAULTS"
@@ -95,7 +95,7 @@ async def serve(
     fix_threads(asyncio.get_running_loop())
     service = Service(settings, folder, backend, secrets)
     if (faults := os.environ.get(FAULTS_VARIABLE)) is not None:
-        from aviato.server.fault_points import Switch
+        from aviato.server.fault_injection import Switch
 
         Switch(service, faults).install()
     if settings.api_key_file is not None:
@@ -113,9 +113,9 @@ async def serve(
     guard = Guard(service.store.key_hashes(), hosts=[settings.host, *settings.allowed_host], wandb=wandb)
     if listeners.tls is not None:
         guard.set_certificate_names(listeners.tls.names())
-    crowd = Crowd()
-    app = make_app(service, guard, crowd)
-    desk = Desk(app, service, guard, crowd)
+    connection_limit = ConnectionLimit()
+    app = make_app(service, guard, connection_limit)
+    desk = Desk(app, service, guard, connection_limit)
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -130,14 +130,14 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, number)
     await runner.setup()
-    crowd.runner = runner
-    beside = [asyncio.create_task(crowd.keep_few(), name="crowd")]
+    connection_limit.runner = runner
+    beside = [asyncio.create_task(connection_limit.keep_few(), name="connection_limit")]
     if any(listener.family != socket.AF_UNIX for listener in listeners.sockets):
-        beside.append(asyncio.create_task(Strangers(runner, guard.let_in).keep_few(), name="strangers"))
+        beside.append(asyncio.create_task(Unauthenticated(runner, guard.let_in).keep_few(), name="unauthenticated"))
     if listeners.tls is not None:
         beside.append(asyncio.create_task(listeners.tls.keep_fresh(guard.set_certificate_names), name="certificate"))
     try:
-        listening = await accept(runner, listeners, crowd, desk)
+        listening = await accept(runner, listeners, connection_limit, desk)
         on_ready()
         await _until_over(service, runner, signals, settings.idle_exit)
         _unlink(listeners.path)
@@ -170,7 +170,7 @@ async def _until_over(service: Service, runner: web.AppRunner, signals: asyncio.
         await asyncio.wait({waiting, idle}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done() and waiting.result() == signal.SIGINT:
             log.info("interrupted: every sandbox ends")
-            service.polls.closing = True
+            service.long_polls.closing = True
             waiting = asyncio.create_task(signals.get())
             ending = asyncio.create_task(service.end_all())
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,14 +200,14 @@ async def _until_idle(service: Service, runner: web.AppRunner, idle_exit: float 
 
 
 async def accept(
-    runner: web.AppRunner, listeners: Listeners, crowd: Crowd | None = None, desk: Desk | None = None
+    runner: web.AppRunner, listeners: Listeners, connection_limit: ConnectionLimit | None = None, desk: Desk | None = None
 ) -> list[asyncio.AbstractServer | TlsListener]:
     """Let connections come to an application that is set up, over TLS where that is TCP's.
 
     Args:
         runner: of the application.
         listeners: where they come.
-        crowd: counts them.
+        connection_limit: counts them.
         desk: has the doors of Unix sockets; None is none.
     """
     loop = asyncio.get_running_loop()
@@ -215,7 +215,7 @@ async def accept(
     for listener in listeners.sockets:
         server = runner.server
         assert server is not None
-        make = server if crowd is None else crowd.watched(server)
+        make = server if connection_limit is None else connection_limit.watched(server)
         if desk is not None and listener.family == socket.AF_UNIX:
             make = desk.doors(make)
         if listener.family == socket.AF_UNIX or listeners.tls is None:

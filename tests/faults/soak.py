@@ -32,7 +32,7 @@ from typing import Any
 
 import aviato
 from aviato.bridge.operation import OperationRef
-from aviato.server.fault_points import POINTS
+from aviato.server.fault_injection import POINTS
 from aviato.server.reaper import GARBAGE_SECONDS
 from aviato.server.threads import fix_threads
 from aviato.transport import sessions

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato.server.fault_points import POINTS
+from aviato.server.fault_injection import POINTS
 from tests.conftest import free_port
 from tests.faults.conftest import FaultyServer, RunningProxy
 from tests.faults.work import Work

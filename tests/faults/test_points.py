@@ -11,7 +11,7 @@ import pytest
 
 import aviato
 from aviato.rl import Task, evaluate
-from aviato.server.fault_points import POINTS
+from aviato.server.fault_injection import POINTS
 from aviato.server.routes.streaming import RUN_HOLD_BACK_SECONDS
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server

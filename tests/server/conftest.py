@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from aviato.server.app import make_app
-from aviato.server.crowd import Crowd
+from aviato.server.connection_limit import ConnectionLimit
 from aviato.server.door import Desk
 from aviato.server.folders import Folder
 from aviato.server.guard import Guard
@@ -109,13 +109,13 @@ async def _serving(folder, backend, *, secrets=None, **settings):
     """A server on a Unix socket; yields `(service, client, socket path)`."""
     folder.make()
     service = Service(ServerSettings(**settings), folder, backend, secrets)
-    guard, crowd = Guard(), Crowd()
-    app = make_app(service, guard, crowd)
+    guard, connection_limit = Guard(), ConnectionLimit()
+    app = make_app(service, guard, connection_limit)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
-    desk = Desk(app, service, guard, crowd)
+    desk = Desk(app, service, guard, connection_limit)
     await runner.setup()
     path = os.path.join(folder.path, "sock")
-    [listening] = await accept(runner, Listeners(sockets=[listen_unix(path)]), crowd, desk)
+    [listening] = await accept(runner, Listeners(sockets=[listen_unix(path)]), connection_limit, desk)
     try:
         # Connections are closed after use, so that descriptors can be counted.
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0, force_close=True)) as http:

@@ -6,7 +6,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError
 from aviato.server.callers import EARLIER, OPERATOR, BodyTooLargeError, Caller, parse_key
-from aviato.server.pace import KEPT_SECONDS, LONGEST_SECONDS, Pace
+from aviato.server.rate_limit import KEPT_SECONDS, LONGEST_SECONDS, RateLimit
 
 HASH = "ab" * 32
 
@@ -80,28 +80,28 @@ def test_sizes():
 
 
 def test_a_second_s_worth_at_once_and_then_the_average():
-    pace = Pace(4.0)
-    assert [pace.take(100.0) for _ in range(5)] == [0.0] * 4 + [0.25]
-    assert pace.take(100.125) == pytest.approx(0.375)
-    assert [pace.take(100.25), pace.take(100.5)] == [0.0, 0.0]
-    assert [pace.take(999.0) for _ in range(5)] == [0.0] * 4 + [0.25]
-    slow = Pace(0.01)
+    rate_limit = RateLimit(4.0)
+    assert [rate_limit.take(100.0) for _ in range(5)] == [0.0] * 4 + [0.25]
+    assert rate_limit.take(100.125) == pytest.approx(0.375)
+    assert [rate_limit.take(100.25), rate_limit.take(100.5)] == [0.0, 0.0]
+    assert [rate_limit.take(999.0) for _ in range(5)] == [0.0] * 4 + [0.25]
+    slow = RateLimit(0.01)
     assert (slow.take(0.0), slow.take(0.0), slow.take(100.0)) == (0.0, 100.0, 0.0)
 
 
 def test_each_that_is_refused_has_a_turn_of_its_own():
-    pace = Pace(1.0)
-    assert [pace.take(0.0) for _ in range(13)] == [float(second) for second in range(13)]
+    rate_limit = RateLimit(1.0)
+    assert [rate_limit.take(0.0) for _ in range(13)] == [float(second) for second in range(13)]
     # Each comes a little late, and asks again at once.
     for second in range(1, 100):
-        assert pace.take(second + 0.03) == 0.0
-        assert pace.take(second + 0.04) == pytest.approx(11.96)
+        assert rate_limit.take(second + 0.03) == 0.0
+        assert rate_limit.take(second + 0.04) == pytest.approx(11.96)
 
 
 def test_turns_that_nobody_takes_hold_up_no_one_for_long():
-    pace = Pace(2.0)
-    waits = [pace.take(0.0) for _ in range(1000)]
+    rate_limit = RateLimit(2.0)
+    waits = [rate_limit.take(0.0) for _ in range(1000)]
     assert max(waits) <= LONGEST_SECONDS + 0.5
-    assert [pace.take(29.0) for _ in range(9)].count(0.0) == 2 * KEPT_SECONDS
+    assert [rate_limit.take(29.0) for _ in range(9)].count(0.0) == 2 * KEPT_SECONDS
     lull = LONGEST_SECONDS + KEPT_SECONDS + 30.0
-    assert [pace.take(lull) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+    assert [rate_limit.take(lull) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]

@@ -262,14 +262,14 @@ async def test_a_caller_that_goes_leaves_nothing(server, connect, seconds):
     await asyncio.sleep(seconds)
     connection.writer.transport.abort()
     await until(lambda: not server.service.execs.feeds and not server.desk.begun and not server.desk.answering)
-    assert not server.desk.crowd._busy
+    assert not server.desk.connection_limit._busy
 
 
 async def test_what_nobody_goes_on_with_is_closed(server, connect, monkeypatch):
     sandbox_id = (await server.running())["sandbox_id"]
     connection = await connect()
     with monkeypatch.context() as patched:
-        patched.setattr(server.desk.crowd, "begin", refuse)
+        patched.setattr(server.desk.connection_limit, "begin", refuse)
         status, _, _ = await connection.ask(request_of(sandbox_id, "sleep", "0.1"))
         assert status == 500
         assert server.desk.begun
@@ -277,7 +277,7 @@ async def test_what_nobody_goes_on_with_is_closed(server, connect, monkeypatch):
     assert (status, result_of(body)) == (200, (b"x\n", 0))
     assert not server.desk.begun and not server.service.execs.feeds
     with monkeypatch.context() as patched:
-        patched.setattr(server.desk.crowd, "begin", refuse)
+        patched.setattr(server.desk.connection_limit, "begin", refuse)
         assert (await connection.ask(request_of(sandbox_id, "sleep", "0.1")))[0] == 500
     assert server.desk.begun
     connection.writer.transport.abort()
@@ -530,7 +530,7 @@ async def test_a_writer_that_goes_leaves_what_was_there(server, connect):
         await asyncio.sleep(0.05)
         connection.writer.transport.abort()
         await until(lambda: not server.desk.answering)
-    assert not server.desk.crowd._busy
+    assert not server.desk.connection_limit._busy
     status, _, body = await (await connect()).ask(file_request("GET", sandbox_id, "f"))
     assert (status, body) == (200, b"old")
     assert result_of((await (await connect()).ask(request_of(sandbox_id, "ls", "-A")))[2])[0] == b"f\n"

@@ -46,7 +46,7 @@ async def test_one_is_made_and_ended_at_the_door(server, connect, wanted):
         )
         assert (status, headers["Content-Type"], by_door(headers)) == (200, "application/json", True)
         assert json.loads(said) == await server.wait(body["sandbox_id"], "ended")
-    assert not server.desk.answering and not server.desk.crowd._busy
+    assert not server.desk.answering and not server.desk.connection_limit._busy
 
 
 async def test_errors_are_the_same(server, connect, wanted, monkeypatch):
@@ -73,7 +73,7 @@ async def test_errors_are_the_same(server, connect, wanted, monkeypatch):
     assert await both(f"/{new_sandbox_id()}/stop", {}) == 404
     monkeypatch.setattr(server.service.registry, "unable", SandboxUnavailableError("not here", retry_delay_seconds=7.0))
     assert await both("", wanted()) == 503
-    assert not server.desk.answering and not server.desk.crowd._busy
+    assert not server.desk.answering and not server.desk.connection_limit._busy
 
 
 async def test_a_long_grace_is_waited_for_elsewhere(server, connect, wanted):
@@ -104,7 +104,7 @@ async def test_a_caller_that_goes_has_asked_all_the_same(server, connect, wanted
     connection.send(request_of(f"/{body['sandbox_id']}/stop", {"graceful_shutdown_seconds": 1}))
     await until(lambda: server.desk.answering)
     connection.writer.transport.abort()
-    await until(lambda: not server.desk.answering and not server.desk.crowd._busy)
+    await until(lambda: not server.desk.answering and not server.desk.connection_limit._busy)
     assert (await server.wait(body["sandbox_id"], "ended"))["status_reason"] == "stopped"
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aviato.server.service.event import Event
-from aviato.server.service.polls import Polls
+from aviato.server.service.long_polls import LongPolls
 
 pytestmark = pytest.mark.anyio
 
@@ -47,9 +47,9 @@ async def test_who_is_cancelled_leaves_the_others(kind):
 
 @pytest.mark.parametrize("kind", [asyncio.Event, Event])
 async def test_a_poll_that_ran_out_can_come_again(kind):
-    event, polls = kind(), Polls()
-    assert not await polls.wait(event, 0.01)
-    again = asyncio.create_task(polls.wait(event, 5))
+    event, long_polls = kind(), LongPolls()
+    assert not await long_polls.wait(event, 0.01)
+    again = asyncio.create_task(long_polls.wait(event, 5))
     await asyncio.sleep(0)
     event.set()
     assert await again

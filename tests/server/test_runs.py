@@ -15,7 +15,7 @@ from aviato.server import reaper
 from aviato.server.backends.local import backend as backend_module
 from aviato.server.backends.registry import make_backend
 from aviato.server.link.link import SupervisorLink
-from aviato.server.service import aftermath, runs
+from aviato.server.service import batch_cleanup, runs
 from aviato.wire.frames import FrameDecoder
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
@@ -197,7 +197,7 @@ async def test_ends_are_put_on_record_together_before_their_places_go(server, ba
         save(records)
 
     monkeypatch.setattr(store, "save_sandboxes", noted)
-    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 0.5)
+    monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 0.5)
     bodies = [request_of(server, "true") for _ in range(5)]
     await asyncio.gather(*(run(server, body) for body in bodies))
     assert server.service.places.admission.live <= 5 and len(server.service.registry.live) == 5
@@ -209,7 +209,7 @@ async def test_ends_are_put_on_record_together_before_their_places_go(server, ba
 
 
 async def test_a_place_is_free_once_its_sandbox_is_dead(server, monkeypatch):
-    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 60.0)
+    monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 60.0)
     monkeypatch.setattr(reaper, "capacity", lambda room: 1)
     server.service.places.admission.limit = 1
     for _ in range(3):
@@ -218,7 +218,7 @@ async def test_a_place_is_free_once_its_sandbox_is_dead(server, monkeypatch):
 
 
 async def test_a_server_that_goes_leaves_nothing_of_what_was_dead(serving, folder, monkeypatch):
-    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 60.0)
+    monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 60.0)
     backend = make_backend("local", directory=Path(folder.path))
     async with serving(folder, backend) as (service, client, _):
         body = request_of(client, "true")
@@ -279,7 +279,7 @@ async def test_what_resisted_with_others_is_asked_again_alone(server, backend, m
 
 
 async def test_one_that_breaks_off_holds_up_no_other(server, monkeypatch, caplog):
-    monkeypatch.setattr(aftermath, "TOGETHER_SECONDS", 0.5)
+    monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 0.5)
     bodies = [request_of(server, "true") for _ in range(3)]
     broken = bodies[0]["sandbox"]["sandbox_id"]
 

@@ -43,7 +43,7 @@ async def run_stream(call: Call) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": FRAMES_CONTENT_TYPE})
     await response.prepare(call.request)
     try:
-        with call.service.polls.without_end():
+        with call.service.long_polls.without_end():
             await _RunStream(call, response, transport).serve()
         await response.write_eof()
     except Exception as error:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from aviato.server.memory import Memory
     from aviato.server.service.kept_reader import KeptReader
     from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.places import Places
-    from aviato.server.service.polls import Polls
     from aviato.server.service.registry import Registry
     from aviato.server.service.results import Results
     from aviato.server.store import ExecRecord, Store
@@ -49,18 +49,18 @@ class Execs:
         store: for their records, written in batches after the reply.
         registry: finds the sandboxes.
         places: tells where a sandbox waits.
-        polls: waits for the ends of sandboxes.
+        long_polls: waits for the ends of sandboxes.
         results: what ended sandboxes left behind.
         kept_directory: where the output of detached commands is kept.
     """
 
     def __init__(
-        self, store: Store, registry: Registry, places: Places, polls: Polls, results: Results, kept_directory: str
+        self, store: Store, registry: Registry, places: Places, long_polls: LongPolls, results: Results, kept_directory: str
     ) -> None:
         self._store = store
         self._registry = registry
         self._places = places
-        self._polls = polls
+        self._long_polls = long_polls
         self._results = results
         self._unsaved: dict[str, ExecRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
@@ -307,7 +307,7 @@ class Execs:
             raise error
 
         return LeftFeed(
-            self._results, sandbox_id, exec_id, offsets, None if box is None else box.gone, self._polls, lambda: error
+            self._results, sandbox_id, exec_id, offsets, None if box is None else box.gone, self._long_polls, lambda: error
         )
 
     def _feed(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aviato.exceptions import AviatoError
     from aviato.server.service.event import Event
-    from aviato.server.service.polls import Polls
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.results import Results
 
 
@@ -25,7 +25,7 @@ class LeftFeed(Sending):
         sandbox_id, exec_id: the command.
         offsets: of stdout and stderr, from which to send.
         gone: set once the sandbox has ended; None if it has.
-        polls: waits for that.
+        long_polls: waits for that.
         error: of the ending.
     """
 
@@ -36,7 +36,7 @@ class LeftFeed(Sending):
         exec_id: str,
         offsets: tuple[int, int],
         gone: Event | None,
-        polls: Polls,
+        long_polls: LongPolls,
         error: Callable[[], AviatoError],
     ) -> None:
         self.over = False
@@ -45,12 +45,12 @@ class LeftFeed(Sending):
         self._exec_id = exec_id
         self._offsets = offsets
         self._gone = gone
-        self._polls = polls
+        self._long_polls = long_polls
         self._error = error
 
     async def next(self, timeout_seconds: float, enough_bytes: int = 0) -> bytes:
         """See `ExecFeed`."""
-        if self._gone is not None and not await self._polls.wait(self._gone, timeout_seconds):
+        if self._gone is not None and not await self._long_polls.wait(self._gone, timeout_seconds):
             return b""
         self.over = True
         result = await self._results.load(self._sandbox_id, self._exec_id)

@@ -14,7 +14,7 @@ from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.link.subscription import Ended, SandboxGone
-from aviato.server.service.aftermath import Aftermath
+from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.egress import port_of
 from aviato.server.states import Ending, ending_of, lost, start_failed
 from aviato.threads import in_thread
@@ -79,7 +79,7 @@ class Lives:
         """Told when a sandbox that ended without a server has left results behind."""
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
-        self.aftermath = Aftermath(registry, self._destroy_all, self._forget)
+        self.batch_cleanup = BatchCleanup(registry, self._destroy_all, self._forget)
 
     def begin(self, box: LiveSandbox) -> None:
         """Let it live: a new one from the queue on, one with a link from there on."""
@@ -285,7 +285,7 @@ class Lives:
         if dead:
             # Nobody waits for the rest, and it holds nothing that others would wait for.
             self.places.gone(box)
-            self.aftermath.add(box)
+            self.batch_cleanup.add(box)
             return
         if not self._registry.save(record) and not box.for_one_run:
             await self._remember_end(box.sandbox_id, ending.reason)

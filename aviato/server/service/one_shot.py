@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aviato.server.service.leases import Leases
     from aviato.server.service.live import LiveSandbox
     from aviato.server.service.lives import Lives
-    from aviato.server.service.polls import Polls
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
 
@@ -156,7 +156,7 @@ class OneShots:
         lives: ends them.
         registry: finds them.
         leases: they are held by a lease of this process, so that they end with it, whatever its end.
-        polls: tells when the server goes.
+        long_polls: tells when the server goes.
         check_able: raises where sandboxes cannot run.
         concurrency: how many run at a time; None counts the cores, so that a burst does not make each one slow.
     """
@@ -167,7 +167,7 @@ class OneShots:
         lives: Lives,
         registry: Registry,
         leases: Leases,
-        polls: Polls,
+        long_polls: LongPolls,
         check_able: Callable[[], None],
         concurrency: int | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ class OneShots:
         self._lives = lives
         self._registry = registry
         self._leases = leases
-        self._polls = polls
+        self._long_polls = long_polls
         self._check_able = check_able
         self.concurrency = concurrency or max(LEAST_RUNS, RUNS_PER_CORE * (os.cpu_count() or 1))
         self._slots = asyncio.Semaphore(self.concurrency)
@@ -193,12 +193,12 @@ class OneShots:
         """
         number = 1
         while True:
-            self._polls.check()
+            self._long_polls.check()
             try:
                 return await attempt()
             except AviatoError as error:
                 if not error.is_infrastructure or number == ATTEMPTS:
-                    self._polls.check()
+                    self._long_polls.check()
                     raise
             number += 1
             await asyncio.sleep(PAUSE_SECONDS)

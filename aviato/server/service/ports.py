@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
     from aviato.server.link.passage import Passage
     from aviato.server.service.live import LiveSandbox
-    from aviato.server.service.polls import Polls
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -80,13 +80,13 @@ class Ports:
     Args:
         backend: makes the connections inside.
         registry: where sandboxes are found.
-        polls: end when the server goes.
+        long_polls: end when the server goes.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, polls: Polls) -> None:
+    def __init__(self, backend: Backend, registry: Registry, long_polls: LongPolls) -> None:
         self._backend = backend
         self._registry = registry
-        self._polls = polls
+        self._long_polls = long_polls
         self._exposed: dict[str, _Exposed] = {}
         self._full: set[_Port] = set()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -312,7 +312,7 @@ class Ports:
             raise AviatoValidationError(message, field_violations={"port": "not exposed"})
         deadline = time.monotonic() + timeout_seconds
         with self._registry.call(box):
-            listening = await self._polls.wait(box.ready, timeout_seconds) and await self._look(box, number, deadline)
+            listening = await self._long_polls.wait(box.ready, timeout_seconds) and await self._look(box, number, deadline)
         return PortInfo(port=number, url=service_url(address), listening=listening)
 
     async def _look(self, box: LiveSandbox, number: int, deadline: float) -> bool:
@@ -331,7 +331,7 @@ class Ports:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            await self._polls.wait(box.settled, min(pause, left))
+            await self._long_polls.wait(box.settled, min(pause, left))
             pause = min(2 * pause, longest)
 
 

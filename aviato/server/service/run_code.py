@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError
 from aviato.languages import TRIAL, Recipe, limited, recipes
+from aviato.server.service.long_polls import stopping_error
 from aviato.server.service.one_shot import busy_error
-from aviato.server.service.polls import stopping_error
 from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aviato.server.service.files import Files
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.one_shot import OneShots, Ran, Workplace
-    from aviato.server.service.polls import Polls
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class CodeRunner:
     Args:
         one_shots: where code runs.
         files: writes and reads the files of a request.
-        polls: tells when the server goes.
+        long_polls: tells when the server goes.
     """
 
-    def __init__(self, one_shots: OneShots, files: Files, polls: Polls) -> None:
+    def __init__(self, one_shots: OneShots, files: Files, long_polls: LongPolls) -> None:
         self._one_shots = one_shots
         self._files = files
-        self._polls = polls
+        self._long_polls = long_polls
         self._works: set[str] = set()
         self._broken: dict[str, tuple[str, float]] = {}
         self._trials: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -129,7 +129,7 @@ class CodeRunner:
         except (SandboxFileError, AviatoValidationError):
             raise
         except AviatoError as error:
-            self._polls.check()
+            self._long_polls.check()
             log.warning("code could not be run: %s", error)
             return RunCodeResult(status="SandboxError", message=f"{type(error).__name__}: {error}")
 

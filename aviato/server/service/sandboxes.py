@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from aviato.server.peers import Peer
     from aviato.server.service.leases import Lease, Leases
     from aviato.server.service.lives import Lives
+    from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.places import Places
-    from aviato.server.service.polls import Polls
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
@@ -74,7 +74,7 @@ class Sandboxes:
         lives: Lives,
         places: Places,
         leases: Leases,
-        polls: Polls,
+        long_polls: LongPolls,
         ports: Ports,
         secrets: Secrets,
     ) -> None:
@@ -84,7 +84,7 @@ class Sandboxes:
         self._lives = lives
         self._places = places
         self._leases = leases
-        self._polls = polls
+        self._long_polls = long_polls
         self._ports = ports
         self._secrets = secrets
 
@@ -234,10 +234,10 @@ class Sandboxes:
         """
         box = self._registry.live.get(sandbox_id)
         if box is not None and wait is not None:
-            await self._polls.wait(box.ready if wait == "running" else box.gone, timeout_seconds)
+            await self._long_polls.wait(box.ready if wait == "running" else box.gone, timeout_seconds)
             if box.ending is not None:
                 # Its place is being taken away: that is bounded, and the answer then is its end.
-                await self._polls.wait(box.gone, max(timeout_seconds, 1.0))
+                await self._long_polls.wait(box.gone, max(timeout_seconds, 1.0))
             return self._info(box, box.record)
         if box is None and wait is not None:
             return self._info(None, self._registry.ended(sandbox_id))
@@ -285,7 +285,7 @@ class Sandboxes:
         if box is None:
             return self._info(None, self._registry.ended(sandbox_id))
         self._lives.ask_to_end(box, "stopped", grace_seconds)
-        await self._polls.wait(box.gone, None)
+        await self._long_polls.wait(box.gone, None)
         return self._info(box, box.record)
 
     async def release(self, sandbox_id: str) -> SandboxInfo:
@@ -301,7 +301,7 @@ class Sandboxes:
         if box.releasable:
             self._lives.ask_to_end(box, "released")
         if box.asked is not None or box.ending is not None:
-            await self._polls.wait(box.gone, None)
+            await self._long_polls.wait(box.gone, None)
         return self._info(box, box.record)
 
     def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:

@@ -18,12 +18,12 @@ from aviato.server.service.files import Files
 from aviato.server.service.leases import Leases
 from aviato.server.service.lives import Lives
 from aviato.server.service.logs import Logs
+from aviato.server.service.long_polls import LongPolls, stopping_error
 from aviato.server.service.main_command import MainCommand
 from aviato.server.service.one_shot import OneShots
 from aviato.server.service.places import Places
-from aviato.server.service.polls import Polls, stopping_error
 from aviato.server.service.ports import Ports
-from aviato.server.service.reconcile import Reconciliation
+from aviato.server.service.recovery import Recovery
 from aviato.server.service.registry import Registry
 from aviato.server.service.results import Results
 from aviato.server.service.run_code import CodeRunner
@@ -64,9 +64,9 @@ class Service:
         self.secrets = secrets or Secrets({})
         self.store = Store(folder.store)
         self.registry = Registry(self.store)
-        self.polls = Polls()
+        self.long_polls = LongPolls()
         main = MainCommand(folder.output)
-        self.ports = Ports(backend, self.registry, self.polls)
+        self.ports = Ports(backend, self.registry, self.long_polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = Results(folder.results, settings.record_retention)
         self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress, self.results)
@@ -80,19 +80,25 @@ class Service:
         self.lives.places = self.places
         self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
         self.lives.on_gone.append(self.leases.forget)
-        self.execs = Execs(self.store, self.registry, self.places, self.polls, self.results, folder.execs)
+        self.execs = Execs(self.store, self.registry, self.places, self.long_polls, self.results, folder.execs)
         self.lives.on_gone.append(self.execs.detached.forget)
         self.lives.adopt = lambda box: self.execs.detached.adopt(box, self.results)
         self.files = Files(self.registry)
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
-            settings, backend, self.registry, self.lives, self.places, self.leases, self.polls, self.ports, self.secrets
+            settings, backend, self.registry, self.lives, self.places, self.leases, self.long_polls, self.ports, self.secrets
         )
         self.runs = Runs(self.sandboxes, self.execs, self.registry, self.lives)
         self.one_shots = OneShots(
-            self.sandboxes, self.lives, self.registry, self.leases, self.polls, self.check_able, settings.run_code_concurrency
+            self.sandboxes,
+            self.lives,
+            self.registry,
+            self.leases,
+            self.long_polls,
+            self.check_able,
+            settings.run_code_concurrency,
         )
-        self.code = CodeRunner(self.one_shots, self.files, self.polls)
+        self.code = CodeRunner(self.one_shots, self.files, self.long_polls)
         self.batches = BatchRunner(self.one_shots, self.files)
         self._opened: asyncio.Task[None] | None = None
 
@@ -106,14 +112,14 @@ class Service:
         Raises:
             SandboxUnavailableError: the server goes.
         """
-        self.polls.check()
+        self.long_polls.check()
         if self._opened is not None and not self._opened.done():
             await asyncio.shield(self._opened)
 
     @property
     def is_ready(self) -> bool:
         """Whether `ready` has nothing to wait for."""
-        return not self.polls.closing and (self._opened is None or self._opened.done())
+        return not self.long_polls.closing and (self._opened is None or self._opened.done())
 
     def check_able(self) -> None:
         """See whether sandboxes can run here.
@@ -153,7 +159,7 @@ class Service:
 
     def stop_waiting(self) -> None:
         """End long polls and streams with an error that makes clients come back to the next server."""
-        self.polls.close()
+        self.long_polls.close()
         self.code.stop()
         self.batches.stop()
         for feed in list(self.execs.feeds):
@@ -173,7 +179,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.lives.aftermath.close()
+        await self.lives.batch_cleanup.close()
         await self.execs.detached.close()
         await self.ports.shut()
         await self.egress.shut()
@@ -202,7 +208,7 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
-            await Reconciliation(
+            await Recovery(
                 self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets
             ).run()
             await in_thread(self.results.restore)

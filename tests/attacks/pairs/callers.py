@@ -61,12 +61,12 @@ ALLOWED = area.defence(
 )
 CUT = area.defence(
     "who brings no key is cut off",
-    patches=(Patch("server/strangers.py", " if one not in self._let_in and _is_tcp(one.transport)]", " if False]"),),
+    patches=(Patch("server/unauthenticated.py", " if one not in self._let_in and _is_tcp(one.transport)]", " if False]"),),
 )
 
 CROWDED = area.defence(
     "connections are fewer than descriptors",
-    patches=(Patch("server/crowd.py", "return max(LEAST, open_files() // SHARE)", "return 1 << 30"),),
+    patches=(Patch("server/connection_limit.py", "return max(LEAST, open_files() // SHARE)", "return 1 << 30"),),
 )
 
 KEYS = """

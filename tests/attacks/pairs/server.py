@@ -138,10 +138,10 @@ async def tenant(arena: Arena) -> bool:
         return found < 300 and stopped < 300
 
 
-PACE = area.defence("a key has a pace", swaps={f"{GUARD}._keep_pace": lambda guard, key, route: None})
+RATE_LIMIT = area.defence("a key has a rate limit", swaps={f"{GUARD}._keep_rate": lambda guard, key, route: None})
 
 
-@area.attack("ask more often than a key may", PACE)
+@area.attack("ask more often than a key may", RATE_LIMIT)
 async def pace(arena: Arena) -> bool:
     async with serves("requests-per-second=2") as (_, (_, tenant)):
         return all([(await tenant.ask("GET", "/v1/health"))[0] == 200 for _ in range(10)])

@@ -13,7 +13,7 @@ _LITTLE = 1e-6
 
 
 @dataclass(slots=True)
-class Pace:
+class RateLimit:
     """So many requests a second on average, and a second's worth at once. Who is refused has a turn, and is told when.
 
     Requests that come back cannot be told from others: one that comes when a turn is there takes it. There are never more turns

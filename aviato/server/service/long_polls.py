@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RETRY_DELAY_SECONDS = 0.1
 
 
-class Polls:
+class LongPolls:
     """The waits under way."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 TOGETHER_SECONDS = 0.05
 
 
-class Aftermath:
+class BatchCleanup:
     """Puts ends on record in one commit, then has the places taken away in one turn of a thread.
 
     In this order: of a sandbox that is on record as ended the next server takes away whatever is left, and in place of one that

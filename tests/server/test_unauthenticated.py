@@ -16,7 +16,7 @@ from aviato.server.guard import Guard, hash_key
 from aviato.server.run import listen_tcp, listen_unix
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.strangers import STRANGER_SECONDS, Strangers
+from aviato.server.unauthenticated import UNAUTHENTICATED_SECONDS, Unauthenticated
 
 pytestmark = pytest.mark.anyio
 KEY = "av-key-of-the-tests"
@@ -25,7 +25,7 @@ GET = f"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY
 
 @pytest.fixture
 async def place(folder, backend):
-    """Yields `connect`, which opens connections and says what they are answered, and the strangers of a server."""
+    """Yields `connect`, which opens connections and says what they are answered, and the watch over them."""
     folder.make()
     guard = Guard([hash_key(KEY)])
     runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), guard), access_log=None)
@@ -58,37 +58,37 @@ async def place(folder, backend):
         while len(runner.server.connections) != count:
             await asyncio.sleep(0.005)
 
-    strangers = Strangers(runner, guard.let_in)
-    yield connect, is_cut, settled, strangers
+    unauthenticated = Unauthenticated(runner, guard.let_in)
+    yield connect, is_cut, settled, unauthenticated
     for _, writer in opened:
         writer.close()
     await runner.cleanup()
 
 
 async def test_they_are_cut_off_after_a_while(place):
-    connect, is_cut, settled, strangers = place
+    connect, is_cut, settled, unauthenticated = place
     silent, slow = await connect(), await connect(b"GET /v1/health HT")
     refused = await connect(GET.replace(KEY.encode(), b"made-up"))
     known, own = await connect(GET), await connect(GET, unix=True)
     await settled(5)
-    strangers.look(100.0)
-    strangers.look(100.0 + STRANGER_SECONDS - 0.1)
+    unauthenticated.look(100.0)
+    unauthenticated.look(100.0 + UNAUTHENTICATED_SECONDS - 0.1)
     assert not any([await is_cut(one) for one in (silent, slow, refused, known, own)])
-    strangers.look(100.0 + STRANGER_SECONDS)
+    unauthenticated.look(100.0 + UNAUTHENTICATED_SECONDS)
     assert all([await is_cut(one) for one in (silent, slow, refused)])
     assert not await is_cut(known) and not await is_cut(own)
 
 
 async def test_the_oldest_go_where_there_are_too_many(place):
-    connect, is_cut, settled, strangers = place
-    strangers.most = lambda: 2
+    connect, is_cut, settled, unauthenticated = place
+    unauthenticated.most = lambda: 2
     old = [await connect(), await connect()]
     await settled(2)
-    strangers.look(100.0)
+    unauthenticated.look(100.0)
     new = [await connect(), await connect()]
     known = await connect(GET)
     await settled(5)
-    strangers.look(101.0)
+    unauthenticated.look(101.0)
     assert [await is_cut(one) for one in (*old, *new, known)] == [True, True, False, False, False]
 
 

@@ -39,7 +39,7 @@ AGAIN_SECONDS = 0.2
 _LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATING)
 
 
-class Reconciliation:
+class Recovery:
     """Makes the store and the machine agree.
 
     Sandboxes whose supervisor answers run again; those in which nothing has run yet are queued again; the others have ended,

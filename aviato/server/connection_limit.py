@@ -40,7 +40,7 @@ def backlog() -> int:
     return max(16, min(BACKLOG, open_files() // 4))
 
 
-class Crowd:
+class ConnectionLimit:
     """Which connections have a request under way. Where there are too many, those that have none are cut off, oldest first.
 
     A client opens another when it has something to ask, so this costs it nothing. What has nothing but half a request, or an

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiohttp import web
 
-STRANGER_SECONDS = 10.0
+UNAUTHENTICATED_SECONDS = 10.0
 """How long one may be connected without a key."""
 LOOK_SECONDS = 0.25
 SHARE = 8
@@ -26,7 +26,7 @@ def most() -> int:
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE)
 
 
-class Strangers:
+class Unauthenticated:
     """Cuts them off.
 
     Args:
@@ -58,13 +58,13 @@ class Strangers:
         server = self._runner.server
         found = server.connections if server is not None else []
         self._let_in.intersection_update(found)
-        strangers = [one for one in found if one not in self._let_in and _is_tcp(one.transport)]
-        self._since = {one: self._since.get(one, now) for one in strangers}
-        strangers.sort(key=self._since.__getitem__)
-        too_many = len(strangers) - self.most()
-        for place, stranger in enumerate(strangers, 1):
-            transport = stranger.transport
-            if transport is not None and (place <= too_many or self._since[stranger] + STRANGER_SECONDS <= now):
+        unauthenticated = [one for one in found if one not in self._let_in and _is_tcp(one.transport)]
+        self._since = {one: self._since.get(one, now) for one in unauthenticated}
+        unauthenticated.sort(key=self._since.__getitem__)
+        too_many = len(unauthenticated) - self.most()
+        for place, one in enumerate(unauthenticated, 1):
+            transport = one.transport
+            if transport is not None and (place <= too_many or self._since[one] + UNAUTHENTICATED_SECONDS <= now):
                 transport.abort()
 
 
