@@ -25,6 +25,9 @@ import pytest
 from tests.short_form import SHORT
 from tests.skeletons import share
 
+# Before anything imports it, so that its assertions say what they compared.
+pytest.register_assert_rewrite("aviato.server.backends.conformance")
+
 START_SECONDS = 40.0
 SERVE = "from aviato.cli.main import main; main()"
 INIT = "AVIATO_INIT"

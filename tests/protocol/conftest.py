@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("aviato.server.backends.conformance")
-
-from aviato.server.backends.conformance.fixtures import peer, process_1  # noqa: E402
-from aviato.server.backends.conformance.process_1 import Make  # noqa: E402
-from tests.matrices import deep  # noqa: E402
-from tests.protocol.implementations import IMPLEMENTATIONS  # noqa: E402
-from tests.real_backend import anyio_backend, backend  # noqa: E402
+from aviato.server.backends.conformance.fixtures import peer, process_1
+from aviato.server.backends.conformance.process_1 import Make
+from tests.matrices import deep
+from tests.protocol.implementations import IMPLEMENTATIONS
+from tests.real_backend import anyio_backend, backend
 
 __all__ = ["anyio_backend", "backend", "peer", "process_1"]
 

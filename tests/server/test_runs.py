@@ -14,7 +14,6 @@ import pytest
 from aviato.server import reaper
 from aviato.server.backends.local import backend as backend_module
 from aviato.server.backends.registry import make_backend
-from aviato.server.link.link import SupervisorLink
 from aviato.server.service import batch_cleanup, runs
 from aviato.wire.frames import FrameDecoder
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -64,38 +63,6 @@ async def test_the_sandbox_ends_with_the_answer(server):
     assert (await run(server, body, expect=409))["error"]["reason"] == "stopped"
     other = {**body, "sandbox": {**body["sandbox"], "tags": ["other"]}}
     assert (await run(server, other, expect=409))["error"]["code"] == "REQUEST_ID_CONFLICT"
-
-
-async def test_who_feeds_it_hears_at_once_that_it_has_begun(server, monkeypatch):
-    """Nothing of it waits for its end, which waits for the input."""
-    said, subscribe = {}, SupervisorLink.subscribe
-
-    def noted(self, spec, exec_id, *offsets, **more):
-        said[exec_id] = more["read_along"]
-        return subscribe(self, spec, exec_id, *offsets, **more)
-
-    monkeypatch.setattr(SupervisorLink, "subscribe", noted)
-    fed, given = request_of(server, "cat", stdin=True), request_of(server, "cat", stdin=True, input="aGVsbG8=")
-    sandbox_id, exec_id = fed["sandbox"]["sandbox_id"], fed["command"]["exec_id"]
-    async with server.http.post(server.base + "/v1/runs", json=fed) as response:
-        while b"started_at" not in await response.content.readany():
-            pass
-        await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/stdin?eof=true", expect=204)
-        assert b'"returncode":0' in (await response.content.read()).replace(b" ", b"")
-    assert b"hello" in await run(server, given)
-    assert said == {exec_id: True, given["command"]["exec_id"]: False}
-
-
-async def test_who_feeds_a_command_of_a_sandbox_that_stays_hears_at_once_that_it_has_begun(server, monkeypatch):
-    monkeypatch.setattr("aviato.server.routes.streaming.HOLD_BACK_SECONDS", 30.0)
-    sandbox_id, exec_id = (await server.running())["sandbox_id"], new_exec_id()
-    path = f"/v1/sandboxes/{sandbox_id}/execs"
-    body = {"exec_id": exec_id, "command": ["cat"], "stdin": True}
-    async with asyncio.timeout(20), server.http.post(server.base + path, json=body) as response:
-        while b"started_at" not in await response.content.readany():
-            pass
-        await server.call("POST", f"{path}/{exec_id}/stdin?eof=true", expect=204)
-        assert b'"returncode":0' in (await response.content.read()).replace(b" ", b"")
 
 
 async def test_repeated_while_it_runs_it_runs_once(server):

@@ -341,7 +341,7 @@ class Execs:
             # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
             # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
-        read_along = not feed.box.for_one_run or feed.is_fed
+        read_along = not feed.box.for_one_run
         spec = None if request is None else spec_of(request)
         return link.subscribe(spec, state.exec_id, *feed.offsets, read_along=read_along, memory=memory)
 

@@ -61,7 +61,7 @@ class ExecFeed(Sending):
         self.offsets = offsets
         self.reader_id = reader_id
         self.over = False
-        self.is_fed = not reader_id and state.request is not None and state.request.is_fed
+        self.is_fed = box.for_one_run and not reader_id and state.request is not None and state.request.is_fed
         self._subscribe = subscribe
         self._places = places
         self._on_close = on_close

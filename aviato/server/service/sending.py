@@ -19,7 +19,7 @@ class Sending:
         cut: breaks the connection; who reads on comes back for the rest.
         by_memory: of large output only the places in memory are sent, which are worth sending at once.
         is_quiet: it has begun and has said nothing yet, and its caller waits for what it says or for its end.
-        is_fed: its input is still to come, from a caller who waits to hear that it has begun.
+        is_fed: in a sandbox of its own, its input is still to come from a caller who waits to hear that it has begun.
     """
 
     sending_bytes = 0
