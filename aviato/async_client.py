@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from aviato.core.execution import Execution
+    from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
     from aviato.progress import Told
@@ -65,18 +65,18 @@ class AsyncClient:
     def __init__(self, *, base_url: str | None = None, defaults: SandboxDefaults | None = None) -> None:
         self._connection: Connection = sandbox_config.connection(defaults, base_url)
         self._defaults = defaults
-        self._here: Presence | None = None
+        self._here: Lease | None = None
 
     async def __aenter__(self) -> Self:
-        from aviato.core.presence import Presence
+        from aviato.core.lease import Lease
 
-        self._here = Presence(self._connection.base_url, RetryPolicy())
+        self._here = Lease(self._connection.base_url, RetryPolicy())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        here, self._here = self._presence(), None
+        here, self._here = self._lease(), None
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await here.end(again=True)  # The lease may be this process, which lives on.
@@ -139,12 +139,12 @@ class AsyncClient:
     def _handle(self, sandbox_id: str, connection: Connection, create: dict[str, Any] | None) -> SandboxHandle:
         from aviato.core.lifecycle import SandboxHandle
 
-        return SandboxHandle(sandbox_id, self._client(connection), self._presence(), create)
+        return SandboxHandle(sandbox_id, self._client(connection), self._lease(), create)
 
     def _client(self, connection: Connection) -> Any:
-        return self._presence().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
+        return self._lease().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
 
-    def _presence(self) -> Presence:
+    def _lease(self) -> Lease:
         if self._here is None:
             raise AviatoValidationError("use an AsyncClient inside its `async with`")
         return self._here

@@ -176,6 +176,11 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def limit(seconds: float | None) -> float | None:
+    """A duration as those take it who know no infinity: None is no limit."""
+    return None if seconds is None or math.isinf(seconds) else seconds
+
+
 def tags(value: Any) -> tuple[str, ...]:
     """Tags as a tuple.
 

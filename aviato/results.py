@@ -41,7 +41,7 @@ class ProcessResult(Suggesting):
         signal: the signal that killed it, or None.
         timed_out: killed at its `timeout_seconds`.
         oom_killed: killed by the sandbox's own memory limit.
-        duration_seconds: from its start to its exit, by the supervisor's monotonic clock.
+        duration_seconds: from its start to its exit, by process 1's monotonic clock.
     """
 
     returncode: int
@@ -102,7 +102,7 @@ class TerminalResult:
     Attributes:
         returncode: exit code, or 128 + n if signal n killed it.
         signal: the signal that killed it, or None.
-        duration_seconds: from its start to its exit, by the supervisor's monotonic clock.
+        duration_seconds: from its start to its exit, by process 1's monotonic clock.
     """
 
     returncode: int

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
+    from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.core.presence import Presence
     from aviato.defaults import SandboxDefaults
     from aviato.options import NetworkOptions, ResourceOptions, Secret
     from aviato.policy.metrics import Metrics
@@ -197,7 +197,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
         all_of = checks.tags(tags or ())
         stopped = include_stopped or any(one.is_terminal for one in wanted)
 
-        async def work(client: Client, _: Presence) -> list[Sandbox]:
+        async def work(client: Client, _: Lease) -> list[Sandbox]:
             found = await client.list_sandboxes(tags=all_of, status=wanted, include_stopped=stopped)
             return [cls._seen(info, connection) for info in found]
 
@@ -239,7 +239,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
         """
         connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
 
-        async def work(client: Client, _: Presence) -> None:
+        async def work(client: Client, _: Lease) -> None:
             if SANDBOX_ID.fullmatch(sandbox_id) is None:
                 if missing_ok:
                     return

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
+    from aviato.core.concurrency_slots import ConcurrencySlots
+    from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.core.presence import Presence
-    from aviato.core.turns import Turns
     from aviato.policy.metrics import Metrics
     from aviato.sandbox_config import Connection, SandboxConfig
     from aviato.wire.sandboxes import SandboxInfo
@@ -36,7 +36,7 @@ class SandboxState:
         accepted: the server is known to have it; a copy need not create it.
         used: some operation was asked for, which reports a failed start.
         stopped: `stop()` was called here, so what ends from now on was cancelled.
-        turns: the places of its session, where that has a limit.
+        slots: those of its session, where that has a limit.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SandboxState:
         self.sandbox_id = sandbox_id
         self.config = config
         self.metrics = metrics
-        self.turns: Turns | None = None
+        self.slots: ConcurrencySlots | None = None
         self.stats = ExecStats()
         self.accepted = accepted or config.create is None
         self.used = False
@@ -72,12 +72,12 @@ class SandboxState:
         return handle
 
     def _make(self) -> SandboxHandle:
-        client, presence = connect(self.config.connection, self.metrics)
+        client, lease = connect(self.config.connection, self.metrics)
         from aviato.core.lifecycle import SandboxHandle
 
         create = None if self.accepted else self.config.create
         on_running = None if self.metrics is None else self.metrics.startup
-        return SandboxHandle(self.sandbox_id, client, presence, create, on_running=on_running, turns=self.turns)
+        return SandboxHandle(self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots)
 
     async def start_in_background(self) -> None:
         """Start it without a waiter; a failure is for whoever uses it, and is logged if nobody does."""
@@ -118,7 +118,7 @@ class SandboxState:
     @property
     def queue_position(self) -> int | None:
         """Its place in its session's own queue, 1 is next."""
-        return None if self.turns is None else self.turns.position(self.sandbox_id)
+        return None if self.slots is None else self.slots.position(self.sandbox_id)
 
     @property
     def on_its_way(self) -> bool:
@@ -184,8 +184,8 @@ def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False) -> O
     return OperationRef.start(work, name=name, shared=shared)
 
 
-def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Presence]:
-    """A client for a server, and this process's presence there. On the loop thread only."""
+def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Lease]:
+    """A client for a server, and this process's lease there. On the loop thread only."""
     from aviato.transport import embedded, resolution
 
     if connection.base_url == resolution.EMBEDDED and not _started:
@@ -193,10 +193,10 @@ def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Cli
         _started.append(True)
         embedded.start_early(embedded.socket_path())
     from aviato.bridge.loop import register_exit
-    from aviato.core.presence import presence
+    from aviato.core.lease import lease_of
     from aviato.policy.retry import RetryPolicy
 
-    here, is_new = presence(connection.base_url, RetryPolicy())
+    here, is_new = lease_of(connection.base_url, RetryPolicy())
     if is_new:
         register_exit(here.end)
     retry = RetryPolicy(metrics.retry) if metrics is not None else None
@@ -207,7 +207,7 @@ def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Cli
 _started: list[bool] = []
 
 
-async def call(connection: Connection, work: Callable[[Client, Presence], Awaitable[T]]) -> T:
+async def call(connection: Connection, work: Callable[[Client, Lease], Awaitable[T]]) -> T:
     """Run a call that concerns no one sandbox, on the loop thread."""
     return await work(*connect(connection))
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from aviato.bridge.operation import OperationRef
     from aviato.core.client import Client
-    from aviato.core.presence import Presence
-    from aviato.core.turns import Turns
+    from aviato.core.concurrency_slots import ConcurrencySlots
+    from aviato.core.lease import Lease
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
@@ -70,7 +70,7 @@ class Session:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant.
         """
-        self._turns = _turns(max_concurrency)
+        self._slots = _slots(max_concurrency)
         self._defaults = defaults
         self._reporting = Reporting(report_to)
         self._connection = sandbox_config.connection(defaults)
@@ -120,7 +120,7 @@ class Session:
         """A sandbox of this session, without the object by which a caller holds it."""
         self._enter_process()
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
-        state.turns = self._turns
+        state.slots = self._slots
         with self._lock:
             self._check_open()
             if not _detached(config):
@@ -223,8 +223,8 @@ class Session:
             sandbox._state.metrics = self._metrics
             self._adopted[sandbox.sandbox_id] = sandbox._state
             self._close_at_exit()
-        if self._turns is not None:
-            begin(_take_place(sandbox._state, self._turns), f"adopt {sandbox.sandbox_id}", shared=True)
+        if self._slots is not None:
+            begin(_take_slot(sandbox._state, self._slots), f"adopt {sandbox.sandbox_id}", shared=True)
 
     def _forget(self, sandbox_id: str) -> None:
         """A sandbox of one call has ended: nothing is left to do about it."""
@@ -273,7 +273,7 @@ class Session:
     def __repr__(self) -> str:
         count = self.sandbox_count
         state = "closed, " if self._pid == os.getpid() and self._closing is not None else ""
-        most = "" if self._turns is None else f", at most {self._turns.limit} at once"
+        most = "" if self._slots is None else f", at most {self._slots.limit} at once"
         return cut(f"<Session of {self._connection.server}: {state}{count} sandbox{'' if count == 1 else 'es'}{most}>")
 
     # -- metrics
@@ -327,8 +327,8 @@ class Session:
     async def _stop_all(self) -> None:
         import asyncio
 
-        if self._turns is not None:
-            self._turns.close()
+        if self._slots is not None:
+            self._slots.close()
         ids = set(self._made)
         if len(ids) > _ASK_FIRST:
             # Those that the server has not accepted yet are in no list of its, and may be there a moment later.
@@ -351,8 +351,8 @@ class Session:
 
         if self._closing is None and self._pid == os.getpid():
             self._log_rest()
-            if self._turns is not None:
-                self._turns.close()
+            if self._slots is not None:
+                self._slots.close()
             await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
 
     def __enter__(self) -> Self:
@@ -380,8 +380,8 @@ class Session:
             logger.warning("closing the session failed as well: %s", failure)
 
 
-def _turns(max_concurrency: int | None) -> Turns | None:
-    """The places of a session with a limit.
+def _slots(max_concurrency: int | None) -> ConcurrencySlots | None:
+    """The slots of a session with a limit.
 
     Raises:
         TypeError, AviatoValidationError: it can be no limit.
@@ -389,9 +389,9 @@ def _turns(max_concurrency: int | None) -> Turns | None:
     if max_concurrency is None:
         return None
     checks.count("max_concurrency", max_concurrency)
-    from aviato.core.turns import Turns
+    from aviato.core.concurrency_slots import ConcurrencySlots
 
-    return Turns(max_concurrency)
+    return ConcurrencySlots(max_concurrency)
 
 
 def _detached(config: SandboxConfig) -> bool:
@@ -406,21 +406,21 @@ def _whole(step: int) -> int:
         raise TypeError(f"step must be an int or None, not {type(step).__name__}") from None
 
 
-async def _take_place(state: SandboxState, turns: Turns) -> None:
+async def _take_slot(state: SandboxState, slots: ConcurrencySlots) -> None:
     """Count an adopted sandbox among those of the session; one that waits in another's queue stays there."""
     handle = state.handle()
-    if handle.turns is turns or handle.queued:
+    if handle.slots is slots or handle.queued:
         return
-    if handle.turns is not None:
-        handle.turns.leave(handle)
-    state.turns = handle.turns = turns
+    if handle.slots is not None:
+        handle.slots.leave(handle)
+    state.slots = handle.slots = slots
     if handle.begun and not state.is_over:
-        turns.hold(handle)
+        slots.hold(handle)
 
 
-async def _living(client: Client, presence: Presence) -> set[str]:
+async def _living(client: Client, lease: Lease) -> set[str]:
     """Ids of the sandboxes that live by this process's lease."""
-    return {info.sandbox_id for info in await client.list_sandboxes(lease_id=presence.lease_id)}
+    return {info.sandbox_id for info in await client.list_sandboxes(lease_id=lease.lease_id)}
 
 
 async def _stop(state: SandboxState) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.base_roots import share
 from tests.short_form import SHORT
-from tests.skeletons import share
 
 # Before anything imports it, so that its assertions say what they compared.
 pytest.register_assert_rewrite("aviato.server.backends.conformance")
@@ -38,6 +38,9 @@ SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also the deep matrices, and the tests that take minutes")
+    parser.addoption(
+        "--deep-in", action="append", default=[], help="also the deep matrices of files below tests whose path begins so"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -57,7 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seen[path, name] += 1
     if config.getoption("--long"):
         return
-    left_out = [item for item in items if item.get_closest_marker("long") or item.get_closest_marker("deep")]
+    whole = tuple(config.getoption("--deep-in"))
+
+    def is_left_out(item: pytest.Item) -> bool:
+        is_deep = item.get_closest_marker("deep") is not None and not str(item.path)[above:].startswith(whole)
+        return is_deep or item.get_closest_marker("long") is not None
+
+    left_out = [item for item in items if is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
@@ -81,9 +90,9 @@ class RunningServer:
             time.sleep(0.01)
         return int(found[1])
 
-    def restart(self) -> None:
-        """Another server on the same state, once this one has ended."""
-        again = start_server(Path(self.state_dir).parent)
+    def restart(self, **settings: Any) -> None:
+        """Another server on the same state, once this one has ended; settings are its flags."""
+        again = start_server(Path(self.state_dir).parent, **settings)
         self.pid, self.process = again.pid, again.process
 
     def stop(self, sig: int = signal.SIGINT) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.server import host
+from aviato.server import machine
 from aviato.server.backends.local import syscalls
-from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.directories import Directories
 from aviato.server.backends.registry import make_backend
+from tests.base_roots import share
 from tests.rl.machine import kill_process_1
-from tests.skeletons import share
 
 CARRIER = os.environ.get("AVIATO_TEST_BACKEND", "local")
 """Which one, for suites that do not care."""
@@ -51,7 +51,7 @@ async def backend(anyio_backend):
 
 async def open_backend(name, directory=None):
     """A backend in a directory of its own, which ids of sandboxes can come to; this process is like a server's."""
-    host.raise_open_files()
+    machine.raise_open_files()
     directory = directory or Path(tempfile.mkdtemp(prefix="aviato-backend-", dir="/tmp"))
     directory.chmod(0o711)
     share(directory)
@@ -72,9 +72,9 @@ async def open_backend(name, directory=None):
 
 def end_sandboxes(directory):
     """End those that a server has left there for the next one."""
-    places = Places(directory)
-    for sandbox_id in places.ids():
-        kill_process_1(places, sandbox_id)
+    directories = Directories(directory)
+    for sandbox_id in directories.ids():
+        kill_process_1(directories, sandbox_id)
 
 
 @pytest.fixture

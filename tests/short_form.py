@@ -128,7 +128,7 @@ SHORT = {
         "test_what_a_function_reads_travels": 3,
     },
     "end_to_end/test_keys.py": {"test_secrets_of_a_key": 0, "test_who_is_too_fast_waits_and_goes_on": 0},
-    "end_to_end/test_lent_memory.py": {
+    "end_to_end/test_shared_memory.py": {
         "test_a_server_that_dies_is_asked_by_the_socket": 0,
         "test_a_server_that_dies_loses_no_output": 0,
         "test_it_is_let_go": 0,
@@ -177,7 +177,7 @@ SHORT = {
         "test_it_takes_a_second_whatever_is_done_meanwhile": 0,
         "test_no_lines_either": 4,
     },
-    "end_to_end/test_public_surface.py": {"test_each_module_is_imported_alone": 26},
+    "end_to_end/test_public_surface.py": {"test_a_module_is_imported_alone": 3},
     "end_to_end/test_records.py": {
         "test_a_record_that_cannot_be_read_costs_its_own_sandbox_alone": 0,
         "test_a_record_that_cannot_be_read_costs_its_own_sandbox_alone_async": 0,
@@ -278,7 +278,7 @@ SHORT = {
         "test_what_is_left_is_logged_at_exit": 0,
         "test_what_waits_is_not_the_childs": 0,
     },
-    "landlock/test_attacks.py": {"test_killing_ones_own_keeper": 4, "test_killing_the_supervisor": 4},
+    "landlock/test_attacks.py": {"test_killing_ones_own_subreaper": 4, "test_killing_the_supervisor": 4},
     "landlock/test_limits_by_number.py": {"test_of_oneself_by_python": 5},
     "landlock/test_older_kernels.py": {
         "test_a_tree_that_forks_on": 3,
@@ -333,21 +333,6 @@ SHORT = {
         "test_many_connections_harm_nobody_else": 0,
         "test_what_is_no_http_is_not_kept": 0,
     },
-    "server/test_door.py": {
-        "test_a_body_that_looks_like_a_request_is_a_body": 0,
-        "test_a_caller_that_goes_leaves_nothing": 0,
-        "test_a_file_by_memory": 0,
-        "test_a_writer_that_goes_leaves_what_was_there": 0,
-        "test_an_error_comes_behind_what_follows_the_head": 0,
-        "test_errors_of_files_are_the_same": 0,
-        "test_what_goes_on_is_heard_of_before": 5,
-        "test_what_says_nothing_until_its_end_is_answered_once": 0,
-    },
-    "server/test_door_sandboxes.py": {
-        "test_a_caller_that_goes_has_asked_all_the_same": 0,
-        "test_a_long_grace_is_waited_for_elsewhere": 0,
-        "test_heads_of_stops_are_not_kept": 0,
-    },
     "server/test_odd_shells.py": {"test_it_hears_of_its_children": 3},
     "server/test_processes.py": {
         "test_a_port_needs_a_key_which_is_made_and_shown_once": 0,
@@ -367,10 +352,6 @@ SHORT = {
         "test_a_sandbox_leaves_so_much_behind_and_the_newest_of_it": 0,
         "test_of_a_living_sandbox_only_the_latest_confirmations_are_remembered": 0,
         "test_what_was_confirmed_too_late_for_a_supervisor_that_ends_is_not_kept": 0,
-    },
-    "server/test_run_stream.py": {
-        "test_what_is_no_run_ends_the_stream": 4,
-        "test_what_takes_long_or_says_much_is_left_to_a_request_of_its_own": 0,
     },
     "server/test_runs.py": {
         "test_a_result_waits_for_a_caller_who_was_cut_off_but_not_for_ever": 0,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.local import requests, subordinate, zygote
-from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.directories import Directories
 from aviato.wire.frames import FrameDecoder, FrameType, encode
 from aviato.wire.ids import new_exec_id
 
@@ -75,14 +75,14 @@ class Alone:
     """A zygote, and what it makes."""
 
     def __init__(self, directory: Path, command: Sequence[str]) -> None:
-        self._places = Places(directory)
-        self._places.ranges = subordinate.find() if os.geteuid() != 0 else None
+        self._directories = Directories(directory)
+        self._directories.ranges = subordinate.find() if os.geteuid() != 0 else None
         self._process: subprocess.Popen[bytes]
-        self._process, self._control, ids = zygote.spawn(self._places.ranges)
+        self._process, self._control, ids = zygote.spawn(self._directories.ranges)
         self._control.setblocking(True)
         self._control.settimeout(PATIENCE_SECONDS)
         if ids == 1:
-            self._places.ranges = None
+            self._directories.ranges = None
         self._command = list(command)
         self._number = 0
 
@@ -132,7 +132,7 @@ class Alone:
         death.poll(PATIENCE_SECONDS * 1000)
         os.close(sandbox.pidfd)
         sandbox.link.close()
-        self._places.remove(sandbox.id, grouped=False)
+        self._directories.remove(sandbox.id, grouped=False)
 
     def many(self, wanted: Sequence[dict[str, Any]], items: int, at_once: int) -> None:
         """So many, so many at once."""

@@ -190,8 +190,10 @@ def first_result(directory: Path) -> float:
     directory.mkdir()
     environment = {**os.environ, "AVIATO_STATE_DIR": str(directory), "AVIATO_IDLE_EXIT": "1"}
     environment.pop("AVIATO_BASE_URL", None)
-    done = subprocess.run([sys.executable, "-c", FIRST_RESULT], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", FIRST_RESULT], env=environment, capture_output=True, text=True, check=False)
     end_servers(directory)
+    if done.returncode:
+        raise RuntimeError(f"the first result did not come (returncode {done.returncode}): {done.stderr.strip()[-2000:]}")
     return float(done.stdout)
 
 

@@ -1,4 +1,4 @@
-"""What many live sandboxes hold: proportional memory (PSS) of the server, its zygote and every supervisor.
+"""What many live sandboxes hold: proportional memory (PSS) of the server, its zygote and every process 1.
 
 They are made one after the other, with a command in each, and all stay. The machine's available memory falls by what the
 kernel holds for them, too (namespaces, mounts, sockets): it is printed beside. Whether the rate stays flat is told by the
@@ -33,7 +33,7 @@ EACH, FAILED, RATE = (
     "live sandboxes: create rate, last third to first",
 )
 UNREADABLE = (
-    "the memory of the server cannot be read: another machine's, or supervisors that hide from their own user (root sees them)"
+    "the memory of the server cannot be read: another machine's, or process 1s that hide from their own user (root sees them)"
 )
 MIB = 2**20
 

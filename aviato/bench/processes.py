@@ -96,7 +96,7 @@ def others_seconds(server_pid: int | None) -> float:
 
 
 def _own_seconds(pid: int, fields: list[str]) -> float:
-    """Of the process itself. Its ticks are whole ones: a thousand supervisors with less than one each counted for nothing."""
+    """Of the process itself. Its ticks are whole ones: a thousand process 1s with less than one each counted for nothing."""
     try:
         exact = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9  # of its first thread
     except (OSError, ValueError, IndexError):

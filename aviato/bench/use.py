@@ -31,7 +31,7 @@ class Use:
     Attributes:
         client_seconds: processor time of this process and of client processes that it waited for.
         server_seconds: of the server's process, and of further servers that were started and ended meanwhile.
-        sandbox_seconds: of the zygote, of all supervisors and of their commands; likewise.
+        sandbox_seconds: of the zygote, of all process 1s and of their commands; likewise.
         floor_seconds: of the floors.
         others_seconds: of all else on this machine.
         lag: of the client's loop.

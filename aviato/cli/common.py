@@ -113,7 +113,7 @@ def check_tty(interactive: bool, tty: bool, timeout_seconds: float | None) -> No
     """
     if not tty:
         return
-    from aviato.cli.tty import check_terminal
+    from aviato.cli.descriptors import check_terminal
 
     if not interactive:
         raise click.UsageError("--tty is there only with --interactive: give -it, or leave -t out")

@@ -9,6 +9,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from aviato.exceptions import AviatoValidationError
 from aviato.standard_streams import STDERR, STDIN, STDOUT
 
 if TYPE_CHECKING:
@@ -124,3 +125,17 @@ def _wait(fd: int, event: int) -> None:
 
 def _named(fd: int, done: str, error: OSError) -> StreamError:
     return StreamError(error.errno, f"{_NAMES[fd]} cannot be {done}: {error.strerror}")
+
+
+def check_terminal(who: str, otherwise: str) -> None:
+    """Refuse to work without a terminal.
+
+    Args:
+        who: needs it.
+        otherwise: what to do where there is none.
+
+    Raises:
+        AviatoValidationError: standard input or output is none.
+    """
+    if not (os.isatty(STDIN) and os.isatty(STDOUT)):
+        raise AviatoValidationError(f"{who} needs a terminal as its input and output; {otherwise}")

@@ -45,13 +45,13 @@ def command(*, plan: bool, as_json: bool) -> None:
 
 async def _look(plan: bool) -> tuple[list[Check], list[str]]:
     from aviato.server.carriers import carrier
-    from aviato.server.folders import Folder, make_directory, state_directory
     from aviato.server.settings import load
+    from aviato.server.state_dir import StateDirectory, make_directory, state_directory
 
     if limits := _limits():
         return limits, []  # Nothing else can be looked at.
     settings = load({}, os.environ)
-    folder = Folder(os.path.join(state_directory(settings.state_dir), f"doctor-{os.getpid()}"))
+    folder = StateDirectory(os.path.join(state_directory(settings.state_dir), f"doctor-{os.getpid()}"))
     make_directory(folder.path)
     try:
         folder.make()

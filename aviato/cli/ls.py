@@ -26,7 +26,7 @@ async def command(
     from aviato.async_client import AsyncClient
 
     async with AsyncClient(base_url=base_url) as client:
-        infos = [box.info for box in await client.list(tags=tags, status=status, include_stopped=everything)]
+        infos = [sandbox.info for sandbox in await client.list(tags=tags, status=status, include_stopped=everything)]
     found = [info for info in infos if info is not None]
     if quiet:
         for info in found:

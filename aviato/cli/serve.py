@@ -18,9 +18,9 @@ from aviato.server.settings import ServerSettings, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aviato.server.folders import Folder
-    from aviato.server.run import Listeners
-    from aviato.server.tls import Tls
+    from aviato.server.connections.listening import Listeners
+    from aviato.server.connections.tls import Tls
+    from aviato.server.state_dir import StateDirectory
 
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
@@ -64,9 +64,9 @@ def _serve(settings: ServerSettings) -> None:
     from aviato import event_loop
     from aviato.server import login
     from aviato.server.carriers import carrier
-    from aviato.server.folders import Folder, make_directory, state_directory, take_lock
-    from aviato.server.run import serve
-    from aviato.server.tls import tls_of
+    from aviato.server.connections.tls import tls_of
+    from aviato.server.serve import serve
+    from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
 
     if "host" in settings.model_fields_set and settings.port is None:
         given = f"{settings.source('host')} {settings.host}"
@@ -79,7 +79,7 @@ def _serve(settings: ServerSettings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     source = settings.source("state_dir")
     state = state_directory(settings.state_dir, source)
-    folder = Folder(os.path.join(state, "serve"))
+    folder = StateDirectory(os.path.join(state, "serve"))
     try:
         make_directory(folder.path)
         take_lock(folder)
@@ -99,9 +99,9 @@ def _serve(settings: ServerSettings) -> None:
     event_loop.run(serve(settings, folder, backend, listeners, key_hashes=hashes, on_ready=ready))
 
 
-def _keys(settings: ServerSettings, folder: Folder) -> tuple[list[str], str | None]:
+def _keys(settings: ServerSettings, folder: StateDirectory) -> tuple[list[str], str | None]:
     """Hashes of the keys that are new to the store, and the key that was made, to be shown once."""
-    from aviato.server.guard import hash_key
+    from aviato.server.connections.guard import hash_key
     from aviato.server.store import Store
 
     if settings.api_key_file is not None:
@@ -127,7 +127,7 @@ def _read_keys(path: str, source: str) -> list[list[str]]:
         source: the flag or the variable that names it.
     """
     from aviato.server.callers import parse_key
-    from aviato.server.routes import ROUTES
+    from aviato.server.operations import OPERATIONS
 
     try:
         # Some editors put a byte order mark before the first key.
@@ -139,7 +139,7 @@ def _read_keys(path: str, source: str) -> list[list[str]]:
         raise click.ClickException(f"{source} {path!r} is no text in UTF-8") from None
     if not keys:
         raise click.ClickException(f"{source} {path!r} holds no key")
-    known = {route.path for route in ROUTES}
+    known = {operation.path for operation in OPERATIONS}
     for number, (_, *limits) in enumerate(keys, 1):
         try:
             routes = parse_key(" ".join(["hash", *limits])).routes
@@ -150,9 +150,9 @@ def _read_keys(path: str, source: str) -> list[list[str]]:
     return keys
 
 
-def _listen(settings: ServerSettings, folder: Folder, tls: Tls | None) -> tuple[Listeners, list[str]]:
+def _listen(settings: ServerSettings, folder: StateDirectory, tls: Tls | None) -> tuple[Listeners, list[str]]:
     """The sockets, and the lines that tell how to reach them."""
-    from aviato.server.run import Listeners, listen_tcp, listen_unix
+    from aviato.server.connections.listening import Listeners, listen_tcp, listen_unix
 
     sockets: list[socket.socket] = []
     lines: list[str] = []

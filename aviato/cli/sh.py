@@ -29,7 +29,8 @@ async def command(words: tuple[str, ...], *, base_url: str | None, interactive: 
     the shell's. TERM is this terminal's, unless -e says otherwise.
     """
     from aviato.async_client import AsyncClient
-    from aviato.cli.tty import attach, check_terminal, in_new_sandbox
+    from aviato.cli.descriptors import check_terminal
+    from aviato.cli.tty import attach, in_new_sandbox
 
     sandbox_id = words[0] if words and words[0].startswith(ID_PREFIX) else None
     program = words if sandbox_id is None else CommandLine.program(words[1:], behind="SANDBOX")

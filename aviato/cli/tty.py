@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.cli import common, descriptors
-from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.exceptions import AviatoError
 from aviato.standard_streams import STDIN, STDOUT
 
 if TYPE_CHECKING:
@@ -28,20 +28,6 @@ STOP_SECONDS = 3.0
 LEAVE_SECONDS = 2.0
 """How long the end of the command may take, once it has been asked for."""
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-
-
-def check_terminal(who: str, otherwise: str) -> None:
-    """Refuse to work without a terminal.
-
-    Args:
-        who: needs it.
-        otherwise: what to do where there is none.
-
-    Raises:
-        AviatoValidationError: standard input or output is none.
-    """
-    if not (os.isatty(STDIN) and os.isatty(STDOUT)):
-        raise AviatoValidationError(f"{who} needs a terminal as its input and output; {otherwise}")
 
 
 async def in_new_sandbox(client: AsyncClient, command: Sequence[str], options: dict[str, Any]) -> int:

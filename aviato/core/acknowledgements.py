@@ -32,8 +32,6 @@ class Acknowledger:
     def __init__(self, send: Callable[[Acknowledgements], Awaitable[None]]) -> None:
         self._send = send
         self._execs: dict[str, dict[tuple[str, str], ExecAck]] = {}
-        self._by_stream: dict[str, tuple[str, Callable[[], bool]]] = {}
-        """Of sandboxes for one command each: that, and what says over its stream that its result has arrived."""
         self._let_go: list[str] = []
         self._within: float | None = None
         """How soon the most urgent of it is to be told."""
@@ -52,17 +50,6 @@ class Acknowledger:
         self._execs.setdefault(sandbox_id, {})[exec_id, reader_id] = ack
         self._tell_within(AFTER_EXIT_SECONDS if done else 0.0)
 
-    def received_by_stream(self, sandbox_id: str, exec_id: str, confirm: Callable[[], bool]) -> None:
-        """Acknowledge the whole result of a sandbox's one command, which came over a stream of such.
-
-        Args:
-            sandbox_id: which.
-            exec_id: its command.
-            confirm: says it over that stream; False if it cannot be said there any more.
-        """
-        self._by_stream[sandbox_id] = exec_id, confirm
-        self._tell_within(AFTER_EXIT_SECONDS)
-
     def let_go(self, sandbox_id: str) -> None:
         """Nobody can use this sandbox any more."""
         self._let_go.append(sandbox_id)
@@ -72,20 +59,17 @@ class Acknowledger:
         """The commands of a sandbox whose whole results have arrived, and the server was not told so yet."""
         # A whole result that an attached reader has is no less whole: what a command has left goes either way.
         found = [exec_id for (exec_id, _), ack in self._execs.get(sandbox_id, {}).items() if ack.done]
-        if sandbox_id in self._by_stream:
-            found.append(self._by_stream[sandbox_id][0])
         return list(dict.fromkeys(found))
 
     def stopped(self, sandbox_id: str) -> None:
         """It has ended: the server has nothing left of it that the acknowledgement of a whole result would free."""
-        self._by_stream.pop(sandbox_id, None)
         execs = self._execs.pop(sandbox_id, None)
         if execs is not None and (partial := {key: ack for key, ack in execs.items() if not ack.done}):
             self._execs[sandbox_id] = partial
 
     async def flushed(self) -> None:
         """Wait until the server has been told all of it."""
-        while not self.ended and (self._flushing is not None or self._execs or self._by_stream or self._let_go):
+        while not self.ended and (self._flushing is not None or self._execs or self._let_go):
             if self._flushing is None:
                 self._flush()
             if self._flushing is not None:
@@ -107,24 +91,14 @@ class Acknowledger:
         if self._timer is not None:
             self._timer[1].cancel()
             self._timer = None
-        self._tell_by_stream()
         if self._execs or self._let_go:
             self._flushing = background(self._tell())
             self._flushing.add_done_callback(self._told)
         else:
             self._within = None
 
-    def _tell_by_stream(self) -> None:
-        """Say over streams what can be said there; the rest is for a request."""
-        by_stream, self._by_stream = self._by_stream, {}
-        for sandbox_id, (exec_id, confirm) in by_stream.items():
-            if not confirm():
-                ack = ExecAck.model_construct(sandbox_id=sandbox_id, exec_id=exec_id, done=True)
-                self._execs.setdefault(sandbox_id, {})[exec_id, ""] = ack
-
     async def _tell(self) -> None:
         while not self.ended and (self._execs or self._let_go):
-            self._tell_by_stream()
             acks = self._take_execs()
             let_go, self._let_go = self._let_go[:ACKNOWLEDGED_AT_ONCE], self._let_go[ACKNOWLEDGED_AT_ONCE:]
             if not self._execs and not self._let_go:

@@ -109,12 +109,12 @@ class ExecCalls:
         if not self.outlives or self._handle.leased:
             return None
         submitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._handle.presence.submitting.add(submitted)
+        self._handle.lease.submitting.add(submitted)
         return submitted
 
     def _has_submitted(self, submitted: asyncio.Future[None] | None) -> None:
         if submitted is not None and not submitted.done():
-            self._handle.presence.submitting.discard(submitted)
+            self._handle.lease.submitting.discard(submitted)
             submitted.set_result(None)
 
     @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
 from aviato.core.exec_calls import ExecCalls
-from aviato.core.memory import LentOutput, note_output
+from aviato.core.shared_memory import SharedOutput, note_output
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -27,13 +27,13 @@ from aviato.wire.frames import WIDE_WINDOW_BYTES, Frame, FrameError, FramePieces
 from aviato.wire.ids import EXEC_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
 
 ACKNOWLEDGE_BYTES = 1 << 19
-"""Half of what a supervisor holds of a stream at first: it goes on with one half while the request for the other is on its way.
+"""Half of what a process 1 holds of a stream at first: it goes on with one half while the request for the other is on its way.
 Each is a request of its own, and such requests took more than half of what large output costs the server."""
 SILENCE_SECONDS = 45.0
 """Three keepalives of the server: a stream that says less than that has lost its connection."""
@@ -101,10 +101,6 @@ class Execution(ExecCalls):
         self._only = only and not handle.begun
         self._first: Response | None = None
         """Of the request that made the sandbox too, until it is read."""
-        self._whole: bytes | None = None
-        """All frames, where that went over a stream of such requests."""
-        self._confirm_whole: Callable[[], bool] | None = None
-        """Says over that stream that they have arrived."""
         self._ends_sandbox = False
         """The response that is being read is that one: its end is that of the sandbox."""
         self._reader_id = os.urandom(8).hex() if attached else ""
@@ -115,7 +111,7 @@ class Execution(ExecCalls):
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         self._wide_window = False
-        self._lent: LentOutput | None = None
+        self._shared: SharedOutput | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
         self._accepted = attached
@@ -139,7 +135,7 @@ class Execution(ExecCalls):
         if not self._attached:
             self._submitted = self._submission()
         if not self._attached:
-            self._handle.presence.executions[self.exec_id] = self
+            self._handle.lease.executions[self.exec_id] = self
         try:
             if self._attached:
                 await self._check_attachable()
@@ -151,7 +147,7 @@ class Execution(ExecCalls):
             return ended
         except asyncio.CancelledError:
             begun = self._sent or self._attached
-            if begun and self._exit is None and not self.outlives and not self._handle.presence.ended:
+            if begun and self._exit is None and not self.outlives and not self._handle.lease.ended:
                 await _to_its_end(self.cancel())
                 self._acknowledge_end()
             raise
@@ -217,9 +213,9 @@ class Execution(ExecCalls):
         try:
             await self._read_on()
         finally:
-            lent, self._lent = self._lent, None
-            if lent is not None:
-                lent.end(whole=self._exit is not None)
+            shared, self._shared = self._shared, None
+            if shared is not None:
+                shared.end(whole=self._exit is not None)
         note_output(self._handle, self._total(StreamId.STDOUT))
 
     async def _read_on(self) -> None:
@@ -235,20 +231,15 @@ class Execution(ExecCalls):
         elif self._only and not self._handle.accepted:
             await self._handle.start_by(self._send_run)
             self._ends_sandbox = True
-            if self._whole is not None:
-                whole, self._whole = self._whole, None
-                if not any(map(self._take, FramePieces().feed(whole))):
-                    raise _Cut("no exit was sent")
-                return
             if self._first is None:
                 raise _Cut("the server is of an earlier version")
             response, self._first = self._first, None
         else:
             body = encode_exec(self._request)
             if not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
-                self._lent = LentOutput.of(self._handle)
+                self._shared = await SharedOutput.of(self._handle)
             self._sent = True
-            response = await self._open("POST", self._path, body, None if self._lent is None else self._lent.name)
+            response = await self._open("POST", self._path, body, None if self._shared is None else self._shared.name)
         decoder = FramePieces()
 
         def take(data: bytes | memoryview) -> bool:
@@ -276,14 +267,6 @@ class Execution(ExecCalls):
     async def _send_run(self, create: bytes) -> None:
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
-        # Whoever feeds it waits to hear that it has begun.
-        is_fed = self._request.get("stdin") and self._request.get("input") is None
-        whole = None if is_fed else await self._client.transport.ask_in_stream(body)
-        if whole is not None:
-            if whole.type == FrameType.ERROR:
-                raise error_of(whole.payload)
-            self._whole, self._confirm_whole = whole.payload, whole.confirm
-            return
         try:
             response = await self._open("POST", "/v1/runs", body)
         except AviatoValidationError as error:
@@ -306,8 +289,8 @@ class Execution(ExecCalls):
             if frame.offset > output.total_bytes:
                 raise _Cut(f"bytes before offset {frame.offset} are missing")
             output.feed(frame.payload, frame.offset)
-        elif kind == FrameType.LENT:
-            self._take_lent(frame)
+        elif kind == FrameType.SHARED:
+            self._take_shared(frame)
         elif kind == FrameType.EXIT:
             ended = decode(ExecExit, frame.payload)
             for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
@@ -334,7 +317,7 @@ class Execution(ExecCalls):
             return True
         elif kind == FrameType.KEEPALIVE:
             if frame.payload:
-                self._handle.presence.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
+                self._handle.lease.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
         elif kind == FrameType.GAP:
             output, gap = self._output(frame), decode(Gap, frame.payload)
             if not self._attached and not self._request.get("detach"):
@@ -351,11 +334,11 @@ class Execution(ExecCalls):
         self._is_submitted()
         return False
 
-    def _take_lent(self, frame: Frame) -> None:
+    def _take_shared(self, frame: Frame) -> None:
         output, position = self._output(frame), frame.offset
-        if self._lent is None or position > output.total_bytes:
+        if self._shared is None or position > output.total_bytes:
             raise _Cut(f"bytes from offset {position} on are in memory that is not here")
-        for piece in self._lent.take(frame.payload):
+        for piece in self._shared.take(frame.payload):
             output.feed(piece, position)
             position += len(piece)
 
@@ -370,7 +353,7 @@ class Execution(ExecCalls):
         if EXEC_ID.fullmatch(self.exec_id) is None or not self._handle.begun:
             raise exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
         await self._handle.until_accepted()
-        begun_here = self._handle.presence.executions.get(self.exec_id)
+        begun_here = self._handle.lease.executions.get(self.exec_id)
         if begun_here is not None:
             await begun_here.is_running()
 
@@ -401,7 +384,7 @@ class Execution(ExecCalls):
             self._first.close()
         self._is_submitted()
         if not self._attached:
-            self._handle.presence.executions.pop(self.exec_id, None)
+            self._handle.lease.executions.pop(self.exec_id, None)
         if self._running is not None and not self._running.done():
             self._running.set_result(False)
         for task in self._catching_up.values():
@@ -434,20 +417,16 @@ class Execution(ExecCalls):
 
     def _confirm(self, stream: int) -> None:
         self._confirmed[stream] = self._total(stream)
-        if self._lent is not None and stream == StreamId.STDOUT and self._lent.confirm(self._confirmed[stream]):
+        if self._shared is not None and stream == StreamId.STDOUT and self._shared.confirm(self._confirmed[stream]):
             return
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
         self._received(stdout, stderr, done=False)
 
     def _acknowledge_end(self) -> None:
-        if self._confirm_whole is not None:
-            told = self._handle.presence.acknowledgements
-            told.received_by_stream(self._handle.sandbox_id, self.exec_id, self._confirm_whole)
-        else:
-            self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
+        self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
 
     def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
-        told, sandbox_id = self._handle.presence.acknowledgements, self._handle.sandbox_id
+        told, sandbox_id = self._handle.lease.acknowledgements, self._handle.sandbox_id
         told.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
 
     # -- for its calls

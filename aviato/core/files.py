@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from aviato.core import memory as lent
+from aviato.core import shared_memory
 from aviato.core.client import decode, new_key
 from aviato.exceptions import (
     AviatoError,
@@ -21,7 +21,7 @@ from aviato.exceptions import (
 )
 from aviato.results import FileInfo
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, LOG_OFFSET_HEADER, FileList, FileStat
-from aviato.wire.memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, READY, SIZE_FIELD
+from aviato.wire.shared_memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, READY, SIZE_FIELD
 
 MAX_PATH_BYTES = 4095
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
-    from aviato.transport.memory import Memory
+    from aviato.transport.shared_memory import Memory
 
 PART_BYTES = 4 << 20
 """Of a file that a source yields, so much is held to be sent again."""
@@ -71,9 +71,9 @@ async def read_file(handle: SandboxHandle, path: str) -> bytes:
                 response.close()
 
     await handle.wait_running()
-    if (content := await lent.attempt(handle, attempt)) is None:
+    if (content := await shared_memory.attempt(handle, attempt)) is None:
         content = await handle.client.repeat(attempt, f"read {path!r}")
-    lent.note(handle, len(content))
+    shared_memory.note(handle, len(content))
     return content
 
 
@@ -146,9 +146,9 @@ async def write_file(handle: SandboxHandle, path: str, *content: bytes, mode: in
         memory.used = True
         return True
 
-    if not (LEAST_BYTES <= size <= MOST_BYTES and await lent.attempt(handle, attempt)):
+    if not (LEAST_BYTES <= size <= MOST_BYTES and await shared_memory.attempt(handle, attempt)):
         await _put(handle, url, content, f"write {path!r}", key)
-    lent.note(handle, size)
+    shared_memory.note(handle, size)
 
 
 async def _put(handle: SandboxHandle, url: str, content: Sequence[bytes], operation: str, key: str) -> None:

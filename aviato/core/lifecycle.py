@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aviato.core.client import Client
-    from aviato.core.presence import Presence
-    from aviato.core.turns import Turns
+    from aviato.core.concurrency_slots import ConcurrencySlots
+    from aviato.core.lease import Lease
 
 NO_SERVER = frozenset({"configuration", "embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
@@ -42,10 +42,10 @@ class SandboxHandle:
     Args:
         sandbox_id: made by the client.
         client: requests to its server.
-        presence: this process at that server.
+        lease: this process at that server.
         create: the fields of the create request; None for a sandbox that exists already.
         on_running: told once how long the start took.
-        turns: the places of its session, where that has a limit.
+        slots: those of its session, where that has a limit.
 
     Attributes:
         info: as last seen.
@@ -59,21 +59,21 @@ class SandboxHandle:
         self,
         sandbox_id: str,
         client: Client,
-        presence: Presence,
+        lease: Lease,
         create: dict[str, Any] | None,
         *,
         on_running: Callable[[float], None] | None = None,
-        turns: Turns | None = None,
+        slots: ConcurrencySlots | None = None,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.client = client
-        self.presence = presence
+        self.lease = lease
         self.path = f"/v1/sandboxes/{sandbox_id}"
         self.info: SandboxInfo | None = None
         self.stopped = False
         self.over = False
         self.accepted = create is None
-        self.turns = turns
+        self.slots = slots
         self._create = create
         self._asked_at = 0.0
         self._queued_seconds = 0.0
@@ -106,7 +106,7 @@ class SandboxHandle:
             raise self._is_stopped()
 
     async def accept(self) -> None:
-        """As `start`, but a place in the session's own queue is acceptance too; the start goes on."""
+        """As `start`, but a slot in the session's own queue is acceptance too; the start goes on."""
         if not self.accepted:
             self._starting()
         if not self.queued:
@@ -116,7 +116,7 @@ class SandboxHandle:
         if self.stopped:
             raise self._is_stopped()
         if self._start is None or self._start.done():
-            turn = None if self.turns is None else self.turns.join(self)
+            turn = None if self.slots is None else self.slots.join(self)
             self._asked_at = time.time()
             self._start = SharedTask(self._request_start(turn, send or self._send_create), f"start {self.sandbox_id}")
         return self._start
@@ -124,12 +124,12 @@ class SandboxHandle:
     @property
     def on_its_way(self) -> bool:
         """Whether its session has accepted it, and the server may not have yet."""
-        return self.turns is not None and self._start is not None and not self._start.done()
+        return self.slots is not None and self._start is not None and not self._start.done()
 
     @property
     def queued(self) -> bool:
         """Whether it waits in its session's own queue, so that the server does not know it yet."""
-        return self.turns is not None and self.turns.position(self.sandbox_id) is not None
+        return self.slots is not None and self.slots.position(self.sandbox_id) is not None
 
     @property
     def begun(self) -> bool:
@@ -165,19 +165,19 @@ class SandboxHandle:
             if secrets and self.client.transport.server.endpoint.embedded:
                 own["secret_values"] = own_values(secrets)
             if not self._create.get("detached"):
-                own["lease_id"] = self.presence.take_lease()
+                own["lease_id"] = self.lease.take_lease()
             await send(encode_create(self._create, **own))
             self.accepted = True
-            self.presence.hold()
-            self.presence.following.accepted(self)
+            self.lease.hold()
+            self.lease.following.accepted(self)
         except BaseException:
-            if self.turns is not None:
-                self.turns.leave(self)
+            if self.slots is not None:
+                self.slots.leave(self)
             raise
         finally:
             self.leave()
-        if self.turns is not None:
-            self.turns.created(self)
+        if self.slots is not None:
+            self.slots.created(self)
 
     async def _take(self, turn: asyncio.Future[None]) -> None:
         begin = time.monotonic()
@@ -224,7 +224,7 @@ class SandboxHandle:
             info = self.see(await self.client.poll(self.sandbox_id, until))
             if info.status.is_terminal or (until == "running" and info.status is SandboxStatus.RUNNING):
                 return info
-            self.presence.waiting_in_queue(info.queue)
+            self.lease.waiting_in_queue(info.queue)
 
     # -- looking
 
@@ -242,12 +242,12 @@ class SandboxHandle:
         elif info.status.is_terminal:
             self._has_ended(info)
         elif info.status is SandboxStatus.TERMINATING:
-            self.presence.following.is_ending(self)
+            self.lease.following.is_ending(self)
         if info.image_note is not None and info.image_note not in _noted:
             _noted.add(info.image_note)
             logger.warning("%s", line(info.image_note))
-        if self.turns is not None and info.status.is_terminal:
-            self.turns.leave(self)
+        if self.slots is not None and info.status.is_terminal:
+            self.slots.leave(self)
         return info
 
     @property
@@ -275,7 +275,7 @@ class SandboxHandle:
         if self._seen_running:
             return
         self._seen_running = True
-        self.presence.following.runs(self)
+        self.lease.following.runs(self)
         tell_of_start(self.sandbox_id, self.info, startup_seconds, self._queued_seconds)
 
     def _has_ended(self, info: SandboxInfo) -> None:
@@ -296,16 +296,16 @@ class SandboxHandle:
     def has_failed(self, error: AviatoError) -> None:
         """A call failed; if that was by the end of the sandbox, what is known of it is out of date."""
         if isinstance(error, (SandboxFailedError, SandboxNotRunningError, SandboxTerminatedError)):
-            self.presence.following.may_have_ended(self)
+            self.lease.following.may_have_ended(self)
 
     # -- stopping
 
     def ends_by_itself(self) -> None:
         """The server ends it: the result of the one command that it was made for has arrived.
 
-        Where its session counts places, the stop is still asked for: its answer says when the place is free.
+        Where its session counts slots, the stop is still asked for: its answer says when the slot is free.
         """
-        if self.turns is None:
+        if self.slots is None:
             self.stopped = self.over = True
             logger.info("sandbox %s has ended: its only command has", self.sandbox_id)
 
@@ -336,22 +336,22 @@ class SandboxHandle:
             missing_ok = missing_ok or error is not None
         else:
             error = None
-        if self.turns is not None:
-            self.turns.leaving(self, True)
+        if self.slots is not None:
+            self.slots.leaving(self, True)
         try:
-            received = self.presence.acknowledgements.results_of(self.sandbox_id)
+            received = self.lease.acknowledgements.results_of(self.sandbox_id)
             info = await self.client.stop(self.sandbox_id, grace_seconds, missing_ok=missing_ok, received=received)
         except BaseException as failure:
-            if self.turns is not None:
-                self.turns.leaving(self, False)
+            if self.slots is not None:
+                self.slots.leaving(self, False)
             if _is_final(error) and _is_final(failure):
                 return  # Its start has said what is wrong with this server.
             raise
-        self.presence.acknowledgements.stopped(self.sandbox_id)
+        self.lease.acknowledgements.stopped(self.sandbox_id)
         if info is not None:
             self.see(info)
-        elif self.turns is not None:
-            self.turns.leave(self)
+        elif self.slots is not None:
+            self.slots.leave(self)
 
     def withdraw(self) -> None:
         """Leave the session's queue for good: the server will never know it."""
@@ -368,17 +368,17 @@ class SandboxHandle:
             annotations=dict(create.get("annotations", {})),
         )
         self._has_ended(self.info)
-        if self.turns is not None:
-            self.turns.leave(self)
+        if self.slots is not None:
+            self.slots.leave(self)
 
     async def release(self) -> None:
         """End it so that another can start, if the server too sees no use of it."""
-        await self.presence.acknowledgements.flushed()
+        await self.lease.acknowledgements.flushed()
         info = await self.client.release(self.sandbox_id)
         if info is not None:
             self.see(info)
-        elif self.turns is not None:
-            self.turns.leave(self)
+        elif self.slots is not None:
+            self.slots.leave(self)
 
     def _is_stopped(self) -> AviatoError:
         return SandboxNotRunningError(
@@ -410,9 +410,9 @@ class SandboxHandle:
     def _tell_if_released(self) -> None:
         if self.releasable and not self._operations and self.accepted and not self.stopped:
             self.releasable = False
-            self.presence.acknowledgements.let_go(self.sandbox_id)
-            if self.turns is not None and self._create is not None and self._create.get("command") is None:
-                self.turns.let_go(self)
+            self.lease.acknowledgements.let_go(self.sandbox_id)
+            if self.slots is not None and self._create is not None and self._create.get("command") is None:
+                self.slots.let_go(self)
 
 
 def _is_final(error: BaseException | None) -> bool:

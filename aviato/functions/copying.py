@@ -9,10 +9,10 @@ import uuid
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from aviato.functions.remote import RemoteFunction
-
 if TYPE_CHECKING:
     from weakref import WeakKeyDictionary
+
+    from aviato.functions.remote import RemoteFunction
 
 _tokens: WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _copies: dict[str, Any] = {}
@@ -27,16 +27,16 @@ def reduced(function: RemoteFunction[..., Any]) -> Any:
         return function.__qualname__
     from aviato.functions.pickler import Pickler
 
-    file = io.BytesIO()
+    file, kind = io.BytesIO(), type(function)
 
     class ByValue(Pickler):
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, RemoteFunction):
+            if isinstance(value, kind):
                 session = value._session
                 token = _tokens.setdefault(session, uuid.uuid4().hex)
                 state = value.__wrapped__, value._options, token, type(session), session._defaults, value._before
                 # The state comes second: a function that calls itself leads back here.
-                return RemoteFunction.__new__, (RemoteFunction,), state, None, None, _fill
+                return kind.__new__, (kind,), state, None, None, _fill
             return super().reducer_override(value)
 
     ByValue(file).dump(function)

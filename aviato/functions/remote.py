@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from aviato.bridge.operation import OperationRef
+from aviato.functions.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -36,7 +37,7 @@ class FunctionCall(OperationRef[T]):
         return self._call.exec_result
 
 
-class RemoteFunction(Generic[P, T]):
+class RemoteFunction(Wrapper, Generic[P, T]):
     """A function whose calls run in a sandbox each; made by `@session.function()`.
 
     It keeps the name, documentation and signature of the function. Inside a sandbox it is the plain function again, so one

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING, Any
 
-from aviato.functions.remote import RemoteFunction
+from aviato.functions.wrapper import Wrapper
 
 if TYPE_CHECKING:
     import types
@@ -35,7 +35,7 @@ def module_travels(module: types.ModuleType) -> bool:
 
 def plain(value: Any) -> Any:
     """Inside, a remote function is the function that it was made of."""
-    return value.__wrapped__ if isinstance(value, RemoteFunction) else value
+    return value.__wrapped__ if isinstance(value, Wrapper) else value
 
 
 def reduced_cache(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
@@ -135,7 +134,7 @@ def grade_request(
     check_sizes(arguments if mode == "separate" and kind in (None, "script") else (), checks.environment(env or {}))
     if mode == "separate":
         check_separable(own, results)
-    limit = default_timeout_seconds if timeout_seconds is None else checks.seconds("timeout_seconds", timeout_seconds)
+    seconds = default_timeout_seconds if timeout_seconds is None else checks.seconds("timeout_seconds", timeout_seconds)
     return GradeRequest(
         files=own,
         command=list(arguments),
@@ -144,7 +143,7 @@ def grade_request(
         changes=_changes(result_changes, base_commit, base_files),
         allow_startup_files=allow_startup_files,
         mode=mode,
-        timeout_seconds=None if math.isinf(limit) else limit,
+        timeout_seconds=checks.limit(seconds),
         env=checks.environment(env or {}),
         max_output_bytes=output_limit(max_output_bytes),
         kind=None if mode == "separate" and kind == "script" else kind,

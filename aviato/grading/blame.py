@@ -12,7 +12,7 @@ from aviato.exceptions import SandboxExecutionError, SandboxFileError
 from aviato.grading.changes import prepare
 from aviato.grading.inside import program
 from aviato.grading.judging import run_command
-from aviato.grading.places import new_sandboxes
+from aviato.grading.new_sandboxes import new_sandboxes
 from aviato.grading.remedies import with_remedy
 from aviato.text import shown
 

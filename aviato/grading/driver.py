@@ -171,7 +171,7 @@ def sent(program: tuple[bytes, bytes]) -> bytes:
 
 
 def records(stdout: bytes) -> tuple[list[dict[str, Any]], bool]:
-    """The verdicts that the sandbox's supervisor has written, and whether its last line came after them."""
+    """The verdicts that the sandbox's process 1 has written, and whether its last line came after them."""
     found: list[dict[str, Any]] = []
     for line in stdout.splitlines():
         try:

@@ -203,6 +203,8 @@ class Link:
         self.verdicts: asyncio.Future[bytes] = loop.create_future()
         self.left: asyncio.Future[bool] = loop.create_future()
         self._number = number
+        self._has_room = asyncio.Event()
+        self._has_room.set()
 
     def say(self, kind: bytes, body: bytes = b"") -> None:
         """Tell the grader something about this task."""
@@ -210,7 +212,8 @@ class Link:
             self.grader.feed.put(b"%d %b %d\n%b" % (self._number, kind, len(body), body))
 
     async def room(self) -> None:
-        """Wait until most of what was said has been passed on."""
+        """Wait until most of what was said has been passed on, and taken by the tests."""
+        await self._has_room.wait()
         await self.grader.feed.room()
 
     def heard(self, kind: bytes, body: bytes) -> None:
@@ -219,11 +222,17 @@ class Link:
             self.solution.calls.put(body)
         elif kind == b"r" and not self.verdicts.done():
             self.verdicts.set_result(body)
+            self._has_room.set()
+        elif kind == b"p" and body == b"1" and not self.verdicts.done():
+            self._has_room.clear()
+        elif kind == b"p":
+            self._has_room.set()
         elif kind == b"d" and not self.left.done():
             self.left.set_result(body == b"1")
 
     def lose(self, error: AviatoError) -> None:
         """The grader is gone."""
+        self._has_room.set()
         if not self.verdicts.done():
             self.verdicts.set_exception(error)
             self.verdicts.exception()  # Not everybody waits for it.
@@ -282,11 +291,17 @@ class Grader:
         try:
             ended = await _fed(self._execution, self.feed)
         except BaseException as error:
-            lost = error if isinstance(error, AviatoError) and error.is_infrastructure else self._failure(str(error))
-            self._lose(lost)
+            if isinstance(error, AviatoError) and error.is_infrastructure:
+                self._lose(error)
+            else:
+                self.lose(str(error))
             raise
         text = self._stderr.collected().data.decode(errors="replace").strip()
-        self._lose(self._failure(text or f"returncode {ended.returncode}"))
+        self.lose(text or f"returncode {ended.returncode}")
+
+    def lose(self, why: str) -> None:
+        """Give up all of its tasks: no verdict will come."""
+        self._lose(self._failure(why))
 
     def _failure(self, why: str) -> AviatoError:
         """No verdict, whatever the solution is. Where it has never run another one would not either."""

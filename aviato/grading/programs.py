@@ -104,7 +104,7 @@ def command(programs: Sequence[Program]) -> Command:
 
 
 def records(result: ProcessResult) -> list[Ran]:
-    """How the programs ended, as far as they did and as it is whole, as the sandbox's supervisor has written it."""
+    """How the programs ended, as far as they did and as it is whole, as the sandbox's process 1 has written it."""
     ran: list[Ran] = []
     for line in result.stdout_bytes[: result.stdout_head_bytes].splitlines():
         try:

@@ -57,7 +57,7 @@ def read(record: dict[str, Any], result: ProcessResult) -> Reports:
     """What was reported.
 
     Args:
-        record: the supervisor's, of the whole command.
+        record: process 1's, of the whole command.
         result: how its process ended.
     """
     found: list[str] = []

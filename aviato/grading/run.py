@@ -15,7 +15,7 @@ from aviato.grading.hiding import leave_out_hiding
 from aviato.grading.inside import stand_ins
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
-from aviato.grading.places import directory_of, new_sandboxes
+from aviato.grading.new_sandboxes import directory_of, new_sandboxes
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 

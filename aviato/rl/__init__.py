@@ -9,11 +9,12 @@
 """
 
 from aviato.results import CaseStatus
+from aviato.rl.cases import CallCase, ProgramCase, TestCase
 from aviato.rl.evaluation import Evaluation, evaluate
 from aviato.rl.extraction import Extraction, completion_text, extract, extract_code
 from aviato.rl.judges import checker, exact, floats, text, tokens, unordered, value
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.rl.task import CallCase, ProgramCase, Task, TestCase
+from aviato.rl.task import Task
 
 __all__ = [
     "CallCase",

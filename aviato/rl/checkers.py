@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from aviato import defaults as checks
 from aviato.grading import programs
 from aviato.grading.programs import Program, Ran
 from aviato.languages import RECIPES
@@ -18,9 +19,9 @@ from aviato.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aviato.rl.cases import ProgramCase
     from aviato.rl.grading import Fresh
     from aviato.rl.judges import Checker
-    from aviato.rl.task import ProgramCase
 
 _works: set[bytes] = set()
 """Checkers that have taken an answer: what they refuse they mean to refuse."""
@@ -110,7 +111,10 @@ async def _run_portion(fresh: Fresh, checker: Checker, answers: Sequence[tuple[P
     before = len(made)
     order = ("in", "out", "expected") if checker.convention == "testlib" else ("in", "expected", "out")
     made += [
-        Program(command=[*recipe.run, *(f"{number}.{name}" for name in order)], timeout_seconds=checker.timeout_seconds)
+        Program(
+            command=[*recipe.run, *(f"{number}.{name}" for name in order)],
+            timeout_seconds=checks.limit(checker.timeout_seconds),
+        )
         for number in range(len(answers))
     ]
     limit = COMPILE_SECONDS + len(answers) * checker.timeout_seconds + SLACK_SECONDS

@@ -25,6 +25,8 @@ TASKS_AT_ONCE = 16
 """In one grader: their processes share its limits of memory and processes."""
 IDLE_SECONDS = 10.0
 """So long after its last task a grader is kept."""
+SILENT_SECONDS = 30.0
+"""A grader that has given no verdict so long after a task's time was over is lost: tests run beside it and can stop it."""
 
 _of_sessions: weakref.WeakKeyDictionary[Session, dict[str, Graders]] = weakref.WeakKeyDictionary()
 
@@ -101,7 +103,7 @@ class Graders:
         session = self._session()
         assert session is not None
         state = session._state(self._config, start=False)
-        state.turns = None
+        state.slots = None
         return Place(session, state, self._shared)
 
 
@@ -147,7 +149,14 @@ class Place:
         link = self.grader.begin(told, solution, contents)
         self._begun += 1
         link.left.add_done_callback(self._left)
+        if (limit := told["timeout_seconds"]) is not None:
+            silent = asyncio.get_running_loop().call_later(limit + SILENT_SECONDS, self._is_silent)
+            link.verdicts.add_done_callback(lambda _: silent.cancel())
         return link
+
+    def _is_silent(self) -> None:
+        self.grader.lose("it gave no verdict in time")
+        self._end()
 
     def _left(self, left: asyncio.Future[bool]) -> None:
         self._begun -= 1

@@ -10,11 +10,11 @@ from aviato.grading import driver
 from aviato.grading.inside.packing import unpack
 from aviato.languages import limited
 from aviato.one_command import run_only
+from aviato.rl.cases import CallCase, TestCase
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
 from aviato.rl.judges import is_ours
 from aviato.rl.judging import AT_ONCE_BYTES, JudgeFailed, judged
 from aviato.rl.outcome import Verdict
-from aviato.rl.task import CallCase, TestCase
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def grade_calls(state: SandboxState, task: Task, timeout_seconds: float, a
     cases = [case for case in task.cases if isinstance(case, CallCase)]
     command = driver.command(
         task.code or "",
-        [_call(case, name, task.case_timeout_seconds) for case, name in zip(cases, task.case_names, strict=True)],
+        [_call(case, name, task.limit_of(case)) for case, name in zip(cases, task.case_names, strict=True)],
         prelude=task.prelude,
         packages_later=True,
         reports=True,
@@ -72,7 +72,7 @@ def test_cases(task: Task) -> list[driver.Case]:
         driver.Case(
             look.instrumented,
             name,
-            case.timeout_seconds or task.case_timeout_seconds,
+            task.limit_of(case),
             counts=look.counts_checks,
             collect=look.kind if look.kind != "statements" else "",
             left_out=look.already_run,
@@ -148,7 +148,7 @@ def case_of_record(name: str, record: dict[str, Any]) -> CaseOutcome:
 
 
 def _call(case: CallCase, name: str, limit: float | None) -> driver.Case:
-    return driver.Case("", name, case.timeout_seconds or limit, call=case.function, args=case.packed[0], kwargs=case.packed[1])
+    return driver.Case("", name, limit, call=case.function, args=case.packed[0], kwargs=case.packed[1])
 
 
 def _value_bytes(cases: Sequence[CallCase]) -> int:

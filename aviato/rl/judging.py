@@ -10,7 +10,7 @@ from aviato.text import shown
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
-    from aviato.rl.task import CallCase, ProgramCase
+    from aviato.rl.cases import CallCase, ProgramCase
 
 AT_ONCE_BYTES = 64 << 10
 """So much is compared on the loop's own thread."""

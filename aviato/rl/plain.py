@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LARGEST_ANSWER_BYTES = 16 << 10
 MOST_STRAY_ANSWERS = 256
+"""Of those that answer nothing which was asked."""
 HEAD_BYTES = 32
 _FUNCTIONS: dict[str, Any] = {"abs": abs, "bool": bool, "len": len, "sorted": sorted, "set": set, "list": list, "tuple": tuple}
 _GIVEN = "_aviato_{}"
@@ -158,11 +159,16 @@ class Answers:
 
     Args:
         solution: who is asked; its first process has the calls of all cases already.
+        asked: how many these are.
     """
 
-    def __init__(self, solution: Solution) -> None:
+    def __init__(self, solution: Solution, asked: int) -> None:
         self._solution = solution
         self._number = 1
+        self._asked = asked
+        """What its process has not answered yet."""
+        self._owed = 0
+        """What earlier ones have not: some of that may be on its way."""
         self._found: list[bytes] = []
         self._data = b""
         self._stray = 0
@@ -193,8 +199,12 @@ class Answers:
         self._over = self._over or (len(self._data) >= HEAD_BYTES and b"\n" not in self._data[:HEAD_BYTES])
 
     def _take(self, number: int, message: bytes) -> None:
-        if number == self._number:
+        if number == self._number and self._asked:
+            self._asked -= 1
             self._found.append(message)
+            return
+        if number < self._number and self._owed:
+            self._owed -= 1
             return
         self._stray += 1
         self._over = self._over or self._stray > MOST_STRAY_ANSWERS
@@ -206,6 +216,7 @@ class Answers:
         """Have another process of the solution, which is asked these."""
         self._solution.calls.put(b"%d 0\n" % self._number)
         self._number += 1
+        self._owed, self._asked = self._owed + self._asked, len(calls)
         self._found.clear()
         for call in calls:
             self._solution.calls.put(b"%d %d\n%b" % (self._number, len(call), call))

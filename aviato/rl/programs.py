@@ -11,12 +11,12 @@ from aviato.grading.programs import Program, Ran
 from aviato.languages import DEEP, RECIPES, limited
 from aviato.one_command import run_only
 from aviato.rl import judges
+from aviato.rl.cases import ProgramCase
 from aviato.rl.checkers import checked
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
 from aviato.rl.judges import Checker
 from aviato.rl.judging import JudgeFailed, judged
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import ProgramCase
 from aviato.text import encode, shown
 from aviato.threads import in_thread
 
@@ -173,7 +173,7 @@ def plan_of(task: Task, numbers: Sequence[int]) -> Plan:
                 command=limited((*recipe.run, *case.args), case.memory_limit_bytes, deep=task.language in DEEP),
                 stdin=judges.as_bytes(case.stdin),
                 output_bytes=_compared_bytes(case),
-                timeout_seconds=case.timeout_seconds or task.case_timeout_seconds,
+                timeout_seconds=task.limit_of(case),
                 required=task.stop_at_first_failure and case.returncode == 0,
             )
         )

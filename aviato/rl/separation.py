@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import builtins
 import functools
 import json
 import os
-import symtable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxResourceExhaustedError
+from aviato import defaults as checks
+from aviato.exceptions import AviatoError, SandboxExecutionError, SandboxResourceExhaustedError
 from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
-from aviato.grading.places import PATIENCE_SECONDS
-from aviato.grading.separable import obstacle
+from aviato.grading.new_sandboxes import PATIENCE_SECONDS
 from aviato.parsing import parsed
 from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
+from aviato.rl.cases import TestCase
+from aviato.rl.code_names import code_names
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
 from aviato.rl.plain import GONE, Answers, NeedsGrader, compared, plain_cases
-from aviato.rl.task import TestCase
 from aviato.text import encode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
@@ -44,7 +43,6 @@ END_SECONDS = 2.0
 """So long the solution's side is waited for once there are verdicts: what it would tell is how much it used."""
 REACHING = frozenset({"socket", "socketserver", "http", "xmlrpc", "wsgiref"})
 """Modules of what other processes of a sandbox may be in the way of."""
-_BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
 
 
 async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
@@ -77,7 +75,7 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
 
 def _has_limits(task: Task) -> bool:
     """Whether a case has a clock, which is not to be kept here, as far away as this is."""
-    return task.case_timeout_seconds is not None or any(case.timeout_seconds is not None for case in task.cases)
+    return any(task.limit_of(case) is not None for case in task.cases)
 
 
 async def _compared(
@@ -86,7 +84,7 @@ async def _compared(
     calls = [call for case in cases for statement in case for call in statement.calls]
     code = encode(task.code or "")
     solution = Solution(state.handle(), ".", code, calls=calls, only=True, timeout_seconds=timeout_seconds)
-    answers = Answers(solution)
+    answers = Answers(solution, len(calls))
     async with _running(state, solution) as running:
         done = tuple(await compared(answers, cases, task.case_names))
         solution.calls.end()
@@ -187,7 +185,7 @@ def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], 
         "payload": driver.payload("\n".join(lines), cases),
         "limits": [case.timeout_seconds for case in cases],
         "output_bytes": driver.OUTPUT_BYTES,
-        "timeout_seconds": timeout_seconds,
+        "timeout_seconds": checks.limit(timeout_seconds),
         "files": [(path, len(content)) for path, content in task.files.items()],
         "own": own,
         "calls": [list(each) for each in ahead],
@@ -247,112 +245,3 @@ def _reaches_out(source: str) -> bool:
         if any(name.split(".")[0] in REACHING for name in names):
             return True
     return False
-
-
-def code_names(task: Task) -> list[str]:
-    """The names that tests use and the code defines: those that the task states, or the one that no test defines.
-
-    Raises:
-        AviatoValidationError: a test that cannot be graded apart from the code, or does not tell what the code's part is.
-    """
-    cases = [case for case in task.tests if isinstance(case, TestCase)]
-    if not cases:
-        raise _wrong("tests", "grading='separate' needs tests: without any there is nothing to compare")
-    labels = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)]
-    looks = [_look(label, case.source) for label, case in zip(labels, cases, strict=True)]
-    defined = {name for look in looks for name in look.own}
-    explicit = {name for look in looks for name in look.named}
-    stated = set(task.code_names) | explicit
-    if wrong := sorted(name for name in stated if not name.isidentifier()):
-        raise _wrong("code_names", f"{_listed(wrong)} cannot be the name of a function")
-    free = {name for look in looks for name in look.used} - defined - _BUILT_IN
-    if stated:
-        if unknown := sorted(free - stated):
-            raise _wrong(
-                "tests", f"the tests use {_listed(unknown)}, which neither they nor code_names define; import it in the test"
-            )
-    elif len(free) > 1:
-        message = (
-            f"the tests use {_listed(sorted(free))} and define none of them; import in the test what is the test's, "
-            "and state in code_names what is the code's, or import it from solution"
-        )
-        raise _wrong("code_names", message)
-    names = stated or free
-    for label, look in zip(labels, looks, strict=True):
-        asserts = any(isinstance(node, (ast.Assert, ast.Raise)) for node in ast.walk(look.tree))
-        if asserts and not (look.used & names or look.imported or (look.used & defined) - look.own):
-            message = "it asserts something and uses no name of the code; if a built-in name is meant, state it in code_names"
-            raise _refused(label, message)
-        local = {name for name, of in look.imported.items() if of}
-        modules = {name for name, of in look.imported.items() if not of}
-        if (why := obstacle(look.tree, names | local, modules)) is not None:
-            raise _refused(label, why)
-    return sorted(names)
-
-
-class _Look(NamedTuple):
-    """What the text of a test says.
-
-    Attributes:
-        used: global names that it uses and does not define.
-        own: those that it defines.
-        imported: name in the test → name in the module `solution`, from which it imports it; for that module itself, empty.
-        named: names of that module that it imports or uses.
-        tree: of its source.
-    """
-
-    used: set[str]
-    own: set[str]
-    imported: dict[str, str]
-    named: set[str]
-    tree: ast.Module
-
-
-def _look(label: str, source: str) -> _Look:
-    try:
-        tree = parsed(source)
-        table = symtable.symtable(source, "test", "exec")
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise _refused(label, f"it is no Python: {error}") from None
-    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
-        raise _refused(label, "it imports *, so nobody can tell its names from the code's")
-    imported = dict(_imported(tree))
-    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()} - set(imported)
-    named = {name for name in imported.values() if name}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and imported.get(node.value.id) == "":
-            named.add(node.attr)
-    return _Look(_globals_of(table, top=True) - set(imported), own, imported, named, tree)
-
-
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "solution" and not node.level:
-            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.asname or alias.name, "") for alias in node.names if alias.name == "solution")
-
-
-def _globals_of(table: symtable.SymbolTable, top: bool) -> set[str]:
-    found = {
-        symbol.get_name()
-        for symbol in table.get_symbols()
-        if symbol.is_referenced()
-        and (symbol.is_global() or top)
-        and not (top and (symbol.is_assigned() or symbol.is_imported()))
-    }
-    for child in table.get_children():
-        found |= _globals_of(child, top=False)
-    return found
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(repr(name) for name in names[:5])
-
-
-def _refused(label: str, message: str) -> AviatoValidationError:
-    return _wrong("tests", f"{label} cannot be graded with grading='separate': {message}")
-
-
-def _wrong(name: str, message: str) -> AviatoValidationError:
-    return AviatoValidationError(message, field_violations={name: message})

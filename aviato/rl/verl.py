@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.rl import datasets
+from aviato.rl.cases import TestCase
 from aviato.rl.datasets.rows import Problem, items, plain
 from aviato.rl.evaluation import evaluate
 from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Verdict
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import Task
 
 _VERLS_OWN = ("reward_router_address", "reward_model_tokenizer", "reward_model_name")
 _SHOWN_CHARACTERS = 100

@@ -11,11 +11,11 @@ from aviato.server.backends.registry import make_backend
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
-    from aviato.server.folders import Folder
     from aviato.server.settings import ServerSettings
+    from aviato.server.state_dir import StateDirectory
 
 
-def carrier(settings: ServerSettings, folder: Folder, *, embedded: bool = False) -> Backend:
+def carrier(settings: ServerSettings, folder: StateDirectory, *, embedded: bool = False) -> Backend:
     """The backend of a server, not opened yet.
 
     Args:

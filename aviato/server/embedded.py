@@ -68,9 +68,10 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
 
     from aviato import event_loop
     from aviato.server.carriers import carrier
-    from aviato.server.folders import Folder, sign_lock
-    from aviato.server.run import Listeners, serve
+    from aviato.server.connections.listening import Listeners
+    from aviato.server.serve import serve
     from aviato.server.settings import load
+    from aviato.server.state_dir import StateDirectory, sign_lock
 
     gc.freeze()
     gc.enable()
@@ -79,7 +80,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     if settings.idle_exit is None:
         settings = settings.model_copy(update={"idle_exit": IDLE_EXIT_SECONDS})
     sign_lock(lock_fd)
-    folder = Folder(directory)
+    folder = StateDirectory(directory)
     folder.make()
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))

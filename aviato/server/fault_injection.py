@@ -19,12 +19,12 @@ import inspect
 import os
 import signal
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.wire.execution import FRAMES_CONTENT_TYPE
-from aviato.wire.frames import FrameDecoder, FrameType
+from aviato.wire.frames import FrameDecoder, FrameError, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,13 +67,7 @@ def _disk_error() -> Exception:
 
 
 def _begins(frames: Any) -> bool:
-    return any(_is_beginning(frame) for frame in frames)
-
-
-def _is_beginning(frame: Any) -> bool:
-    if frame.type == FrameType.RAN:  # All frames of a run, in one.
-        return _begins(FrameDecoder().feed(frame.payload))
-    return bool(frame.type == FrameType.DATA and frame.offset == 0)
+    return any(frame.type == FrameType.DATA and frame.offset == 0 for frame in frames)
 
 
 def _feed_begins(feed: Any, frames: Any) -> bool:
@@ -84,8 +78,10 @@ def _feed_ends(feed: Any, frames: Any) -> bool:
     return any(frame.type == FrameType.EXIT for frame in frames)
 
 
-def _writes_beginning(response: Any, data: Any) -> bool:
-    return response.content_type == FRAMES_CONTENT_TYPE and _begins(FrameDecoder().feed(bytes(data)))
+def _sends_beginning(body: Any, data: Any) -> bool:
+    with suppress(FrameError):  # It may be a file.
+        return _begins(FrameDecoder().feed(bytes(data)))
+    return False
 
 
 def _is_over(feed: Any) -> bool:
@@ -98,15 +94,16 @@ _STORE = tuple(
 )
 _FORK = ("aviato.server.backends.local.zygote:Zygote.ask",)
 _FORKED = ("aviato.server.backends.local.zygote:Zygote._answered",)
-_HELLO = ("aviato.server.link.link:SupervisorLink.connect",)
+_HELLO = ("aviato.server.link.link:Process1Link.connect",)
 _START = ("aviato.server.service.execs:Execs.start",)
-_ENCODE = ("aviato.server.service.feed:ExecFeed._encode",)
+_ENCODE = ("aviato.server.service.output.feed:ExecFeed._encode",)
+_SEND = ("aviato.wire.flow:Outgoing.send", "aiohttp.web:StreamResponse.write")
 _ACKNOWLEDGE = ("aviato.server.service.execs:Execs.acknowledge",)
 
 POINTS = {
     "store.before": Point(_STORE, error=_store_error),
     "store.after": Point(_STORE, after=True),
-    "disk.before": Point(("aviato.server.service.ring:Ring._room",), error=_disk_error),
+    "disk.before": Point(("aviato.server.service.output.ring:Ring._room",), error=_disk_error),
     "fork.before": Point(_FORK, error=_backend_error),
     "fork.after": Point(_FORKED, after=True),
     "hello.before": Point(_HELLO, error=_backend_error),
@@ -114,12 +111,12 @@ POINTS = {
     "accept.before": Point(_START),
     "accept.after": Point(_START, after=True, sent=True),
     "first_byte.before": Point(_ENCODE, only=_feed_begins),
-    "first_byte.after": Point(("aiohttp.web:StreamResponse.write",), after=True, sent=True, only=_writes_beginning),
+    "first_byte.after": Point(_SEND, after=True, sent=True, only=_sends_beginning),
     "exit.before": Point(_ENCODE, only=_feed_ends),
-    "exit.after": Point(("aviato.server.service.feed:ExecFeed.close",), after=True, sent=True, only=_is_over),
+    "exit.after": Point(("aviato.server.service.output.feed:ExecFeed.close",), after=True, sent=True, only=_is_over),
     "acknowledgement.before": Point(_ACKNOWLEDGE),
     "acknowledgement.after": Point(_ACKNOWLEDGE, after=True, sent=True),
-    "stop.before": Point(("aviato.server.service.lives:Lives.ask_to_end",)),
+    "stop.before": Point(("aviato.server.service.lifecycle:Lifecycle.ask_to_end",)),
     "stop.after": Point(("aviato.server.service.sandboxes:Sandboxes.stop",), after=True),
 }
 
@@ -159,13 +156,13 @@ class Switch:
 
     @property
     def _running(self) -> int:
-        boxes = self._service.registry.live.values()
-        return sum(state.started and state.exit is None for box in boxes for state in box.execs.values())
+        sandboxes = self._service.registry.live.values()
+        return sum(state.started and state.exit is None for sandbox in sandboxes for state in sandbox.execs.values())
 
     @property
     def _creating(self) -> int:
-        boxes = self._service.registry.live.values()
-        return sum(not box.ready.is_set() and box.asked is None for box in boxes)
+        sandboxes = self._service.registry.live.values()
+        return sum(not sandbox.ready.is_set() and sandbox.asked is None for sandbox in sandboxes)
 
     def _wrap(self, name: str, point: Point, function: str) -> None:
         module, _, path = function.partition(":")

@@ -35,12 +35,6 @@ def peer_uid(transport: asyncio.BaseTransport) -> int | None:
     return None if credentials is None else credentials[1]
 
 
-def peer_pid(transport: asyncio.BaseTransport) -> int | None:
-    """The process at the other end of a Unix socket, which may have ended; None over TCP, 0 where a pid namespace hides it."""
-    credentials = _credentials(transport)
-    return None if credentials is None else credentials[0]
-
-
 class Asker:
     """Tells who asks, where somebody wants to know: the peer process, if there is one here.
 

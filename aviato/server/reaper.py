@@ -1,4 +1,4 @@
-"""What happens by the clock: leases, lifetimes, supervisors that fell silent, retention, places that resisted removal."""
+"""What happens by the clock: leases, lifetimes, process 1s that fell silent, retention, places that resisted removal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
-from aviato.server.host import give_memory_back, resident_bytes, room
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.service.lives import STOP_SLACK_SECONDS
+from aviato.server.machine import give_memory_back, resident_bytes, room
+from aviato.server.service.lifecycle import STOP_SLACK_SECONDS
 from aviato.threads import in_thread
 from aviato.trees.removal import remove_tree
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aviato.server.service import Service
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ PINGS_MISSED = 2
 TRASH_SECONDS = 30.0
 PURGE_SECONDS = 60.0
 LIFETIME_SLACK_SECONDS = 10.0
-"""A supervisor ends itself at its lifetime; one that has not so much later is ended by the server."""
+"""A process 1 ends itself at its lifetime; one that has not so much later is ended by the server."""
 
 
 class Reaper:
@@ -75,21 +75,21 @@ class Reaper:
         self._end_expired(now)
         self._service.results.expire()
         if self._is_due("ping", PING_SECONDS, now):
-            for box in self._service.registry.live.values():
-                if box.runs:
-                    box.spawn(asyncio.create_task(self._ping(box)))
+            for sandbox in self._service.registry.live.values():
+                if sandbox.runs:
+                    sandbox.spawn(asyncio.create_task(self._ping(sandbox)))
         if self._is_due("capacity", CAPACITY_SECONDS, now) and self._service.settings.max_sandboxes is None:
-            admission = self._service.places.admission
+            admission = self._service.slots.admission
             admission.limit = capacity(await in_thread(room, admission.live))
-            self._service.places.update()
+            self._service.slots.update()
         if self._is_due("garbage", GARBAGE_SECONDS, now):
             self._collect()
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now, at_once=True):
             await self._keep_store_small("be folded", lambda: in_thread(self._service.store.checkpoint))
         if self._is_due("trash", TRASH_SECONDS, now):
-            for sandbox_id in list(self._service.lives.leftovers):
+            for sandbox_id in list(self._service.lifecycle.leftovers):
                 if self._service.registry.is_saved(sandbox_id):
-                    await self._service.lives.destroy(sandbox_id)
+                    await self._service.lifecycle.destroy(sandbox_id)
             await in_thread(empty_trash, self._service.folder.trash)
         if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):
             await self._keep_store_small("forget what is old", self._purge)
@@ -123,27 +123,27 @@ class Reaper:
         return True
 
     def _end_expired(self, now: float) -> None:
-        for box in list(self._service.registry.live.values()):
-            if box.expires_at is not None and now > box.expires_at + LIFETIME_SLACK_SECONDS:
-                self._service.lives.ask_to_end(box, "lifetime")
-            if box.killed_at is not None and box.ending is None and now > box.killed_at + STOP_SLACK_SECONDS:
-                self._service.lives.force(box)
+        for sandbox in list(self._service.registry.live.values()):
+            if sandbox.expires_at is not None and now > sandbox.expires_at + LIFETIME_SLACK_SECONDS:
+                self._service.lifecycle.ask_to_end(sandbox, "lifetime")
+            if sandbox.killed_at is not None and sandbox.ending is None and now > sandbox.killed_at + STOP_SLACK_SECONDS:
+                self._service.lifecycle.force(sandbox)
 
-    async def _ping(self, box: LiveSandbox) -> None:
-        link = box.link
+    async def _ping(self, sandbox: LiveSandbox) -> None:
+        link = sandbox.link
         if link is None:
             return
         heard = link.heard
         try:
             async with asyncio.timeout(PING_ANSWER_SECONDS):
                 await link.ping()
-            box.pings_missed = 0
+            sandbox.pings_missed = 0
         except TimeoutError:
             # One that has thousands of requests before this one, on a busy machine, is slow, and says things meanwhile.
-            box.pings_missed = 0 if link.heard > heard else box.pings_missed + 1
-            if box.pings_missed >= PINGS_MISSED:
-                log.warning("sandbox %s does not answer any more and is given up", box.sandbox_id)
-                self._service.lives.force(box)
+            sandbox.pings_missed = 0 if link.heard > heard else sandbox.pings_missed + 1
+            if sandbox.pings_missed >= PINGS_MISSED:
+                log.warning("sandbox %s does not answer any more and is given up", sandbox.sandbox_id)
+                self._service.lifecycle.force(sandbox)
         except (SandboxGone, AviatoError):
             return
 

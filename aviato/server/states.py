@@ -82,21 +82,21 @@ def start_failed(message: str, *, is_infrastructure: bool = True) -> Ending:
 
 
 def lost(message: str) -> Ending:
-    """The ending of a sandbox whose supervisor is gone without a word."""
+    """The ending of a sandbox whose process 1 is gone without a word."""
     return Ending(status=SandboxStatus.FAILED, reason="lost", message=message, is_infrastructure=True)
 
 
 def ending_of(
     said: str, *, asked: str | None = None, left: str | None = None, returncode: int | None = None, message: str | None = None
 ) -> Ending:
-    """What the end of a supervisor means.
+    """What the end of a process 1 means.
 
     Args:
-        said: the supervisor's own word: `exited`, `stopped`, `lifetime`, `idle`, `orphaned`, or `lost` where it had none.
+        said: process 1's own word: `exited`, `stopped`, `lifetime`, `idle`, `orphaned`, or `lost` where it had none.
         asked: the reason for which this server had asked it to end, if it had.
-        left: the reason that a supervisor without a word left behind, if any.
+        left: the reason that a process 1 without a word left behind, if any.
         returncode: of the main command.
-        message: the supervisor's, for people.
+        message: process 1's, for people.
     """
     if asked is not None:
         return terminated(asked, message, returncode)
@@ -110,7 +110,7 @@ def ending_of(
         return Ending(status=SandboxStatus.FAILED, reason="oom", returncode=returncode, message=message)
     if said in _TERMINATING_REASONS:
         return terminated(said, message, returncode)
-    return lost(message or "its supervisor is gone without a word")
+    return lost(message or "its process 1 is gone without a word")
 
 
 def error_of(sandbox_id: str, ending: Ending, *, started: bool | None = None) -> SandboxError:

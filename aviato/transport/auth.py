@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aviato.exceptions import AviatoAuthenticationError, WandbAuthError
+from aviato.wire.credentials import WANDB_ENTITY_HEADER, WANDB_KEY_HEADER, WANDB_PROJECT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aviato.transport.resolution import Endpoint
 
-WANDB_KEY_HEADER = "X-Wandb-Api-Key"
-WANDB_ENTITY_HEADER = "X-Wandb-Entity"
-WANDB_PROJECT_HEADER = "X-Wandb-Project"
 _NETRC_HOST = "api.wandb.ai"
 
 

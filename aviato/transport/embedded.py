@@ -26,6 +26,7 @@ from aviato.log import logger
 from aviato.options import SECRET_PREFIX
 from aviato.transport import embedded_key
 from aviato.wire.embedded import REFUSAL
+from aviato.wire.session import encode_opening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,6 @@ START_SECONDS = 60.0
 SLOW_SECONDS = 5.0
 BACKLOG = 4096
 SOCKET_PATH_LIMIT = 100
-_PROBE = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nAviato-Wire: 1\r\nConnection: close\r\n\r\n"
 
 _inherited_by_accident: set[int] = set()
 """Lock descriptors open for the moment: a child forked right then would hold the lock for as long as it lives."""
@@ -159,7 +159,7 @@ async def _answers(connection: socket.socket, seconds: float) -> bool:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
-            await loop.sock_sendall(connection, _PROBE)
+            await loop.sock_sendall(connection, encode_opening({}))
             return bool(await loop.sock_recv(connection, 1024))
     except (ConnectionError, TimeoutError):
         return False

@@ -7,9 +7,9 @@ import errno
 import json
 import os
 import ssl
+import sys
 from typing import TYPE_CHECKING
 
-import aiohttp
 import pydantic
 
 from aviato.exceptions import (
@@ -60,28 +60,34 @@ class Translate:
 
 def translate(error: BaseException, where: str, seconds: float) -> AviatoError | None:
     """The typed error for what aiohttp or the OS raised, most specific first; None for anything else."""
-    if isinstance(error, aiohttp.InvalidURL):
+    if _is_aiohttps(error, "InvalidURL"):
         return AviatoValidationError(f"base_url {where!r} cannot be used: {error}", field_violations={"base_url": str(error)})
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
+    if _is_aiohttps(error, "ConnectionTimeoutError"):
         return SandboxUnavailableError(f"{where}: no connection within {seconds:g} s", reason=CONNECT)
     if isinstance(error, TimeoutError):
         return SandboxRequestTimeoutError(f"{where}: no answer within {seconds:g} s")
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+    if isinstance(error, ssl.SSLError) or _is_aiohttps(error, "ClientSSLError"):
         return SandboxUnavailableError(f"{where}: TLS failed: {error}", reason="tls", retryable=False)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         message = f"{where}: this process has no file descriptor left ({error.strerror}); raise `ulimit -n`"
         return SandboxUnavailableError(message, reason="descriptors")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return SandboxUnavailableError(f"{where}: {_os_text(error.os_error)}", reason=CONNECT)
+    if _is_aiohttps(error, "ClientConnectorError"):
+        return SandboxUnavailableError(f"{where}: {_os_text(getattr(error, 'os_error', None))}", reason=CONNECT)
     if isinstance(error, ConnectionRefusedError):
         return SandboxUnavailableError(f"{where}: {_os_text(error)}", reason=CONNECT)
-    if isinstance(error, (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)):
+    if isinstance(error, ConnectionError) or _is_aiohttps(error, "ClientConnectionError", "ClientPayloadError"):
         return SandboxUnavailableError(f"{where}: connection lost ({_text(error)})", reason=CONNECTION_LOST)
-    if isinstance(error, aiohttp.ClientError):
+    if _is_aiohttps(error, "ClientError"):
         return SandboxUnavailableError(f"{where}: not an answer that can be read ({_text(error)})", reason="protocol")
     if isinstance(error, OSError):
         return SandboxUnavailableError(f"{where}: {_os_text(error)}", reason=CONNECT)
     return None
+
+
+def _is_aiohttps(error: BaseException, *names: str) -> bool:
+    """Whether it is of one of these classes of aiohttp's, which is loaded where it has raised something."""
+    aiohttp = sys.modules.get("aiohttp")
+    return aiohttp is not None and isinstance(error, tuple(getattr(aiohttp, name) for name in names))
 
 
 def from_response(where: str, status: int, headers: Mapping[str, str], body: bytes, *, reached: bool = False) -> AviatoError:

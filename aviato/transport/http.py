@@ -1,4 +1,4 @@
-"""HTTP to one server: a connection pool per event loop, requests, streams, and nothing that knows what they mean."""
+"""Requests to one server: over framed sessions, or by HTTP where it opens none. Nothing here knows what they mean."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import aiohttp
-from yarl import URL
-
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.transport import auth, embedded, faults, sessions
+from aviato.transport import auth, embedded, faults
 from aviato.transport.answers import Answer
-from aviato.transport.memory import Memories
-from aviato.transport.resolution import Endpoint, endpoint
-from aviato.transport.unix import UnixPool
-from aviato.wire.memory import MEMORY_HEADER
-from aviato.wire.version import KEY_HEADER, WIRE_HEADER, WIRE_VERSION
+from aviato.transport.resolution import Endpoint, endpoint, proxy_of
+from aviato.transport.sessions import IDLE_SECONDS, Sessions
+from aviato.transport.shared_memory import Memories
+from aviato.wire.session import LENGTH_HEADER, TYPE_HEADER
+from aviato.wire.shared_memory import MEMORY_HEADER
+from aviato.wire.version import KEY_HEADER, WIRE_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
-    from aviato.transport.run_stream import RunAnswer
+    import aiohttp
+
+    from aviato.transport.session import Session
 
     Body = bytes | list[bytes] | tuple[bytes, ...] | AsyncIterable[bytes]
 
@@ -62,43 +62,47 @@ class _Pool:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.proxy: str | None = None
-        self._session: aiohttp.ClientSession | None = None
-        self._unix: UnixPool | None = None
+        self._http: aiohttp.ClientSession | None = None
+        self._sessions: Sessions | None = None
         self.memories: Memories | None = None
-        """Lent to a server on a Unix socket, which was asked before."""
+        """Shared with a server on a Unix socket, which was asked before."""
         self._begun = False
         self._name: str | None = None
         self._name_fd: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._keeper = self._until_the_loop_goes()
 
-    async def session(self) -> aiohttp.ClientSession:
-        """The session of this loop; the embedded server is found or started first, once for all who ask."""
-        await self._begin()
-        if self._session is None or self._session.closed:
-            endpoint = self.server.endpoint
-            self._session = sessions.make_session(endpoint, self._name)
-            if endpoint.is_tcp and not endpoint.is_loopback:
-                self.proxy = sessions.proxy(endpoint.origin)
-        return self._session
+    async def http(self) -> aiohttp.ClientSession:
+        """What sends requests of HTTP; the embedded server is found or started first, once for all who ask."""
+        await self.begin()
+        if self._http is None or self._http.closed:
+            from aviato.transport import aiohttp_session
 
-    @property
-    def open_unix(self) -> UnixPool | None:
-        """As `unix`, if that is there already."""
-        return self._unix if self.server.up or not self.server.endpoint.embedded else None
+            self._http = aiohttp_session.make_session(self.server.endpoint, self._name)
+        return self._http
 
-    async def unix(self) -> UnixPool:
-        """The connections to a Unix socket; the embedded server is found or started first, as by `session`."""
-        if (found := self.open_unix) is not None:
-            return found
-        await self._begin()
-        if self._unix is None:
-            assert self._name is not None
-            self._unix = UnixPool(self.server.endpoint.url, self._name, sessions.IDLE_SECONDS)
-            self.memories = Memories()
-        return self._unix
+    async def session(self, seconds: float, credentials: dict[str, str]) -> Session | None:
+        """A session with the server; the embedded one is found or started first, once for all who ask.
 
-    async def _begin(self) -> None:
+        Args:
+            seconds: how long it may take once there is a server.
+            credentials: headers that say who asks.
+
+        Returns:
+            None where it opens none, or there is a proxy on the way: then requests of HTTP are answered.
+        """
+        if self._sessions is None or (self.server.endpoint.embedded and not self.server.up):
+            await self.begin()
+        if self.proxy is not None or not self.server.endpoint.origin.isascii():
+            return None
+        if self._sessions is None:
+            self._sessions = Sessions(self.server.endpoint, self._name, IDLE_SECONDS)
+            if self._name is not None:
+                self.memories = Memories(self._name)
+        return await self._sessions.session(seconds, credentials)
+
+    async def begin(self) -> None:
+        """Find the embedded server, or start it, and get what its connections need."""
         endpoint = self.server.endpoint
         if endpoint.embedded and not self.server.up:
             await self._ensure_embedded()
@@ -107,6 +111,8 @@ class _Pool:
             _raise_descriptor_limit()
             if endpoint.socket_path is not None:
                 self._name, self._name_fd = embedded.reachable_name(endpoint.socket_path)
+            else:
+                self.proxy = proxy_of(endpoint)
             # asyncio closes the generators that were begun on a loop before it closes the loop.
             await anext(self._keeper)
 
@@ -116,12 +122,12 @@ class _Pool:
             yield
         finally:
             _pools.pop(loop, None)
-            if self._unix is not None:
-                self._unix.close()
+            if self._sessions is not None:
+                self._sessions.close()
             if self.memories is not None:
                 self.memories.close()
-            if self._session is not None:
-                await self._session.close()
+            if self._http is not None:
+                await self._http.close()
             if self._name_fd is not None:
                 os.close(self._name_fd)
 
@@ -291,7 +297,7 @@ class HttpTransport:
             silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
             head_seconds: a shorter limit for the head.
             key: by which the server knows a repeat of the same call.
-            memory: the name of what is lent for it, out of `memories`.
+            memory: the name of what is shared for it, out of `memories`.
             meanwhile: done while the head is on its way to a Unix socket, before the body follows.
 
         Raises:
@@ -329,19 +335,14 @@ class HttpTransport:
 
     @property
     def memories(self) -> Memories | None:
-        """What this loop lends the server, where it is on this machine and was asked before."""
+        """What this loop shares with the server, where it is on this machine and was asked before."""
         return self._pool().memories
-
-    async def ask_in_stream(self, body: bytes) -> RunAnswer | None:
-        """The answer to one of many runs, which go together; None: ask for it by itself, nothing has failed."""
-        unix = self._pool().open_unix
-        return None if unix is None else await unix.run_streams.ask(body, self.request_timeout_seconds)
 
     async def until_lost(self) -> None:
         """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""
         pool = self._pool()
         with faults.Translate(pool.server.endpoint.url, self.request_timeout_seconds):
-            await pool.session()
+            await pool.begin()
         path = pool.server.endpoint.socket_path
         assert path is not None
         await embedded.until_closed(path)
@@ -362,10 +363,15 @@ class HttpTransport:
 
     async def _send(self, pool: _Pool, request: _Request) -> aiohttp.ClientResponse | Answer:
         server, body = pool.server, request.body
-        if server.endpoint.socket_path is not None and (body is None or isinstance(body, (bytes, list, tuple))):
-            return await self._send_unix(await pool.unix(), request, (body,) if isinstance(body, bytes) else body)
-        session = await pool.session()
-        headers = {**auth.headers(server.endpoint, wandb_asked=server.wandb_asked), **request.headers}
+        credentials = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
+        async with asyncio.timeout(request.head_seconds):
+            session = await pool.session(min(CONNECT_SECONDS, request.silence_seconds), credentials)
+            if session is not None:
+                return await self._ask(session, request)
+        from yarl import URL
+
+        http = await pool.http()
+        headers = {**credentials, **request.headers}
         data: Any = body
         timer = asyncio.timeout(request.head_seconds)
         if body is not None:
@@ -379,7 +385,7 @@ class HttpTransport:
                 if length is not None:
                     headers["Content-Length"] = str(length)
         async with timer:
-            return await session.request(
+            return await http.request(
                 request.method,
                 URL(server.endpoint.origin + request.path, encoded=True),
                 data=data,
@@ -390,27 +396,24 @@ class HttpTransport:
             )
 
     @staticmethod
-    async def _send_unix(pool: UnixPool, request: _Request, body: Sequence[bytes] | None) -> Answer:
-        path, silence = request.path, request.silence_seconds
+    async def _ask(session: Session, request: _Request) -> Answer:
+        path, body, headers = request.path, request.body, request.headers
         if not path.isascii() or not path.isprintable() or " " in path:
             raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
-        head = f"{request.method} {path} HTTP/1.1\r\nHost: localhost\r\n{WIRE_HEADER}: {WIRE_VERSION}\r\n"
-        for name, value in request.headers.items():
-            head += f"{name}: {value}\r\n"
         if body is not None:
-            head += f"Content-Type: {request.content_type}\r\n"
-        if body is not None or request.method != "GET":
-            head += f"Content-Length: {sum(map(len, body or ()))}\r\n"
-        first = head.encode("ascii") + b"\r\n"
-        connection = await pool.connection(min(CONNECT_SECONDS, silence))
-        if request.head_seconds is None:
-            return await connection.ask(first, body or (), silence, request.meanwhile)
-        async with asyncio.timeout(request.head_seconds):
-            return await connection.ask(first, body or (), silence, request.meanwhile)
+            headers = {**headers, TYPE_HEADER: request.content_type}
+            if isinstance(body, bytes):
+                body = (body,)
+            length = sum(map(len, body)) if isinstance(body, (list, tuple)) else request.length
+            if length is not None:
+                headers[LENGTH_HEADER] = str(length)
+        return await session.ask(f"{request.method} {path}", headers, body, request.silence_seconds, request.meanwhile)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)
         if timeout is None:
+            import aiohttp
+
             read = None if silence == math.inf else silence
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, silence), sock_read=read)
             self._timeouts[silence] = timeout
@@ -434,7 +437,7 @@ async def _paced(body: AsyncIterable[bytes], timer: asyncio.Timeout, silence: fl
 
 
 def _raise_descriptor_limit() -> None:
-    """Thousands of commands at a time need thousands of connections."""
+    """Thousands of commands at a time need thousands of connections where they go by HTTP."""
     asked = os.environ.get("AVIATO_RAISE_DESCRIPTOR_LIMIT", "")
     if asked not in ("", "0", "1"):
         raise AviatoValidationError(f"AVIATO_RAISE_DESCRIPTOR_LIMIT is {asked!r}: it is 0 or 1")

@@ -55,6 +55,19 @@ class Endpoint:
             return False
 
 
+def proxy_of(endpoint: Endpoint) -> str | None:
+    """The proxy that the environment names for this server. Not aiohttp's `trust_env`: it would also send netrc passwords."""
+    if endpoint.is_loopback:
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(endpoint.origin)
+    proxies = getproxies()
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
 def choose(base_url: str | None, defaults_base_url: str | None) -> str:
     """The base URL in effect by precedence; `EMBEDDED` where nobody named a server.
 

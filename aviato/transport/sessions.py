@@ -1,89 +1,128 @@
-"""Sessions of aiohttp: how its connections are made, kept and found."""
+"""The sessions of one loop with one server: opened when something is asked, and closed when nothing was for a while."""
 
 from __future__ import annotations
 
-import socket
-from collections import deque
-from typing import TYPE_CHECKING, Any
+import asyncio
+import mmap
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import ResolveResult
-
-from aviato.wire.version import WIRE_HEADER, WIRE_VERSION
+from aviato.exceptions import SandboxUnavailableError
+from aviato.transport.connecting import connect
+from aviato.transport.faults import CONNECT
+from aviato.transport.session import RefusedError, Session
+from aviato.wire.session import encode_opening
 
 if TYPE_CHECKING:
     from aviato.transport.resolution import Endpoint
 
 IDLE_SECONDS = 30.0
-"""How long a connection is kept that nobody uses."""
-_READ_BUFFER_BYTES = 1 << 18
-_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+"""How long one is kept that nobody uses."""
+ROOM_BYTES = 256 << 10
+UNKNOWN = (400, 404, 405)
+"""What a server answers that knows no sessions."""
+ASK_AGAIN_SECONDS = 60.0
+"""So long a server that opens none is asked by HTTP; it may have been the answer of somebody on the way."""
 
 
-class Resolver(aiohttp.ThreadedResolver):
-    """Finds addresses also while the interpreter ends, when there are no more threads to ask on."""
+class Sessions:
+    """Those with a server: one, and more only while that one is full.
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
-        """See `aiohttp`."""
-        try:
-            return await super().resolve(host, port, family)
-        except RuntimeError:
-            found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            return [
-                ResolveResult(
-                    hostname=host, host=str(address[0]), port=int(address[1]), family=kind, proto=protocol, flags=_NUMERIC
-                )
-                for kind, _, protocol, _, address in found
-            ]
-
-
-class _LastFirst(aiohttp.BaseConnector):
-    """Takes the connection that was used last.
-
-    aiohttp takes the one that has been idle for longest. So all that a burst of a thousand commands left behind were used
-    again and again in turn, by whatever came after it, and none was ever idle for long enough to be closed: a thousand
-    descriptors, here and at the server.
+    Args:
+        endpoint: the server.
+        name: of its Unix socket, as `connect` takes it; None where it has none.
+        idle_seconds: how long one is kept that nobody uses.
     """
 
-    async def _get(self, key: Any, traces: Any) -> Any:
-        connections = self._conns.get(key)
-        if isinstance(connections, deque):
-            connections.rotate(1)
-        return await super()._get(key, traces)
+    def __init__(self, endpoint: Endpoint, name: str | None, idle_seconds: float) -> None:
+        self._endpoint = endpoint
+        self._name = name
+        self._idle_seconds = idle_seconds
+        self._loop = asyncio.get_running_loop()
+        self._room = memoryview(mmap.mmap(-1, ROOM_BYTES))
+        """What is read is taken from there at once; pages that nothing has come to take no memory."""
+        self._all: set[Session] = set()
+        self._current: Session | None = None
+        self._opening: asyncio.Task[Session | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._credentials: dict[str, str] = {}
+        """Of the current one."""
+        self._by_http_until = 0.0
 
+    async def session(self, seconds: float, credentials: dict[str, str]) -> Session | None:
+        """One that can be asked; None where the server opens none, and answers requests of HTTP.
 
-class _UnixConnector(_LastFirst, aiohttp.UnixConnector):
-    pass
+        Args:
+            seconds: how long it may take.
+            credentials: headers that say who asks.
 
+        Raises:
+            SandboxUnavailableError: there is none within this time.
+            OSError: none can be made.
+        """
+        if credentials != self._credentials:
+            self._credentials, self._current, self._opening, self._by_http_until = credentials, None, None, 0.0
+        current = self._current
+        if current is not None and current.usable and not current.is_full:
+            return current
+        if self._loop.time() < self._by_http_until:
+            return None
+        if self._opening is None:
+            self._opening = self._loop.create_task(self._open(credentials))
+            self._opening.add_done_callback(self._opened)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._opening)
+        except TimeoutError:
+            raise SandboxUnavailableError(f"{self._endpoint.url}: no connection within {seconds:g} s", reason=CONNECT) from None
 
-class _TCPConnector(_LastFirst, aiohttp.TCPConnector):
-    pass
+    def close(self) -> None:
+        """Close them all."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._opening is not None:
+            self._opening.cancel()
+        for session in list(self._all):
+            session.abort()
 
+    # -- inside
 
-def make_session(endpoint: Endpoint, name: str | None) -> aiohttp.ClientSession:
-    """Connections to an endpoint; a Unix socket's has this name."""
-    connector: aiohttp.BaseConnector
-    if name is not None:
-        connector = _UnixConnector(name, limit=0, keepalive_timeout=IDLE_SECONDS)
-    else:
-        connector = _TCPConnector(limit=0, resolver=Resolver(), keepalive_timeout=IDLE_SECONDS)
-    return aiohttp.ClientSession(
-        connector=connector,
-        headers={WIRE_HEADER: str(WIRE_VERSION)},
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-        auto_decompress=False,
-        read_bufsize=_READ_BUFFER_BYTES,
-    )
+    async def _open(self, credentials: dict[str, str]) -> Session | None:
+        asked = urlsplit(self._endpoint.origin)
+        opening = encode_opening(credentials, asked.netloc, asked.path)
+        session = await connect(self._endpoint, self._name, lambda: self._new(opening))
+        try:
+            await session.opened
+        except RefusedError as error:
+            if error.status in UNKNOWN or not error.is_ours:
+                self._by_http_until = self._loop.time() + ASK_AGAIN_SECONDS
+            return None
+        except BaseException:
+            session.abort()
+            raise
+        if credentials == self._credentials:
+            self._current = session
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._idle_seconds, self._close_idle)
+        return session
 
+    def _new(self, opening: bytes) -> Session:
+        session = Session(self._endpoint.url, opening, self._room, self._all.discard)
+        self._all.add(session)
+        return session
 
-def proxy(origin: str) -> str | None:
-    """The proxy that the environment names for this server. Not aiohttp's `trust_env`: it would also send netrc passwords."""
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies, proxy_bypass
+    def _opened(self, opening: asyncio.Task[Session | None]) -> None:
+        if self._opening is opening:
+            self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # Those who wait hear of it; there may be none left.
 
-    parts = urlsplit(origin)
-    proxies = getproxies()
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return proxies.get(parts.scheme) or proxies.get("all")
+    def _close_idle(self) -> None:
+        self._timer = None
+        since = self._loop.time() - self._idle_seconds
+        for session in [one for one in self._all if one.is_idle and one.idle_since <= since]:
+            session.abort()
+        if busy := [one for one in self._all if one.is_open]:
+            first = min(self._loop.time() if not one.is_idle else one.idle_since for one in busy)
+            self._timer = self._loop.call_later(max(0.001, first - since), self._close_idle)

@@ -43,7 +43,7 @@ class CaseProgram(RequestModel):
 
 
 class Cases(RequestModel):
-    """What is asked of a command that runs cases: standard output has what the supervisor says of each, one JSON a line.
+    """What is asked of a command that runs cases: standard output has what process 1 says of each, one JSON a line.
 
     The command is the program that `aviato.grading` sends, or the first of `programs`. It ends with 0 when there is a verdict
     on each of them.

@@ -1,14 +1,13 @@
-"""Frames: the one binary format, between client and server and between server and supervisor.
+"""Frames: the one binary format, between client and server and between server and process 1.
 
 A frame has a head of 16 bytes, big-endian, then its payload::
 
     type u8 · stream u8 · channel u16 · length u32 · offset u64
 
-`channel` is 0 between client and server (one exec a response); between server and supervisor it tells the requests that
-share the connection apart. `offset` is the position of the first payload byte in its stream; of a RUN it is a number that no
-other has, and of the RAN or ERROR that answers it the same. `stream` of a RAN is 1 where a CONFIRMED can name it, else 0.
+`channel` tells the requests apart that share a connection (`wire.session` has them between client and server); it is 0 in a
+stream of one command. `offset` is the position of the first payload byte in its stream.
 
-This module is loaded by supervisors too: standard library only.
+This module is loaded by process 1s too: standard library only.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ INPUT_BYTES = 64 << 10
 """Input of up to so much comes with the request of its command; more is sent after it."""
 WIDE_WINDOW_BYTES = 4 << 20
 """So much of a stream may be on its way without being acknowledged, once as much was acknowledged."""
-CONFIRMED_AT_ONCE = 1000
-"""So many numbers a CONFIRMED has at most: a server handles all of it before it does anything else."""
 MAX_PAYLOAD_BYTES = 4 << 20
 """A longer payload than this is a protocol error; data frames are cut well below it. A command as long as
 Linux takes (2 MiB) fits."""
 
 
 class FrameType(IntEnum):
-    """What a frame carries. 1–15 are for every exec stream; 32 and up are between server and supervisor only."""
+    """What a frame carries. 1–11 are for every exec stream, 16–19 of a session alone, 32 and up between server and process 1,
+    of which a session has END and CREDIT too.
+    """
 
     ACCEPTED = 1
     """JSON: the exec is on record; it will run at most once."""
@@ -52,14 +51,13 @@ class FrameType(IntEnum):
     """JSON: an error (`wire.errors.ErrorBody`); the last frame."""
     KEEPALIVE = 7
     """JSON, maybe empty: the peer is alive and has nothing to say."""
-    RUN = 8
-    """JSON: a sandbox for one command (`RunRequest`), asked for over a stream of such."""
-    RAN = 9
-    """All frames of that command; nothing: it takes longer or says more, and is asked for by a request of its own."""
-    LENT = 10
-    """As DATA, of bytes that lie in memory which the request has lent: where, and how many (`wire.memory.PLACE`)."""
-    CONFIRMED = 11
-    """The numbers of RAN frames of this stream that have arrived, 8 bytes each: their results need not be kept."""
+    SHARED = 10
+    """As DATA, of bytes that lie in shared memory: where, and how many (`wire.shared_memory.PLACE`)."""
+
+    OPEN = 16
+    """A request of a session begins; see `wire.session`."""
+    ANSWER = 17
+    CUT = 18
 
     HELLO = 32
     REQUEST = 33
@@ -71,9 +69,9 @@ class FrameType(IntEnum):
     CLOSE = 38
     """The channel is free again."""
     ENDED = 39
-    """JSON: the sandbox ends, and why; the last frame of a supervisor."""
+    """JSON: the sandbox ends, and why; the last frame of a process 1."""
     DESCRIPTORS = 40
-    """From now on the supervisor takes descriptors that come with requests; before, they are lost."""
+    """From now on process 1 takes descriptors that come with requests; before, they are lost."""
 
 
 class StreamId(IntEnum):

@@ -14,11 +14,11 @@ use crate::event_loop::{Call, EventLoop, Timer, Token};
 use crate::frames::{self, Head};
 use crate::input::{Answers, Input};
 use crate::json::{object, Value};
-use crate::keeper;
 use crate::output::Output;
 use crate::process_tree::Processes;
 use crate::programs::Programs;
 use crate::spawn::{self, Ends, Failure};
+use crate::subreaper;
 use crate::sys::{self, Status, Usage};
 
 /// How long after its exit a command's pipes may stay open before the result comes without their end.
@@ -130,7 +130,7 @@ pub struct Command {
     pub exec_id: Vec<u8>,
     pub main: bool,
     pub fingerprint: u64,
-    pub mark: Option<u64>,
+    pub tag: Option<u64>,
     pub pid: Option<i32>,
     pub result: Option<Value>,
     pub returncode: i32,
@@ -152,7 +152,7 @@ pub struct Command {
     /// Pipes that it gives away, to which somebody may still write.
     pub left: Vec<OwnedFd>,
     begun: bool,
-    /// By which its keeper tells its end, where it has one.
+    /// By which its subreaper tells its end, where it has one.
     kept: Option<OwnedFd>,
     is_terminal: bool,
     birth: Option<Birth>,
@@ -172,7 +172,7 @@ impl Command {
             exec_id: spec.exec_id.clone(),
             main: spec.main,
             fingerprint: spec.fingerprint,
-            mark: None,
+            tag: None,
             pid: None,
             result: None,
             returncode: 0,
@@ -237,19 +237,19 @@ impl Command {
         self.begun = true;
     }
 
-    /// It has a process, which is its program, and a keeper.
-    pub fn begin_kept(&mut self, pid: i32, mark: u64, report: OwnedFd, looper: &mut EventLoop) {
+    /// It has a process, which is its program, and a subreaper.
+    pub fn begin_kept(&mut self, pid: i32, tag: u64, report: OwnedFd, looper: &mut EventLoop) {
         self.begun = true;
         self.pid = Some(pid);
-        self.mark = Some(mark);
-        looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Keeper(self.number));
+        self.tag = Some(tag);
+        looper.watch(report.as_raw_fd(), sys::EPOLLIN, Token::Subreaper(self.number));
         self.kept = Some(report);
     }
 
-    /// What its keeper tells: how it ended.
-    pub fn hear_keeper(&mut self, looper: &mut EventLoop) -> Option<(Status, Usage)> {
+    /// What its subreaper tells: how it ended.
+    pub fn hear_subreaper(&mut self, looper: &mut EventLoop) -> Option<(Status, Usage)> {
         let report = self.kept.take()?;
-        let heard = keeper::heard(&report);
+        let heard = subreaper::heard(&report);
         if heard.is_none() {
             self.kept = Some(report);
         } else {
@@ -262,7 +262,7 @@ impl Command {
     pub fn begin(
         &mut self,
         pid: i32,
-        mark: u64,
+        tag: u64,
         report: OwnedFd,
         program: Vec<u8>,
         name: Vec<u8>,
@@ -270,7 +270,7 @@ impl Command {
     ) {
         self.begun = true;
         self.pid = Some(pid);
-        self.mark = Some(mark);
+        self.tag = Some(tag);
         let timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
         let deadline = looper.now() + LONGEST_BIRTH_SECONDS;
         self.birth = Some(Birth { report, program, name, deadline, timer, frozen: None });
@@ -487,9 +487,9 @@ impl Command {
         !self.is_terminal && self.result.is_none() && self.cases.is_none() && self.programs.is_none()
     }
 
-    /// Has this listener from now on, or none. Who has lent memory and listens no more has no say any more.
+    /// Has this listener from now on, or none. Who has shared memory and listens no more has no say any more.
     pub fn listen(&mut self, subscriber: Option<Subscriber>, looper: &mut EventLoop) {
-        if !subscriber.as_ref().map_or(false, |subscriber| subscriber.has_lent) {
+        if !subscriber.as_ref().map_or(false, |subscriber| subscriber.has_shared) {
             self.outputs[0].give_back(looper);
         }
         self.subscriber = subscriber;
@@ -531,7 +531,7 @@ impl Command {
                     }
                     to.is_due = false;
                     let offset = to.sent[index];
-                    let head = Head { kind: frames::LENT, stream: index as u8 + 1, channel: to.channel, offset };
+                    let head = Head { kind: frames::SHARED, stream: index as u8 + 1, channel: to.channel, offset };
                     connection.send(head, &[(at as u64).to_be_bytes(), (size as u64).to_be_bytes()].concat());
                     to.sent[index] += size as u64;
                     to.turn = 1 - index;
@@ -574,7 +574,7 @@ pub struct Listener<'a> {
     /// For large output of a command that begins by this.
     pub memory: Option<OwnedFd>,
     /// The command has taken it.
-    pub lends: bool,
+    pub shares_memory: bool,
 }
 
 impl Listener<'_> {
@@ -599,7 +599,7 @@ pub struct Subscriber {
     known: [u64; 2],
     turn: usize,
     waits_for_end: bool,
-    has_lent: bool,
+    has_shared: bool,
     is_timed: bool,
     is_due: bool,
 }
@@ -625,7 +625,7 @@ impl Subscriber {
             known: to.offsets,
             turn: 0,
             waits_for_end: to.waits_for_end,
-            has_lent: to.lends,
+            has_shared: to.shares_memory,
             is_timed: false,
             is_due: false,
         }

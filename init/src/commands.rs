@@ -11,13 +11,13 @@ use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
 use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
-use crate::keeper::Keepers;
 use crate::limits::cgroup::Group;
 use crate::output::Took;
 use crate::paths::{self, join};
 use crate::process_tree::Processes;
 use crate::programs::Programs;
 use crate::spawn::{self, Birthplace, CaseEnds, Ends, Failure, Spawned, Streams};
+use crate::subreaper::Subreapers;
 use crate::successive::{Next, GATHERED_BYTES};
 use crate::sys::{self, Status, Usage, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 
@@ -25,7 +25,7 @@ use crate::sys::{self, Status, Usage, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 const REMEMBERED: usize = 16_384;
 const REAP_A_TURN: usize = 256;
 /// Commands that have shared memory at a time: each is a descriptor.
-const MOST_LENT: usize = 64;
+const MOST_SHARING: usize = 64;
 const HELLO_EXECS: usize = 4096;
 /// What the results may take that a sandbox leaves behind, the newest of them.
 const LEFT_BYTES: usize = 32 << 20;
@@ -48,13 +48,13 @@ pub struct News {
     pub renewals: Vec<u64>,
     /// Whether any process has started.
     pub started: bool,
-    /// A keeper was killed: what it kept has to go.
-    pub lost_keeper: bool,
+    /// A subreaper was killed: what it kept has to go.
+    pub lost_subreaper: bool,
     /// Commands, by id, of which all goes for the memory that they have taken.
     pub kills: Vec<Vec<u8>>,
 }
 
-/// A process with its mark, or why there is none.
+/// A process with its tag, or why there is none.
 type Launched = Result<(u64, Spawned), Failure>;
 
 pub struct Commands {
@@ -69,8 +69,8 @@ pub struct Commands {
     pub group: Option<Group>,
     /// Where commands are born.
     pub birth: Birthplace,
-    /// Start the commands and tell of their ends, where there are no namespaces to mark them by.
-    pub keepers: Option<Keepers>,
+    /// Start the commands and tell of their ends, where there are no namespaces to tag them by.
+    pub subreapers: Option<Subreapers>,
     unmade: Option<io::Error>,
     null: OwnedFd,
     terminals: Option<OwnedFd>,
@@ -78,13 +78,13 @@ pub struct Commands {
     by_number: BTreeMap<u64, Command>,
     by_id: HashMap<Vec<u8>, u64>,
     by_pid: HashMap<i32, u64>,
-    by_mark: HashMap<u64, Vec<u8>>,
+    by_tag: HashMap<u64, Vec<u8>>,
     past: HashMap<Vec<u8>, Option<u64>>,
     past_in_order: VecDeque<Vec<u8>>,
     /// Pipes of children that outlived their command: read and thrown away, so that these neither block nor die of SIGPIPE.
     drains: HashMap<u64, OwnedFd>,
-    /// Those that were lent memory, and may have it yet.
-    lent: Vec<u64>,
+    /// Those that memory is shared with, and may have it yet.
+    sharing: Vec<u64>,
     count: u64,
     last_end: f64,
 }
@@ -100,7 +100,7 @@ impl Commands {
             news: News::default(),
             group: None,
             birth: Birthplace::default(),
-            keepers: None,
+            subreapers: None,
             unmade: None,
             null: sys::open_at(AT_FDCWD, b"/dev/null", O_RDONLY, 0)?,
             terminals: sys::open_at(AT_FDCWD, b"/dev/pts", O_RDONLY | O_DIRECTORY, 0).ok(),
@@ -108,11 +108,11 @@ impl Commands {
             by_number: BTreeMap::new(),
             by_id: HashMap::new(),
             by_pid: HashMap::new(),
-            by_mark: HashMap::new(),
+            by_tag: HashMap::new(),
             past: HashMap::new(),
             past_in_order: VecDeque::new(),
             drains: HashMap::new(),
-            lent: Vec::new(),
+            sharing: Vec::new(),
             count: 0,
             last_end: looper.now(),
         })
@@ -203,17 +203,17 @@ impl Commands {
 
     /// Streams a command to a channel.
     pub fn listen(&mut self, number: u64, to: &mut Listener<'_>, looper: &mut EventLoop) {
-        let Commands { lent, by_number, .. } = self;
-        lent.retain(|one| by_number.get(one).map_or(false, |command| command.outputs[0].has_memory()));
-        let memory = to.memory.take().filter(|_| self.lent.len() < MOST_LENT);
+        let Commands { sharing, by_number, .. } = self;
+        sharing.retain(|one| by_number.get(one).map_or(false, |command| command.outputs[0].has_memory()));
+        let memory = to.memory.take().filter(|_| self.sharing.len() < MOST_SHARING);
         if let Some(command) = self.by_number.get_mut(&number) {
             let accepted = object([("exec_id", Value::Text(command.exec_id.clone()))]);
             to.tell(frames::ACCEPTED, &accepted, looper);
             to.tell(frames::STARTED, &object([]), looper);
             if let Some(memory) = memory.filter(|_| command.may_use_memory()) {
-                command.outputs[0].lend(memory);
-                self.lent.push(number);
-                to.lends = true;
+                command.outputs[0].share(memory);
+                self.sharing.push(number);
+                to.shares_memory = true;
             }
             let subscriber = Subscriber::new(command, to);
             command.listen(Some(subscriber), looper);
@@ -279,7 +279,7 @@ impl Commands {
                 self.is_over(number, looper);
                 return Ok(number);
             }
-            Some(Ok((mark, mut spawned))) => {
+            Some(Ok((tag, mut spawned))) => {
                 let case_ends = spawned.ends.cases.take();
                 let ends = std::mem::replace(&mut spawned.ends, Ends::none());
                 let mut command = Command::new(number, &spec, ends, looper);
@@ -289,7 +289,7 @@ impl Commands {
                     command.spec = Some(Box::new(spec));
                 }
                 self.by_number.insert(number, command);
-                self.runs(number, mark, spawned, case_ends, looper, processes);
+                self.runs(number, tag, spawned, case_ends, looper, processes);
             }
             None => {
                 let mut command = Command::new(number, &spec, Ends::none(), looper);
@@ -349,11 +349,11 @@ impl Commands {
 
     fn launch_here(&self, spec: &Spec, words: &[Vec<u8>], streams: Streams<'_>, processes: &Processes) -> Launched {
         let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
-        let mark = match &self.keepers {
-            Some(_) => 0, // Its keeper marks it.
-            None => processes.new_mark().map_err(|error| {
+        let tag = match &self.subreapers {
+            Some(_) => 0, // Its subreaper tags it.
+            None => processes.new_tag().map_err(|error| {
                 let why = sys::describe(sys::number_of(&error));
-                Failure::new(126, name, format!("no namespace to mark it with: {why}"))
+                Failure::new(126, name, format!("no namespace to tag it with: {why}"))
             })?,
         };
         let mut environment = Variables::new();
@@ -368,41 +368,41 @@ impl Commands {
             open_files: self.open_files,
             nice: self.nice,
             birth: &self.birth,
-            keepers: self.keepers.as_ref(),
+            subreapers: self.subreapers.as_ref(),
             processes,
         };
-        spawn::spawn(words, &environment, streams, by).map(|spawned| (mark, spawned))
+        spawn::spawn(words, &environment, streams, by).map(|spawned| (tag, spawned))
     }
 
     /// A process of a command runs.
     fn runs(
         &mut self,
         number: u64,
-        mark: u64,
+        tag: u64,
         spawned: Spawned,
         case_ends: Option<CaseEnds>,
         looper: &mut EventLoop,
         processes: &Processes,
     ) {
-        let Spawned { pid, ends, report, keeper, program, name } = spawned;
-        let mark = keeper.map_or(mark, |keeper| keeper as u64);
+        let Spawned { pid, ends, report, subreaper, program, name } = spawned;
+        let tag = subreaper.map_or(tag, |subreaper| subreaper as u64);
         let command = match self.by_number.get_mut(&number) {
             Some(command) => command,
             None => return,
         };
-        match keeper {
-            Some(keeper) => {
-                processes.has_keeper(keeper);
-                command.begin_kept(pid, mark, report, looper);
+        match subreaper {
+            Some(subreaper) => {
+                processes.has_subreaper(subreaper);
+                command.begin_kept(pid, tag, report, looper);
             }
             None => {
-                processes.is_being_born(pid, mark);
-                command.begin(pid, mark, report, program, name, looper);
+                processes.is_being_born(pid, tag);
+                command.begin(pid, tag, report, program, name, looper);
                 self.by_pid.insert(pid, number);
             }
         }
         // A number comes back only when its namespace is gone: whoever had it before has no process left.
-        self.by_mark.insert(mark, command.exec_id.clone());
+        self.by_tag.insert(tag, command.exec_id.clone());
         if let (Some(mut cases), Some(case_ends)) = (command.cases.take(), case_ends) {
             cases.started(case_ends, command, looper);
             command.cases = Some(cases);
@@ -411,7 +411,7 @@ impl Commands {
             programs.started(ends, command, looper);
             command.programs = Some(programs);
         }
-        if keeper.is_some() {
+        if subreaper.is_some() {
             processes.offer(pid, &self.badness);
         }
         self.news.started = true;
@@ -504,7 +504,7 @@ impl Commands {
         match launched {
             Err(_) => self.end_series(number, looper),
             Ok(Err(failure)) => self.not_started(number, &failure, looper),
-            Ok(Ok((mark, mut spawned))) => {
+            Ok(Ok((tag, mut spawned))) => {
                 let case_ends = spawned.ends.cases.take();
                 if let Some(command) = self.by_number.get_mut(&number).filter(|_| case_ends.is_some()) {
                     let given = command.input.kept.take().unwrap_or_default();
@@ -513,7 +513,7 @@ impl Commands {
                     fresh.write(0, given, true, None, looper);
                     command.input = fresh;
                 }
-                self.runs(number, mark, spawned, case_ends, looper, processes);
+                self.runs(number, tag, spawned, case_ends, looper, processes);
             }
         }
     }
@@ -751,8 +751,8 @@ impl Commands {
         self.moved(number, looper);
         if done && self.by_number.get(&number).map_or(false, |command| command.result.is_some()) {
             self.by_id.remove(exec_id);
-            let mark = self.by_number.remove(&number).and_then(|command| command.mark);
-            self.past.insert(exec_id.to_vec(), mark);
+            let tag = self.by_number.remove(&number).and_then(|command| command.tag);
+            self.past.insert(exec_id.to_vec(), tag);
             self.past_in_order.push_back(exec_id.to_vec());
             self.forget_the_oldest();
         }
@@ -764,9 +764,9 @@ impl Commands {
                 Some(oldest) => oldest,
                 None => return,
             };
-            if let Some(Some(mark)) = self.past.remove(&oldest) {
-                if self.by_mark.get(&mark) == Some(&oldest) {
-                    self.by_mark.remove(&mark);
+            if let Some(Some(tag)) = self.past.remove(&oldest) {
+                if self.by_tag.get(&tag) == Some(&oldest) {
+                    self.by_tag.remove(&tag);
                 }
             }
         }
@@ -789,27 +789,26 @@ impl Commands {
     /// If the kernel has killed a process for its memory, the rest of its command goes the same way.
     pub fn blame(&mut self, killed: Option<u64>) {
         let is_running = |command: &&Command| command.is_running();
-        let running: Vec<Option<u64>> =
-            self.by_number.values().filter(is_running).map(|command| command.mark).collect();
+        let running: Vec<Option<u64>> = self.by_number.values().filter(is_running).map(|command| command.tag).collect();
         let group = match &mut self.group {
             Some(group) => group,
             None => return,
         };
         if group.has_killed() {
-            if let Some(mark) = killed.or_else(|| group.suspect(&running)) {
-                self.out_of_memory(mark);
+            if let Some(tag) = killed.or_else(|| group.suspect(&running)) {
+                self.out_of_memory(tag);
             }
         }
     }
 
-    /// Kills all of a command, which has taken too much; whether there is one of this mark.
-    pub fn out_of_memory(&mut self, mark: u64) -> bool {
-        let exec_id = match self.by_mark.get(&mark) {
+    /// Kills all of a command, which has taken too much; whether there is one of this tag.
+    pub fn out_of_memory(&mut self, tag: u64) -> bool {
+        let exec_id = match self.by_tag.get(&tag) {
             Some(exec_id) => exec_id.clone(),
             None => return false,
         };
         if let Ok(command) = self.find(&exec_id) {
-            if command.is_running() && command.mark == Some(mark) {
+            if command.is_running() && command.tag == Some(tag) {
                 command.oom_killed = true;
             }
         }
@@ -850,14 +849,14 @@ impl Commands {
                 drop(sys::send_signal(pid, sys::SIGKILL));
                 continue;
             }
-            if processes.keeper_is_gone(pid) && matches!(status, Status::Killed(_)) {
-                // By a command of another keeper, if not by us: what it kept belongs to nobody now.
-                self.news.lost_keeper = true;
+            if processes.subreaper_is_gone(pid) && matches!(status, Status::Killed(_)) {
+                // By a command of another subreaper, if not by us: what it kept belongs to nobody now.
+                self.news.lost_subreaper = true;
             }
             if let Some(number) = self.by_pid.remove(&pid) {
                 if self.group.is_some() {
                     // Because the kernel killed something at the limit of memory?
-                    let killed = self.by_number.get(&number).and_then(|command| command.mark);
+                    let killed = self.by_number.get(&number).and_then(|command| command.tag);
                     self.blame(killed.filter(|_| status == Status::Killed(sys::SIGKILL)));
                 }
                 self.reaped(number, status, usage, looper, processes);
@@ -895,9 +894,9 @@ impl Commands {
         }
     }
 
-    /// A keeper tells of the end of its command.
-    pub fn keeper_told(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
-        let heard = self.by_number.get_mut(&number).and_then(|command| command.hear_keeper(looper));
+    /// A subreaper tells of the end of its command.
+    pub fn subreaper_told(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
+        let heard = self.by_number.get_mut(&number).and_then(|command| command.hear_subreaper(looper));
         if let Some((status, usage)) = heard {
             self.reaped(number, status, usage, looper, processes);
         }
@@ -910,17 +909,17 @@ impl Commands {
         }
     }
 
-    /// What carries the mark of a command, if anything may.
-    pub fn mark_of(&self, exec_id: &[u8]) -> Option<u64> {
+    /// What carries the tag of a command, if anything may.
+    pub fn tag_of(&self, exec_id: &[u8]) -> Option<u64> {
         match self.by_id.get(exec_id).and_then(|number| self.by_number.get(number)) {
-            Some(command) => command.mark,
+            Some(command) => command.tag,
             None => self.past.get(exec_id).copied().flatten(),
         }
     }
 
-    /// Whether a mark means this command yet.
-    pub fn is_marked(&self, mark: u64, exec_id: &[u8]) -> bool {
-        self.by_mark.get(&mark).map_or(false, |found| found == exec_id)
+    /// Whether a tag means this command yet.
+    pub fn is_tagged(&self, tag: u64, exec_id: &[u8]) -> bool {
+        self.by_tag.get(&tag).map_or(false, |found| found == exec_id)
     }
 
     /// The process of a command that was killed and has not been reaped, if it is there.
@@ -950,16 +949,16 @@ impl Commands {
         Some(exec_id)
     }
 
-    /// Ids of all but the main command, those that run given up; and the mark of that if it runs.
+    /// Ids of all but the main command, those that run given up; and the tag of that if it runs.
     pub fn give_up_others(&mut self, looper: &mut EventLoop) -> (Vec<Vec<u8>>, Option<u64>) {
         let is_main = |command: &&Command| command.main && command.is_running();
-        let mark = self.by_number.values().find(is_main).and_then(|command| command.mark);
+        let tag = self.by_number.values().find(is_main).and_then(|command| command.tag);
         let others: Vec<Vec<u8>> =
             self.by_number.values().filter(|command| !command.main).map(|command| command.exec_id.clone()).collect();
         for exec_id in &others {
             self.cancelled(exec_id, looper);
         }
-        (others, mark)
+        (others, tag)
     }
 
     pub fn hang_up(&self) {

@@ -30,7 +30,7 @@ pub enum Token {
     /// A connection on its way, by its number.
     Dial(u64),
     /// Of a command, by its number.
-    Keeper(u64),
+    Subreaper(u64),
     Asked,
 }
 
@@ -47,7 +47,7 @@ impl Token {
             Token::PortsListener => (8, 0, 0),
             Token::Ports => (9, 0, 0),
             Token::Dial(number) => (10, number, 0),
-            Token::Keeper(number) => (11, number, 0),
+            Token::Subreaper(number) => (11, number, 0),
             Token::Asked => (12, 0, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
@@ -66,7 +66,7 @@ impl Token {
             8 => Token::PortsListener,
             9 => Token::Ports,
             10 => Token::Dial(number),
-            11 => Token::Keeper(number),
+            11 => Token::Subreaper(number),
             _ => Token::Asked,
         }
     }

@@ -10,7 +10,7 @@ pub const GAP: u8 = 4;
 pub const EXIT: u8 = 5;
 pub const ERROR: u8 = 6;
 /// Of bytes that lie in shared memory.
-pub const LENT: u8 = 10;
+pub const SHARED: u8 = 10;
 pub const HELLO: u8 = 32;
 pub const REQUEST: u8 = 33;
 pub const REPLY: u8 = 34;

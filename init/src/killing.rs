@@ -3,11 +3,11 @@
 use crate::commands::Commands;
 use crate::event_loop::EventLoop;
 use crate::json::object;
-use crate::process_tree::{KillMarked, KillOthers, Step, NOBODY, PAUSE_SECONDS, TAKE_SECONDS};
+use crate::process_tree::{KillOthers, KillTagged, Step, NOBODY, PAUSE_SECONDS, TAKE_SECONDS};
 use crate::supervisor::{Job, Supervisor};
 
 enum Stage {
-    Killing(KillMarked),
+    Killing(KillTagged),
     Reaping,
     /// The end of the command's own process has to be told to us, with pauses that begin with the one that a debugger needs.
     Reclaiming(Option<f64>),
@@ -16,20 +16,20 @@ enum Stage {
 /// Kills everything that a command started and that still lives, also long after its own exit.
 pub struct Kill {
     exec_id: Vec<u8>,
-    mark: Option<u64>,
+    tag: Option<u64>,
     stage: Stage,
 }
 
 impl Kill {
     pub fn new(exec_id: &[u8], commands: &Commands) -> Kill {
-        let mark = commands.mark_of(exec_id);
-        let stage = mark.map_or(Stage::Reaping, |mark| Stage::Killing(KillMarked::new(mark)));
-        Kill { exec_id: exec_id.to_vec(), mark, stage }
+        let tag = commands.tag_of(exec_id);
+        let stage = tag.map_or(Stage::Reaping, |tag| Stage::Killing(KillTagged::new(tag)));
+        Kill { exec_id: exec_id.to_vec(), tag, stage }
     }
 
     /// Only has the end of its process told to us, once it was killed.
     fn reclaim(exec_id: Vec<u8>) -> Kill {
-        Kill { exec_id, mark: None, stage: Stage::Reclaiming(None) }
+        Kill { exec_id, tag: None, stage: Stage::Reclaiming(None) }
     }
 }
 
@@ -37,7 +37,7 @@ impl Job for Kill {
     fn step(&mut self, supervisor: &mut Supervisor) -> Step {
         match &mut self.stage {
             Stage::Killing(kill) => {
-                let still = self.mark.map_or(false, |mark| supervisor.commands.is_marked(mark, &self.exec_id));
+                let still = self.tag.map_or(false, |tag| supervisor.commands.is_tagged(tag, &self.exec_id));
                 let step = if still { kill.step(&supervisor.processes) } else { Step::Done };
                 if step == Step::Done {
                     self.stage = Stage::Reaping;
@@ -94,12 +94,12 @@ impl Job for Renew {
     }
 }
 
-/// Kills what has lost its keeper.
-pub struct KillLost(KillMarked);
+/// Kills what has lost its subreaper.
+pub struct KillLost(KillTagged);
 
 impl KillLost {
     pub fn new() -> KillLost {
-        KillLost(KillMarked::new(NOBODY))
+        KillLost(KillTagged::new(NOBODY))
     }
 }
 
@@ -154,9 +154,9 @@ pub struct CancelAll {
 
 impl CancelAll {
     pub fn new(channel: u16, connection: u64, commands: &mut Commands, looper: &mut EventLoop) -> CancelAll {
-        let (others, mark) = commands.give_up_others(looper);
+        let (others, tag) = commands.give_up_others(looper);
         let answer = Answer { channel, connection };
-        CancelAll { kill: Some(KillOthers::new(mark)), others, reclaiming: None, answer }
+        CancelAll { kill: Some(KillOthers::new(tag)), others, reclaiming: None, answer }
     }
 }
 

@@ -2,7 +2,6 @@
 
 #![deny(unsafe_code)]
 
-mod again;
 mod archive;
 mod base64;
 mod by_number;
@@ -19,9 +18,9 @@ mod files;
 mod frames;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
+mod idempotency;
 mod input;
 mod json;
-mod keeper;
 mod killing;
 mod limits;
 mod operations;
@@ -34,6 +33,7 @@ mod process_tree;
 mod programs;
 mod shared_memory;
 mod spawn;
+mod subreaper;
 mod successive;
 mod supervisor;
 mod sys;

@@ -132,7 +132,7 @@ pub struct Output {
     /// Once the command has exited: where what was in the pipe then ends.
     pub target: Option<u64>,
     window: Window,
-    /// Of which whoever listens has lent the memory; what is in the window lies behind what is in it.
+    /// Of which whoever listens has shared the memory; what is in the window lies behind what is in it.
     shared: Option<Ring>,
     is_looking: bool,
     pause: f64,
@@ -187,7 +187,7 @@ impl Output {
     }
 
     /// Has memory for large output, until `give_back`.
-    pub fn lend(&mut self, memory: OwnedFd) {
+    pub fn share(&mut self, memory: OwnedFd) {
         self.shared = Some(Ring::new(memory));
     }
 

@@ -1,7 +1,7 @@
 //! Killing what belongs to a command, and all of a sandbox.
 //!
 //! Process 1 enters a fresh UTS namespace before each command, so that every descendant carries that namespace's number in
-//! `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the mark holds where sessions, parents and environments do not.
+//! `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the tag holds where sessions, parents and environments do not.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -29,23 +29,23 @@ pub enum Step {
 /// All other processes of a process namespace whose process 1 this is.
 pub struct Processes {
     proc: OwnedFd,
-    /// The marks of children that have not become their programs: until then they hide them, as process 1 does.
+    /// The tags of children that have not become their programs: until then they hide them, as process 1 does.
     newborn: RefCell<HashMap<i32, u64>>,
     descent: Option<Descent>,
 }
 
 /// How a sandbox without namespaces knows its processes: by descent.
 ///
-/// The supervisor is a child subreaper, so that whoever loses its parent comes to it, and so is the keeper of each command (`keeper`): a
-/// command's mark is the number of its keeper, and its processes are those that descend from there.
+/// The supervisor is a child subreaper, so that whoever loses its parent comes to it, and so is the subreaper of each command (`subreaper`): a
+/// command's tag is the number of its subreaper, and its processes are those that descend from there.
 struct Descent {
     /// The kernel lets this process signal nothing but what is in the sandbox, so that a signal to everyone is just that.
     exact: bool,
     /// Those that have not been reaped.
-    keepers: RefCell<HashSet<i32>>,
+    subreapers: RefCell<HashSet<i32>>,
 }
 
-/// A mark that no process carries.
+/// A tag that no process carries.
 pub const NOBODY: u64 = u64::MAX;
 /// So many times processes that are found one by one are stopped, until no new ones are found.
 const ROUNDS: usize = 200;
@@ -62,35 +62,35 @@ impl Processes {
         Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None }
     }
 
-    /// All descendants of this process but the keepers are the sandbox's.
+    /// All descendants of this process but the subreapers are the sandbox's.
     pub fn know_by_descent(&mut self, exact: bool) {
-        self.descent = Some(Descent { exact, keepers: RefCell::new(HashSet::new()) });
+        self.descent = Some(Descent { exact, subreapers: RefCell::new(HashSet::new()) });
     }
 
-    /// There is one keeper more.
-    pub fn has_keeper(&self, pid: i32) {
+    /// There is one subreaper more.
+    pub fn has_subreaper(&self, pid: i32) {
         if let Some(descent) = &self.descent {
-            descent.keepers.borrow_mut().insert(pid);
+            descent.subreapers.borrow_mut().insert(pid);
         }
     }
 
-    /// A child is gone; whether it was a keeper.
-    pub fn keeper_is_gone(&self, pid: i32) -> bool {
-        self.descent.as_ref().map_or(false, |descent| descent.keepers.borrow_mut().remove(&pid))
+    /// A child is gone; whether it was a subreaper.
+    pub fn subreaper_is_gone(&self, pid: i32) -> bool {
+        self.descent.as_ref().map_or(false, |descent| descent.subreapers.borrow_mut().remove(&pid))
     }
 
-    /// Whether something says that a process with this mark lives, though none was found: a keeper leaves when all that it keeps has gone,
+    /// Whether something says that a process with this tag lives, though none was found: a subreaper leaves when all that it keeps has gone,
     /// which no scan can tell as surely.
-    fn lingers(&self, mark: u64) -> bool {
-        let pid = mark as i32;
-        let is_keeper = self.descent.as_ref().map_or(false, |descent| descent.keepers.borrow().contains(&pid));
+    fn lingers(&self, tag: u64) -> bool {
+        let pid = tag as i32;
+        let is_subreaper = self.descent.as_ref().map_or(false, |descent| descent.subreapers.borrow().contains(&pid));
         // Another command may have stopped it.
-        is_keeper && sys::send_signal(pid, sys::SIGCONT).is_ok()
+        is_subreaper && sys::send_signal(pid, sys::SIGCONT).is_ok()
     }
 
-    /// Whether a process or thread is in the sandbox, and neither this process nor a keeper; where descent tells.
+    /// Whether a process or thread is in the sandbox, and neither this process nor a subreaper; where descent tells.
     pub fn has(&self, pid: i32) -> bool {
-        if self.descent.as_ref().map_or(true, |descent| descent.keepers.borrow().contains(&pid)) {
+        if self.descent.as_ref().map_or(true, |descent| descent.subreapers.borrow().contains(&pid)) {
             return false;
         }
         let own = sys::process_id();
@@ -168,7 +168,7 @@ impl Processes {
         }
         if number == sys::SIGSTOP {
             // They start nothing, and who is dead waits for them.
-            signal_each(descent.keepers.borrow().iter().copied(), sys::SIGCONT);
+            signal_each(descent.subreapers.borrow().iter().copied(), sys::SIGCONT);
         }
         true
     }
@@ -177,9 +177,9 @@ impl Processes {
     fn signal_one_by_one(&self, number: i32, descent: &Descent) -> bool {
         let mut seen: HashSet<i32> = HashSet::new();
         for _ in 0..ROUNDS {
-            let keepers = descent.keepers.borrow();
+            let subreapers = descent.subreapers.borrow();
             let new: Vec<i32> =
-                self.descendants().into_iter().filter(|pid| !keepers.contains(pid) && !seen.contains(pid)).collect();
+                self.descendants().into_iter().filter(|pid| !subreapers.contains(pid) && !seen.contains(pid)).collect();
             if new.is_empty() {
                 break;
             }
@@ -193,8 +193,8 @@ impl Processes {
     }
 
     /// A child has begun.
-    pub fn is_being_born(&self, pid: i32, mark: u64) {
-        self.newborn.borrow_mut().insert(pid, mark);
+    pub fn is_being_born(&self, pid: i32, tag: u64) {
+        self.newborn.borrow_mut().insert(pid, tag);
     }
 
     /// A child is the program, or dead.
@@ -210,8 +210,8 @@ impl Processes {
         number.ok_or_else(|| io::Error::from_raw_os_error(sys::EINVAL))
     }
 
-    /// Enters a fresh namespace, whose number marks what is started from now on.
-    pub fn new_mark(&self) -> io::Result<u64> {
+    /// Enters a fresh namespace, whose number tags what is started from now on.
+    pub fn new_tag(&self) -> io::Result<u64> {
         sys::enter_fresh_uts()?;
         self.namespace("thread-self/ns/uts")
     }
@@ -219,8 +219,8 @@ impl Processes {
     /// Their numbers, in no order; those that are dead and not reaped yet may be among them.
     pub fn all(&self) -> io::Result<Vec<i32>> {
         if let Some(descent) = &self.descent {
-            let keepers = descent.keepers.borrow();
-            return Ok(self.descendants().into_iter().filter(|pid| !keepers.contains(pid)).collect());
+            let subreapers = descent.subreapers.borrow();
+            return Ok(self.descendants().into_iter().filter(|pid| !subreapers.contains(pid)).collect());
         }
         let listed = sys::open_at(self.proc.as_raw_fd(), b".", O_RDONLY | O_DIRECTORY, 0)?;
         let mut names = Vec::new();
@@ -229,11 +229,11 @@ impl Processes {
         Ok(names.iter().filter_map(|(name, _)| number_of(name)).filter(|pid| *pid != own).collect())
     }
 
-    /// Whether a living process carries a mark. A program that its own user may not read hides that even from process 1; only
+    /// Whether a living process carries a tag. A program that its own user may not read hides that even from process 1; only
     /// hostile code has a reason to, so it dies with the first tree that is killed.
-    fn carries(&self, pid: i32, mark: u64, others: bool) -> bool {
-        match self.mark_of(pid) {
-            Ok(found) => found.map_or(false, |found| (found == mark) != others),
+    fn carries(&self, pid: i32, tag: u64, others: bool) -> bool {
+        match self.tag_of(pid) {
+            Ok(found) => found.map_or(false, |found| (found == tag) != others),
             Err(_) => true,
         }
     }
@@ -243,13 +243,13 @@ impl Processes {
         self.proc.as_raw_fd()
     }
 
-    /// The mark that a process carries; `None` of one that is dead. Once its first thread has ended, only its others show it.
-    pub fn mark_of(&self, pid: i32) -> io::Result<Option<u64>> {
-        if let Some(mark) = self.newborn.borrow().get(&pid) {
-            return Ok(Some(*mark));
+    /// The tag that a process carries; `None` of one that is dead. Once its first thread has ended, only its others show it.
+    pub fn tag_of(&self, pid: i32) -> io::Result<Option<u64>> {
+        if let Some(tag) = self.newborn.borrow().get(&pid) {
+            return Ok(Some(*tag));
         }
         if let Some(descent) = &self.descent {
-            return self.keeper_of(pid, descent);
+            return self.subreaper_of(pid, descent);
         }
         let proc = self.proc.as_raw_fd();
         let look = |place: String| match sys::stat_path(proc, format!("{place}/ns/uts").as_bytes()) {
@@ -257,23 +257,23 @@ impl Processes {
             Err(error) if matches!(sys::number_of(&error), sys::ENOENT | sys::ESRCH) => Ok(None),
             Err(error) => Err(error),
         };
-        if let Some(mark) = look(pid.to_string())? {
-            return Ok(Some(mark));
+        if let Some(tag) = look(pid.to_string())? {
+            return Ok(Some(tag));
         }
         let mut threads = Vec::new();
         if let Ok(listed) = sys::open_at(proc, format!("{pid}/task").as_bytes(), O_RDONLY | O_DIRECTORY, 0) {
             while matches!(sys::read_names(&listed, &mut threads), Ok(true)) {}
         }
         for (name, _) in threads {
-            if let Some(mark) = look(format!("{pid}/task/{}", String::from_utf8_lossy(&name)))? {
-                return Ok(Some(mark));
+            if let Some(tag) = look(format!("{pid}/task/{}", String::from_utf8_lossy(&name)))? {
+                return Ok(Some(tag));
             }
         }
         Ok(None)
     }
 
-    /// The keeper that a process descends from. Who has killed a keeper belongs to nobody, which counts as hiding.
-    fn keeper_of(&self, pid: i32, descent: &Descent) -> io::Result<Option<u64>> {
+    /// The subreaper that a process descends from. Who has killed a subreaper belongs to nobody, which counts as hiding.
+    fn subreaper_of(&self, pid: i32, descent: &Descent) -> io::Result<Option<u64>> {
         let own = sys::process_id();
         let mut pid = pid;
         let mut above = match self.parent(pid, false) {
@@ -288,7 +288,7 @@ impl Processes {
                 _ => return Ok(None),
             };
         }
-        if descent.keepers.borrow().contains(&pid) {
+        if descent.subreapers.borrow().contains(&pid) {
             Ok(Some(pid as u64))
         } else {
             Err(io::Error::from_raw_os_error(sys::EPERM))
@@ -356,8 +356,8 @@ impl Processes {
         }
     }
 
-    fn kill_round(&self, mark: u64, candidates: &[i32], others: bool) -> HashSet<i32> {
-        let hits: HashSet<i32> = candidates.iter().copied().filter(|pid| self.carries(*pid, mark, others)).collect();
+    fn kill_round(&self, tag: u64, candidates: &[i32], others: bool) -> HashSet<i32> {
+        let hits: HashSet<i32> = candidates.iter().copied().filter(|pid| self.carries(*pid, tag, others)).collect();
         signal_each(hits.iter().copied(), sys::SIGKILL);
         hits
     }
@@ -385,12 +385,12 @@ impl Processes {
     }
 
     /// A round in which nobody can fork.
-    fn kill_frozen(&self, mark: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
+    fn kill_frozen(&self, tag: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
         let stopped = self.freeze(before);
         let mut spared: HashSet<i32> = before.iter().copied().collect();
         let everyone = self.all();
         let hits = everyone.map(|everyone| {
-            let hits = self.kill_round(mark, &everyone, others);
+            let hits = self.kill_round(tag, &everyone, others);
             spared.extend(everyone);
             hits
         });
@@ -419,28 +419,28 @@ fn signal_each(pids: impl IntoIterator<Item = i32>, number: i32) {
     }
 }
 
-/// Kills a tree; it is over when a whole scan has found nothing alive with the mark.
+/// Kills a tree; it is over when a whole scan has found nothing alive with the tag.
 ///
 /// A tree that forks on is faster than a scan, and many sessions leave process 1 a small share of the processor. So the scan is
 /// made while the sandbox stands still where there are many processes, or newcomers since the last.
-pub struct KillMarked {
-    mark: u64,
+pub struct KillTagged {
+    tag: u64,
     killed: HashSet<i32>,
     newcomers: bool,
 }
 
-impl KillMarked {
-    pub fn new(mark: u64) -> KillMarked {
-        KillMarked { mark, killed: HashSet::new(), newcomers: false }
+impl KillTagged {
+    pub fn new(tag: u64) -> KillTagged {
+        KillTagged { tag, killed: HashSet::new(), newcomers: false }
     }
 
     pub fn step(&mut self, processes: &Processes) -> Step {
         let round = processes.all().and_then(|before| {
             let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);
             let hits = if frozen {
-                processes.kill_frozen(self.mark, &before, false)?
+                processes.kill_frozen(self.tag, &before, false)?
             } else {
-                processes.kill_round(self.mark, &before, false)
+                processes.kill_round(self.tag, &before, false)
             };
             Ok((frozen, hits))
         });
@@ -454,7 +454,7 @@ impl KillMarked {
             }
         };
         if hits.is_empty() {
-            return if processes.lingers(self.mark) { Step::After(PAUSE_SECONDS) } else { Step::Done };
+            return if processes.lingers(self.tag) { Step::After(PAUSE_SECONDS) } else { Step::Done };
         }
         let dying = hits.is_subset(&self.killed);
         self.newcomers = !self.killed.is_empty() && !dying;
@@ -468,17 +468,17 @@ impl KillMarked {
     }
 }
 
-/// Kills everything but this process and what carries a mark; it is over when all are gone.
+/// Kills everything but this process and what carries a tag; it is over when all are gone.
 ///
 /// One round is enough, since nobody can fork meanwhile; a command that begins later is none of those meant.
 pub struct KillOthers {
-    mark: Option<u64>,
+    tag: Option<u64>,
     killed: Option<HashSet<i32>>,
 }
 
 impl KillOthers {
-    pub fn new(mark: Option<u64>) -> KillOthers {
-        KillOthers { mark, killed: None }
+    pub fn new(tag: Option<u64>) -> KillOthers {
+        KillOthers { tag, killed: None }
     }
 
     pub fn step(&mut self, processes: &Processes) -> Step {
@@ -495,8 +495,8 @@ impl KillOthers {
     /// Whether any lives on.
     fn round(&mut self, processes: &Processes) -> io::Result<bool> {
         if self.killed.is_none() {
-            self.killed = Some(match self.mark {
-                Some(mark) => processes.kill_frozen(mark, &processes.all()?, true)?,
+            self.killed = Some(match self.tag {
+                Some(tag) => processes.kill_frozen(tag, &processes.all()?, true)?,
                 None => {
                     processes.signal_all(sys::SIGKILL);
                     // Whoever is there now is dying, also one that was born just before.
@@ -532,11 +532,11 @@ mod tests {
         let all = processes.all().unwrap();
         let pid = child.id() as i32;
         assert!(all.contains(&pid) && !all.contains(&sys::process_id()));
-        assert!(processes.mark_of(pid).unwrap().is_some() && !processes.is_stopped(pid) && !processes.is_traced(pid));
+        assert!(processes.tag_of(pid).unwrap().is_some() && !processes.is_stopped(pid) && !processes.is_traced(pid));
         let own = processes.namespace("self/ns/uts").unwrap();
-        assert_eq!(processes.mark_of(pid).unwrap(), Some(own));
+        assert_eq!(processes.tag_of(pid).unwrap(), Some(own));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(processes.mark_of(pid).unwrap(), None);
+        assert_eq!(processes.tag_of(pid).unwrap(), None);
     }
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use crate::errors::Refused;
-use crate::keeper::Keepers;
 use crate::paths::{self, open_path, Whose};
 use crate::process_tree::Processes;
+use crate::subreaper::Subreapers;
 use crate::sys::{self, AT_FDCWD, O_NOCTTY, O_RDWR};
 
 pub const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -62,7 +62,7 @@ pub struct By<'a> {
     pub nice: i32,
     pub birth: &'a Birthplace,
     /// Where there are no namespaces.
-    pub keepers: Option<&'a Keepers>,
+    pub subreapers: Option<&'a Subreapers>,
     pub processes: &'a Processes,
 }
 
@@ -93,9 +93,9 @@ pub struct CaseEnds {
 pub struct Spawned {
     pub pid: i32,
     pub ends: Ends,
-    /// See `sys::start`; of one that has a keeper, see `keeper::heard`.
+    /// See `sys::start`; of one that has a subreaper, see `subreaper::heard`.
     pub report: OwnedFd,
-    pub keeper: Option<i32>,
+    pub subreaper: Option<i32>,
     /// The file that was started.
     pub program: Vec<u8>,
     /// The command's first word.
@@ -178,14 +178,14 @@ pub fn spawn(
             group: by.birth.directory.as_ref(),
             filter: &by.birth.filter,
             tasks: &by.birth.tasks,
-            alone: by.keepers.is_none() && by.birth.tasks.is_empty() && !by.processes.signal_all(0),
-            from_deaf: by.keepers.is_some(),
+            alone: by.subreapers.is_none() && by.birth.tasks.is_empty() && !by.processes.signal_all(0),
+            from_deaf: by.subreapers.is_some(),
         };
-        match by.keepers {
-            None => sys::start(&program).map(|(pid, report)| Begun { pid, report, keeper: None }),
-            Some(keepers) => {
-                let kept = keepers.start(&program)?;
-                Ok(Begun { pid: kept.pid, report: kept.report, keeper: Some(kept.keeper) })
+        match by.subreapers {
+            None => sys::start(&program).map(|(pid, report)| Begun { pid, report, subreaper: None }),
+            Some(subreapers) => {
+                let kept = subreapers.start(&program)?;
+                Ok(Begun { pid: kept.pid, report: kept.report, subreaper: Some(kept.subreaper) })
             }
         }
     };
@@ -199,8 +199,8 @@ pub fn spawn(
     };
     match started {
         Ok((begun, ends)) => {
-            let Begun { pid, report, keeper } = begun;
-            Ok(Spawned { pid, ends, report, keeper, program, name: name.to_vec() })
+            let Begun { pid, report, subreaper } = begun;
+            Ok(Spawned { pid, ends, report, subreaper, program, name: name.to_vec() })
         }
         Err(error) => Err(failure(name, &program, &error)),
     }
@@ -210,7 +210,7 @@ pub fn spawn(
 struct Begun {
     pid: i32,
     report: OwnedFd,
-    keeper: Option<i32>,
+    subreaper: Option<i32>,
 }
 
 type Started = (Begun, Ends);
@@ -268,7 +268,7 @@ fn on_terminal(
 /// A new terminal, and the path of its inner side.
 fn open_terminal(width: u16, height: u16, by: By<'_>) -> io::Result<(OwnedFd, Vec<u8>)> {
     let directory = by.terminals.ok_or_else(|| io::Error::from_raw_os_error(sys::ENODEV))?.as_raw_fd();
-    let master = if by.keepers.is_some() {
+    let master = if by.subreapers.is_some() {
         // The machine's own directory of terminals has no door; theirs is beside it.
         sys::open_at(AT_FDCWD, b"/dev/ptmx", O_RDWR | O_NOCTTY, 0)?
     } else {
@@ -378,7 +378,7 @@ mod tests {
             open_files: None,
             nice: 0,
             birth: &birth,
-            keepers: None,
+            subreapers: None,
             processes: &processes,
         };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();

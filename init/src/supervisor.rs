@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
-use crate::again::Again;
 use crate::by_number::ByNumber;
 use crate::command::{fingerprint, Listener};
 use crate::commands::{Commands, News};
@@ -14,8 +13,8 @@ use crate::errors::{Fields, Refused};
 use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
 use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
+use crate::idempotency::Again;
 use crate::json::{self, object, Value};
-use crate::keeper::Keepers;
 use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
 use crate::limits::cgroup::Group;
 use crate::limits::{Act, Watch};
@@ -23,6 +22,7 @@ use crate::operations;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
 use crate::spawn::Birthplace;
+use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
@@ -76,7 +76,7 @@ pub struct Descriptors {
 
 /// How a sandbox without namespaces knows its processes.
 pub struct Descent {
-    /// What keeps commands from the supervisor and their keepers.
+    /// What keeps commands from the supervisor and their subreapers.
     pub filter: Vec<u8>,
     /// See `Processes::know_by_descent`.
     pub exact: bool,
@@ -134,12 +134,12 @@ impl Supervisor {
         looper.watch(children.as_raw_fd(), sys::EPOLLIN, Token::Children);
         let ports = given.ports.map(|listener| Ports::new(listener, &mut looper)).transpose()?;
         let mut processes = Processes::new()?;
-        let mut keepers = None;
+        let mut subreapers = None;
         let mut by_number = None;
         if let Some(descent) = given.descent {
             sys::be_deaf();
             processes.know_by_descent(descent.exact);
-            keepers = Some(Keepers::new(&descent.filter));
+            subreapers = Some(Subreapers::new(&descent.filter));
             by_number = descent.asked.map(|(asked, second)| ByNumber::new(asked, second));
         }
         if let Some(by_number) = &by_number {
@@ -177,10 +177,10 @@ impl Supervisor {
             last_call: now,
             needed_memory: None,
         };
-        if keepers.is_some() {
+        if subreapers.is_some() {
             supervisor.watch.commands_have_a_filter();
         }
-        supervisor.commands.keepers = keepers;
+        supervisor.commands.subreapers = subreapers;
         supervisor.enter_groups(given.groups, given.born_filter);
         supervisor.adopt(given.connection);
         supervisor.look_for_server();
@@ -250,7 +250,7 @@ impl Supervisor {
             Token::Output(number, stream) => self.commands.readable(number, stream, &mut self.looper),
             Token::Input(number) => self.commands.writable(number, &mut self.looper),
             Token::Drain(number) => self.commands.drain(number, &mut self.looper),
-            Token::Keeper(number) => self.commands.keeper_told(number, &mut self.looper, &self.processes),
+            Token::Subreaper(number) => self.commands.subreaper_told(number, &mut self.looper, &self.processes),
             Token::Asked => {
                 if let Some(by_number) = &self.by_number {
                     by_number.answer(&self.processes);
@@ -344,14 +344,14 @@ impl Supervisor {
 
     /// Passes on what commands have to tell others.
     pub fn tell_news(&mut self) {
-        let News { answers, ready, main_exit, renewals, started, lost_keeper, kills } =
+        let News { answers, ready, main_exit, renewals, started, lost_subreaper, kills } =
             std::mem::take(&mut self.commands.news);
         for exec_id in kills {
             self.watch.remove_system_v(&self.processes);
             let kill = Kill::new(&exec_id, &self.commands);
             self.start_job(Box::new(kill));
         }
-        if lost_keeper {
+        if lost_subreaper {
             self.start_job(Box::new(KillLost::new()));
         }
         if started && self.watch.watches() && !self.watch.running {
@@ -659,7 +659,7 @@ impl Supervisor {
                 offsets,
                 waits_for_end: fields.flag_or("together", Some(false))?,
                 memory,
-                lends: false,
+                shares_memory: false,
             };
             self.commands.listen(number, &mut listener, &mut self.looper);
         }
@@ -820,9 +820,9 @@ impl Supervisor {
     fn act(&mut self, act: Act) {
         match act {
             Act::KillAll(why) => self.commands.kill_all(&why, &mut self.looper, &self.processes),
-            Act::OutOfMemory(mark, pids) => {
+            Act::OutOfMemory(tag, pids) => {
                 self.watch.remove_system_v(&self.processes);
-                if !mark.map_or(false, |mark| self.commands.out_of_memory(mark)) {
+                if !tag.map_or(false, |tag| self.commands.out_of_memory(tag)) {
                     for pid in pids {
                         // Who is gone needs none.
                         drop(sys::send_signal(pid, sys::SIGKILL));

@@ -1203,7 +1203,7 @@ pub fn send_signal(pid: i32, number: i32) -> io::Result<()> {
     check(unsafe { kill(pid, number) }).map(drop)
 }
 
-/// Enters a fresh namespace of host names, which marks what is started from now on.
+/// Enters a fresh namespace of host names, which tags what is started from now on.
 pub fn enter_fresh_uts() -> io::Result<()> {
     // SAFETY: plain call; this process has one thread.
     check(unsafe { unshare(CLONE_NEWUTS as c_int) }).map(drop)

@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from aviato.server.backends.local import binary
+from tests.compiling import QUICKLY
 
 BEGIN = "init/"
 """Of the path of a patch that is one of these sources."""
-QUICKLY = {
-    "CARGO_INCREMENTAL": "1",
-    "CARGO_PROFILE_RELEASE_LTO": "off",
-    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
-    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
-}
-"""It does the same as one of a release, and is there in a tenth of the time."""
 
 
 class Change(Protocol):
@@ -54,7 +48,9 @@ def program(changes: Sequence[Change]) -> Path:
         if not made.exists():
             sources = directory / "init"
             write(sources, texts)
-            content = binary.compiled(str(sources), CARGO_TARGET_DIR=str(directory / "target"), **QUICKLY)
+            content = binary.compiled(
+                str(sources), CARGO_TARGET_DIR=str(directory / "target"), CARGO_INCREMENTAL="1", **QUICKLY
+            )
             binary.put(str(made), content, 0o755)
     return made
 

@@ -98,7 +98,7 @@ class Arena:
     async def workspace(self, box: Any) -> str:
         """Where the machine has a sandbox's `/workspace`, once the sandbox has written there."""
         assert (await box.run("mkdir", "-p", "/workspace/.there")).returncode == 0
-        place = self.backend._places.path(box.id)
+        place = self.backend._directories.path(box.id)
         return next(path for path in (f"{place}/upper/workspace", f"{place}/root/workspace") if os.path.isdir(path))
 
     @asynccontextmanager

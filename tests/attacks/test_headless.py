@@ -30,7 +30,7 @@ ctypes.CDLL(None).syscall({EXIT}, 0)
 """
 
 
-async def lives(box):
+async def lifecycle(box):
     """Whether it goes on writing."""
     seen = (await box.run("cat", "/tmp/lives")).stdout
     again = seen
@@ -44,15 +44,15 @@ async def test_it_meets_its_time_limit(box):
     begin = time.monotonic()
     result = await box.run("python3", "-c", HEADLESS.format(more=""), timeout=1.0)
     assert (result.exit["timed_out"], result.returncode) == (True, 137) and time.monotonic() - begin < 15
-    assert not await lives(box)
+    assert not await lifecycle(box)
 
 
 async def test_left_behind_it_is_killed_with_the_others(box):
     box.start("sleep", "1000", main=True)  # It is spared, so that who else is there has to be looked at.
     await box.run("sh", "-c", 'python3 -c "$0" </dev/null >/dev/null 2>&1 & sleep 0.5', HEADLESS.format(more=""))
-    assert await lives(box)
+    assert await lifecycle(box)
     await box.link.cancel_all()
-    assert not await lives(box)
+    assert not await lifecycle(box)
 
 
 async def test_its_memory_counts(backend, make_box, monkeypatch):
@@ -61,4 +61,4 @@ async def test_its_memory_counts(backend, make_box, monkeypatch):
     async with make_box(limits={"memory": 120 << 20}) as box:
         result = await box.run("python3", "-c", HEADLESS.format(more=more), timeout=20.0)
         assert (result.exit["oom_killed"], result.returncode) == (True, 137)
-        assert not await lives(box)
+        assert not await lifecycle(box)

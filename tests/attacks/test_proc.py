@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import landlock_calls as calls
 from tests.attacks import registry
 from tests.attacks.registry import DEFENCES, built
 from tests.real_backend import open_backend

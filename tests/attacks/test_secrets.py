@@ -191,7 +191,7 @@ def processes_of(server: RunningServer) -> list[int]:
 
 
 def test_other_processes_of_the_server(place: Place, owner: Sandbox) -> None:
-    """Its zygote and the supervisors, by what they were started with. Commands of the sandbox itself have it."""
+    """Its zygote and the process 1s, by what they were started with. Commands of the sandbox itself have it."""
     limits = Path(f"/proc/{place.server.pid}/limits").read_text()
     assert re.search(r"Max core file size +0 ", limits), limits
     own = Path(f"/proc/{place.server.pid}/environ").read_bytes()

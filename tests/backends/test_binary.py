@@ -190,7 +190,23 @@ def test_of_many_that_build_at_once_one_does(tree):
     assert (tree / "init" / "ran").read_text() == "once\n"
 
 
+def test_what_is_there_and_fits_stays_untouched(built, tree):
+    """Another environment that aviato is installed into: servers start meanwhile."""
+    files = (built, tree / "aviato" / binary.MARK)
+    before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
+    assert binary.build(str(tree)) is None
+    assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files] == before
+    assert (tree / "init" / "ran").read_text() == "once\n"
+
+
+def test_what_is_cut_is_made_again(built, tree):
+    os.truncate(built, 500)
+    assert binary.build(str(tree)) is None
+    assert binary.trouble() is None
+
+
 def test_what_cannot_be_compiled_leaves_what_is_there(built, tree):
+    CHANGES["a source"](tree)
     before = built.read_bytes(), (tree / "aviato" / binary.MARK).read_bytes()
     (tree / "init" / "fails").write_text("")
     assert " build --release " in binary.build(str(tree))

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
-from aviato.server.backends.local import plan, skeletons
+from aviato.server.backends.local import base_roots, plan
 from aviato.server.backends.local.backend import LocalBackend
-from aviato.server.backends.local.host_tree import Skeleton
-from aviato.server.backends.local.skeletons import Skeletons
+from aviato.server.backends.local.base_roots import BaseRoots
+from aviato.server.backends.local.host_tree import BaseRoot
 from aviato.wire.ids import new_sandbox_id
 from tests.attacks.mutate import FILTER, without
 
@@ -199,13 +199,13 @@ async def test_ids(box):
     ids = box.backend.ids_each
     assert inner == ["0", "0", "1", *(["1", "1", str(ids - 1)] if ids > 1 else [])]
     assert ids == 65_536 or os.geteuid()
-    owner = box.backend._places.owner(box.id)
+    owner = box.backend._directories.owner(box.id)
     assert owner == os.geteuid() if os.geteuid() else owner >= 1_900_000_000
 
 
 async def test_each_has_an_id_of_its_own(make_box):
     async with make_box() as one, make_box() as two:
-        owners = {box.backend._places.owner(box.id) for box in (one, two)}
+        owners = {box.backend._directories.owner(box.id) for box in (one, two)}
     assert len(owners) == (2 if os.geteuid() == 0 else 1)
 
 
@@ -328,34 +328,34 @@ async def test_what_changes_in_the_machine_s_etc_reaches_the_next_sandboxes(tmp_
     (etc / "certs" / "a").write_text("1")
     (etc / "certs" / "link").symlink_to("a")
     os.mkfifo(etc / "certs" / "pipe")
-    skeleton = Skeleton((("/etc", 0o755),), (), (("/etc/own", "2"),), (f"/etc/..{etc}/certs",))
-    made = Skeletons(tmp_path / "skeletons")
-    assert made.is_due(skeleton)
-    made.look(skeleton)
-    first = made.path(skeleton)
-    made.make(first, skeleton)
+    base_root = BaseRoot((("/etc", 0o755),), (), (("/etc/own", "2"),), (f"/etc/..{etc}/certs",))
+    made = BaseRoots(tmp_path / "base-roots")
+    assert made.is_due(base_root)
+    made.look(base_root)
+    first = made.path(base_root)
+    made.make(first, base_root)
     copy = Path(os.path.normpath(f"{first}/etc/..{etc}/certs"))
     assert sorted(os.listdir(copy)) == ["a", "link"] and (copy / "link").read_text() == "1"
     assert Path(first, "etc", "own").read_text() == "2"
-    assert made.path(skeleton) == first
+    assert made.path(base_root) == first
     (etc / "certs" / "a").write_text("changed")
-    assert made.path(skeleton) == first and not made.is_due(skeleton), "it looks again later"
-    made.look(skeleton)
-    second = made.path(skeleton)
-    made.make(second, skeleton)
+    assert made.path(base_root) == first and not made.is_due(base_root), "it looks again later"
+    made.look(base_root)
+    second = made.path(base_root)
+    made.make(second, base_root)
     assert second != first and (copy / "a").read_text() == "1"
     assert Path(os.path.normpath(f"{second}/etc/..{etc}/certs/a")).read_text() == "changed"
     await made.close()
 
 
-async def test_the_usual_skeleton_is_made_while_the_machine_is_tried_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(skeletons, "LOOK_SECONDS", 600.0)
+async def test_the_usual_base_root_is_made_while_the_machine_is_tried_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_roots, "LOOK_SECONDS", 600.0)
     backend = LocalBackend(tmp_path / "state")
     await backend.open()
     names = backend._below(SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None)))
     if backend._layered:
-        await asyncio.wait({backend._skeletons._early})
-        assert backend._skeletons.has(backend._skeletons.path(names)) and not backend._skeletons.is_due(names)
+        await asyncio.wait({backend._base_roots._early})
+        assert backend._base_roots.has(backend._base_roots.path(names)) and not backend._base_roots.is_due(names)
     await backend.close()
 
 
@@ -365,15 +365,15 @@ async def test_what_was_cleaned_away_of_it_is_there_again(tmp_path, boxes):
         await backend.open()
         async with boxes.make_box(backend) as box:
             assert (await box.run("sh", "-c", "cd /tmp && python3 -c 'print(1)'")).stdout == "1\n"
-        skeleton = next(path for path in (tmp_path / "state" / "skeletons").iterdir() if (path / "etc").exists())
-        other = os.open(skeleton, os.O_RDONLY)
+        base_root = next(path for path in (tmp_path / "state" / "skeletons").iterdir() if (path / "etc").exists())
+        other = os.open(base_root, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(other)
         await backend.close()
         for name in ("tmp", "proc", "opt"):
-            (skeleton / name).rmdir()
-        (skeleton / ".aviato" / "bin" / "python3").unlink()
+            (base_root / name).rmdir()
+        (base_root / ".aviato" / "bin" / "python3").unlink()
 
 
 DEVICES = """
@@ -430,7 +430,7 @@ async def test_where_no_devices_can_be_made_each_sandbox_has_mounts_of_the_machi
 
 
 async def test_nobody_can_hold_up_starts_by_a_lock_on_it(tmp_path, boxes):
-    skeletons = tmp_path / "state" / "skeletons"
+    base_roots = tmp_path / "state" / "skeletons"
     locked: list[int] = []
     for _ in range(2):
         backend = LocalBackend(tmp_path / "state")
@@ -439,8 +439,8 @@ async def test_nobody_can_hold_up_starts_by_a_lock_on_it(tmp_path, boxes):
             assert (await box.run("true")).returncode == 0
         await backend.close()
         if not locked:
-            assert skeletons.stat().st_mode & 0o077 == 0
-            locked += [os.open(skeleton, os.O_RDONLY) for skeleton in skeletons.iterdir()]
+            assert base_roots.stat().st_mode & 0o077 == 0
+            locked += [os.open(base_root, os.O_RDONLY) for base_root in base_roots.iterdir()]
             fcntl.flock(locked[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(locked[0])
 

@@ -41,7 +41,7 @@ def holding():
 
 def layer_of(backend, box):
     """What tells one upper directory from another: its number, which no other one gets while it is held."""
-    HELD.append(os.open(f"{backend._places.path(box.id)}/upper", os.O_PATH))
+    HELD.append(os.open(f"{backend._directories.path(box.id)}/upper", os.O_PATH))
     return os.fstat(HELD[-1]).st_ino
 
 
@@ -210,10 +210,10 @@ async def test_it_is_another_sandbox_in_all_else(backend, boxes):
         async with boxes.make_box(backend) as box:
             result = await box.sh("hostname; cat /etc/hosts; cat /proc/self/mountinfo; ls -A /run /dev/shm; echo $$")
             assert box.id in result.stdout and not any(other in result.stdout for other, _ in seen)
-            assert not os.path.exists(f"{backend._places.path(box.id)}/p")
+            assert not os.path.exists(f"{backend._directories.path(box.id)}/p")
             seen.append((box.id, layer_of(backend, box)))
     assert len({layer for _, layer in seen}) == 1
-    assert os.listdir(backend._places.left) == [seen[-1][0]] and os.listdir(backend._places.sandboxes) == []
+    assert os.listdir(backend._directories.left) == [seen[-1][0]] and os.listdir(backend._directories.sandboxes) == []
 
 
 async def test_it_is_used_like_any_other(backend, boxes):
@@ -264,7 +264,7 @@ async def test_nobody_keeps_them_for_long(backend, boxes, monkeypatch):
         pass
     assert len(backend._left) == 1
     async with asyncio.timeout(10):
-        while os.listdir(backend._places.left) or backend._left._removing:
+        while os.listdir(backend._directories.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used and not backend._held
 
@@ -276,7 +276,7 @@ async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatc
     async with asyncio.timeout(10):
         while backend._left._removing:
             await asyncio.sleep(0.02)
-    assert len(backend._left) == 2 == len(os.listdir(backend._places.left))
+    assert len(backend._left) == 2 == len(os.listdir(backend._directories.left))
 
 
 @pytest.mark.parametrize("how", ["the zygote was killed", "the zygote forgot it", "the place is gone"])
@@ -291,12 +291,12 @@ async def test_one_that_cannot_be_had_is_made_anew(backend, boxes, how):
     elif how == "the zygote forgot it":
         backend._zygote.forget([place.lent.number])
     else:
-        os.rename(backend._places.left_path(place.sandbox_id), backend._places.trash / "x")
+        os.rename(backend._directories.left_path(place.sandbox_id), backend._directories.trash / "x")
     async with boxes.make_box(backend) as box:
         assert layer_of(backend, box) != first
         assert (await box.run("true")).returncode == 0
     await backend._left.clear()
-    assert os.listdir(backend._places.sandboxes) == [] == os.listdir(backend._places.left) and not backend._uids._used
+    assert os.listdir(backend._directories.sandboxes) == [] == os.listdir(backend._directories.left) and not backend._uids._used
 
 
 async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, monkeypatch):
@@ -307,7 +307,7 @@ async def test_who_cannot_ask_the_template_removes_the_place(backend, boxes, mon
         pid = backend._zygote._process.pid
         os.kill(pid, 19)
     try:
-        assert len(backend._left) == 0 and os.listdir(backend._places.sandboxes) == []
+        assert len(backend._left) == 0 and os.listdir(backend._directories.sandboxes) == []
     finally:
         os.kill(pid, 18)
     async with boxes.make_box(backend) as box:
@@ -318,20 +318,20 @@ async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backen
     from aviato.server.backends.local import zygote
 
     monkeypatch.setattr(zygote, "BURIAL_SECONDS", 0.1)
-    real = backend._places.remove
+    real = backend._directories.remove
 
     def remove(*arguments, **options):
         os.kill(pid, 18)  # It comes to the burial before the place is removed.
-        while os.path.exists(backend._places.path(arguments[0])):
+        while os.path.exists(backend._directories.path(arguments[0])):
             time.sleep(0.01)
         real(*arguments, **options)
 
-    monkeypatch.setattr(backend._places, "remove", remove)
+    monkeypatch.setattr(backend._directories, "remove", remove)
     async with boxes.make_box(backend):
         pid = backend._zygote._process.pid
         os.kill(pid, 19)
     async with asyncio.timeout(5):
-        while os.listdir(backend._places.left) or backend._left._removing:
+        while os.listdir(backend._directories.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used
 
@@ -352,7 +352,7 @@ async def test_results_that_were_kept_are_not_written_over(backend, boxes, tmp_p
         first = layer_of(backend, box)
         await box.finish(*box.start("echo", "word"), done=False)
         await box.link.stop(1)
-        kept = Path(backend._places.trash) / "kept"
+        kept = Path(backend._directories.trash) / "kept"
         assert backend.leave_results(box.id, str(kept))
     async with boxes.make_box(backend) as box:
         assert layer_of(backend, box) != first
@@ -362,10 +362,10 @@ async def test_results_that_were_kept_are_not_written_over(backend, boxes, tmp_p
 async def test_what_another_server_left_is_taken_away(backend, boxes):
     async with boxes.make_box(backend) as box:
         pass
-    assert os.listdir(backend._places.left) == [box.id]
-    other = LocalBackend(backend._places.sandboxes.parent)
+    assert os.listdir(backend._directories.left) == [box.id]
+    other = LocalBackend(backend._directories.sandboxes.parent)
     await other.open()
-    assert os.listdir(backend._places.left) == [] and not other._uids._used
+    assert os.listdir(backend._directories.left) == [] and not other._uids._used
     await other.close()
 
 
@@ -423,7 +423,7 @@ async def test_nobody_has_a_root_whose_disk_has_failed(fragile, boxes):
         first = layer_of(backend, box)
         async with boxes.make_box(backend) as other:
             assert (await other.sh("head -c 80000000 /dev/zero > /f")).returncode == 0
-            await asyncio.to_thread(subprocess.run, ["sync", "-f", backend._places.sandboxes], capture_output=True)
+            await asyncio.to_thread(subprocess.run, ["sync", "-f", backend._directories.sandboxes], capture_output=True)
             assert (await other.python(SAVED)).stdout == "failed\n"
     assert len(backend._left) == 1
     mend()

@@ -8,7 +8,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.backends.base import MountedFile, SandboxSpec
-from aviato.server.link.link import SupervisorLink
+from aviato.server.link.link import Process1Link
 from aviato.wire.ids import new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -144,13 +144,13 @@ async def test_what_an_image_stands_in_the_way_of_is_no_failure_of_ours(backend,
 
 
 async def test_a_reason_is_heard_however_late_the_server_speaks(backend, make_box, tmp_path, monkeypatch):
-    connect = SupervisorLink.connect
+    connect = Process1Link.connect
 
     async def late(*arguments):
         await asyncio.sleep(0.5)  # the child has failed long before
         return await connect(*arguments)
 
-    monkeypatch.setattr(SupervisorLink, "connect", late)
+    monkeypatch.setattr(Process1Link, "connect", late)
     (tmp_path / "image" / "data").mkdir(parents=True)
     for directory in (tmp_path / "image", tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)

@@ -77,7 +77,7 @@ async def test_what_the_machine_installs_comes_to_the_next_sandboxes(backend, bo
     found = backend._facts.local
     later = replace_links(found, ("/usr/local/bin/aviato-later", "/usr/bin/env"))
     monkeypatch.setattr(own_local, "find", lambda: later)
-    monkeypatch.setattr("aviato.server.backends.local.skeletons.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("aviato.server.backends.local.base_roots.LOOK_SECONDS", 0.0)
     async with boxes.make_box(backend) as box:
         assert (await box.sh("readlink /usr/local/bin/aviato-later")).stdout == "/usr/bin/env\n"
     monkeypatch.setattr(own_local, "find", lambda: found)

@@ -32,12 +32,12 @@ def step(steps, operation):
 VARIANTS = {
     "host": options(),
     "host with an interpreter": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), copies="/state/skeletons/c"),
-    "host on a skeleton": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), skeleton="/state/skeletons/a"),
+    "host on a base root": options(interpreter=("/opt/py", "/opt/py/bin/python3.12", 12), base_root="/state/skeletons/a"),
     "host with packages": options(interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2)),
-    "host with packages on a skeleton": options(
-        interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2), skeleton="/state/skeletons/a"
+    "host with packages on a base root": options(
+        interpreter=("/usr", "/usr/bin/python3.12", 12), packages=("/env/site-packages", 1, 2), base_root="/state/skeletons/a"
     ),
-    "host on a skeleton as root": options(skeleton="/state/skeletons/a", root=True),
+    "host on a base root as root": options(base_root="/state/skeletons/a", root=True),
     "host with devices made before": options(facts=replace(FACTS, devices="/state/skeletons/b")),
     "image": options(lower="/images/a"),
     "image as root": options(lower="/images/a", root=True),
@@ -86,7 +86,7 @@ def test_an_interpreter_outside_usr_is_brought_in(prefix, bound):
     )
 
 
-@pytest.mark.parametrize("name", ["host with packages", "host with packages on a skeleton"])
+@pytest.mark.parametrize("name", ["host with packages", "host with packages on a base root"])
 def test_packages_are_those_of_an_environment(name):
     steps = make_plan(VARIANTS[name])
     assert step(steps, "take_directory").arguments == ("/env/site-packages", 1, 2, "packages", plan.RO)
@@ -94,11 +94,11 @@ def test_packages_are_those_of_an_environment(name):
     assert step(steps, "put_directory").arguments == ("packages", where)
     names = [one.operation for one in steps]
     assert names.index("take_directory") < names.index("identity") and names.index("put") < names.index("put_directory")
-    made = host_tree.skeleton(FACTS, VARIANTS[name].interpreter, True)
+    made = host_tree.base_root(FACTS, VARIANTS[name].interpreter, True)
     assert (where, 0o755) in made.directories
     [text] = [content for path, content in made.files if path == "/.aviato/pyvenv.cfg"]
     assert "home = /usr/bin\n" in text and "include-system-site-packages = true\n" in text
-    plain = host_tree.skeleton(FACTS, VARIANTS[name].interpreter)
+    plain = host_tree.base_root(FACTS, VARIANTS[name].interpreter)
     assert "/.aviato/pyvenv.cfg" not in {path for path, _ in plain.files}
 
 
@@ -126,9 +126,9 @@ AT = "../sb-x"
 @pytest.mark.parametrize(
     ("changes", "layers", "owned"),
     [
-        ({"lower": None, "skeleton": "/a"}, ("/a", ".", AT), ["upper", "work"]),
-        ({"lower": None, "skeleton": "/a", "upper_in_memory": True}, ("/a", ".", AT), ["upper", "work"]),
-        ({"lower": None, "skeleton": "/a", "root": True}, (AT, ".", AT), ["upper", "work"]),
+        ({"lower": None, "base_root": "/a"}, ("/a", ".", AT), ["upper", "work"]),
+        ({"lower": None, "base_root": "/a", "upper_in_memory": True}, ("/a", ".", AT), ["upper", "work"]),
+        ({"lower": None, "base_root": "/a", "root": True}, (AT, ".", AT), ["upper", "work"]),
         ({}, ("/images/a", ".", AT), ["upper", "work"]),
         ({"root": True}, (AT, ".", AT), ["upper", "work"]),
         ({"upper_in_memory": True}, ("/images/a", "layers", AT), ["layers"]),
@@ -161,8 +161,8 @@ def test_machines_without_a_merged_usr():
 
 
 @pytest.mark.parametrize("prefix", ["/usr", "/opt/py", "/opt/a/b", "/root/.pyenv/versions/3.12", "/workspace"])
-def test_a_skeleton_has_every_name_once_and_parents_first(prefix):
-    found = host_tree.skeleton(FACTS, (prefix, f"{prefix}/bin/python3.12", 12))
+def test_a_base_root_has_every_name_once_and_parents_first(prefix):
+    found = host_tree.base_root(FACTS, (prefix, f"{prefix}/bin/python3.12", 12))
     names = [path for path, _ in (*found.directories, *found.links)]
     assert len(set(names)) == len(names)
     for number, path in enumerate(names):

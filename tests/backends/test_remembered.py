@@ -14,8 +14,8 @@ from aviato.wire.ids import new_sandbox_id
 pytestmark = pytest.mark.anyio
 
 
-def made_anew(backend, spec, skeleton, uid):
-    return requests.example(backend._request(spec, backend._options(spec, skeleton), uid))
+def made_anew(backend, spec, base_root, uid):
+    return requests.example(backend._request(spec, backend._options(spec, base_root), uid))
 
 
 @pytest.mark.parametrize("ports", [False, True])
@@ -29,22 +29,22 @@ async def test_a_request_that_is_known_is_the_one_made_anew(backend, ports, tmp_
                 secrets={"SECRET": "word"},
                 exposes_ports=ports,
             )
-            skeleton = await backend._made_below(spec)
-            asked = backend._usual_request(spec, skeleton, 1000 + number)
-            assert asked is not None and asked == made_anew(backend, spec, skeleton, 1000 + number)
+            base_root = await backend._made_below(spec)
+            asked = backend._usual_request(spec, base_root, 1000 + number)
+            assert asked is not None and asked == made_anew(backend, spec, base_root, 1000 + number)
             assert b"word" not in asked.behind and spec.sandbox_id.encode() in asked.behind
 
 
 async def test_other_facts_and_another_filter_make_other_requests(backend, monkeypatch):
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None))
-    skeleton = await backend._made_below(spec)
-    before = backend._usual_request(spec, skeleton, 1)
+    base_root = await backend._made_below(spec)
+    before = backend._usual_request(spec, base_root, 1)
     limits = backend.limits(spec)
     monkeypatch.setattr(backend, "_facts", replace(backend._facts, open_files=77))
-    assert backend._usual_request(spec, skeleton, 1) == made_anew(backend, spec, skeleton, 1) != before
+    assert backend._usual_request(spec, base_root, 1) == made_anew(backend, spec, base_root, 1) != before
     assert backend.limits(spec)["open_files"].value == 77 != limits["open_files"].value
     monkeypatch.setattr(backend, "_filter", b"no filter at all")
-    assert backend._usual_request(spec, skeleton, 1) == made_anew(backend, spec, skeleton, 1)
+    assert backend._usual_request(spec, base_root, 1) == made_anew(backend, spec, base_root, 1)
 
 
 async def test_files_of_ones_own_are_asked_for_each_time(backend):

@@ -63,9 +63,9 @@ async def left(backend):
     """What a create could leave; once nothing changes."""
     await backend._left.clear()
     return {
-        "places": sorted(os.listdir(backend._places.sandboxes)),
-        "trash": sorted(os.listdir(backend._places.trash)),
-        "others": sorted(os.listdir(backend._places.sandboxes.parent)),
+        "places": sorted(os.listdir(backend._directories.sandboxes)),
+        "trash": sorted(os.listdir(backend._directories.trash)),
+        "others": sorted(os.listdir(backend._directories.sandboxes.parent)),
         "mounts": Path("/proc/self/mounts").read_text(),
         "groups": {where: sorted(name for name in os.listdir(where) if is_ours(name)) for _, where in backend._facts.groups},
     }
@@ -116,7 +116,7 @@ async def test_a_zygote_that_is_killed_while_it_makes_places_leaves_nothing(back
         zygote = await backend._live_zygote()
         specs = [spec_of(backend) for _ in range(4)]
         creating = [asyncio.create_task(backend.create(spec)) for spec in specs]
-        watched = backend._places.path(specs[turn % 4].sandbox_id)
+        watched = backend._directories.path(specs[turn % 4].sandbox_id)
         while not os.path.exists(watched) and not all(task.done() for task in creating):
             await asyncio.sleep(0)
         spares = [os.pidfd_open(child) for child in children_of(zygote._process.pid)]

@@ -65,10 +65,10 @@ async def settled(look, wanted):
 
 async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
     before = await begun(backend, boxes)
-    real = backend._places.path
+    real = backend._directories.path
     # A name that has to be escaped on its way to the server, whoever writes it.
-    for path in ('/nowhere/"quoted\\ ü\n', str(backend._places.sandboxes)):
-        backend._places.path = lambda _, path=path: path
+    for path in ('/nowhere/"quoted\\ ü\n', str(backend._directories.sandboxes)):
+        backend._directories.path = lambda _, path=path: path
         backend._remembered = None  # requests with the paths of before
         for _ in range(3):
             with pytest.raises(SandboxUnavailableError) as caught:
@@ -76,7 +76,7 @@ async def test_what_fails_is_named_and_nothing_is_left_of_it(backend, boxes):
                     pass
             assert "exists" in str(caught.value) or "No such file or directory" in str(caught.value)
             assert path in str(caught.value) or repr(path)[1:-1] in str(caught.value)
-    backend._places.path, backend._remembered = real, None
+    backend._directories.path, backend._remembered = real, None
     await goes_on(backend, boxes, before)
 
 
@@ -133,8 +133,8 @@ async def test_requests_with_files_of_the_caller_and_without_take_turns(backend,
 async def test_ports_are_arranged_beside_the_rest(backend, boxes):
     async with boxes.make_box(backend, exposes_ports=True) as box:
         assert (await box.run("sh", "-c", "ls /proc/self/fd | wc -l")).stdout.strip() == "4"
-        passage = await backend.open_passage(box.id)
-        passage.close()
+        channel = await backend.open_descriptor_channel(box.id)
+        channel.close()
 
 
 async def test_it_ends_with_its_server_and_its_sandboxes_live_on(backend, boxes):
@@ -183,7 +183,7 @@ async def test_one_that_stands_still_is_only_slow(used, boxes):
     spare = await the_spare(used)
     os.kill(spare, signal.SIGSTOP)
     asked = asyncio.ensure_future(_make_and_use(used, boxes))
-    await settled(lambda: name_of(spare) == SPARE and len(os.listdir(used._places.sandboxes)) > 0, True)
+    await settled(lambda: name_of(spare) == SPARE and len(os.listdir(used._directories.sandboxes)) > 0, True)
     os.kill(spare, signal.SIGCONT)
     assert await asyncio.wait_for(asked, 10) == 0
 

@@ -53,6 +53,17 @@ def test_the_first_40_problems_of_mbpp_agree_with_the_bare_run(server: Any, tmp_
     assert found["references"]["different"] == found["broken variants"]["different"] == []
 
 
+@pytest.mark.timeout(120)
+def test_carriers_prints_ratios_to_the_unix_socket(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "carriers.py", "--rounds", "1", "--commands", "5", "--megabytes", "2", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(result.read_text())["figures"]
+    assert list(figures) == ["Unix socket", "TCP", "TLS"]
+    assert all(len(row) == 1 and row[0] > 0 for of in figures.values() for row in of.values())
+    assert done.stdout.count("1.00 ×") >= 3
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(120)
 def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(server: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from aviato.wire.frames import FrameType, StreamId, encode
+from aviato.wire.session import PATH
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -50,6 +51,8 @@ class FakeServer:
         return [body for verb, path, body in self.requests if verb == method and part in path]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == PATH:
+            return web.Response(status=404)  # As by a server of an earlier version: all of it is asked by HTTP.
         body = await request.read()
         self.requests.append((request.method, request.path_qs, body))
         parts = request.path.split("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -38,63 +37,38 @@ async def test_what_is_too_much_for_one_request_is_told_in_several(monkeypatch: 
     assert sorted((ack.sandbox_id, ack.exec_id) for one in told for ack in one.execs) == sorted(execs)
 
 
-async def test_what_came_over_a_stream_is_told_there_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aviato.core.acknowledgements.AFTER_EXIT_SECONDS", 0.01)
+async def test_a_stop_says_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviato.core.acknowledgements.AFTER_EXIT_SECONDS", 60.0)
     told: list[Acknowledgements] = []
-    by_stream: list[str] = []
-    lives = True
 
     async def send(acknowledgements: Acknowledgements) -> None:
         told.append(acknowledgements)
 
-    def confirm(exec_id: str) -> bool:
-        if lives:
-            by_stream.append(exec_id)
-        return lives
-
     acknowledger = Acknowledger(send)
     for name in ("1", "2"):
-        acknowledger.received_by_stream(f"sb-{name}", f"ex-{name}", partial(confirm, f"ex-{name}"))
-    assert acknowledger.results_of("sb-1") == ["ex-1"] and not by_stream
-    await asyncio.sleep(0.1)
-    assert by_stream == ["ex-1", "ex-2"] and not told and not acknowledger.results_of("sb-1")
-
-    # A stop says it, and one that closes waits for no timer.
-    for name in ("3", "4"):
-        acknowledger.received_by_stream(f"sb-{name}", f"ex-{name}", partial(confirm, f"ex-{name}"))
-    acknowledger.stopped("sb-3")
+        acknowledger.received(f"sb-{name}", f"ex-{name}", 1, 2, done=True)
+    assert acknowledger.results_of("sb-1") == ["ex-1"] and not told
+    acknowledger.stopped("sb-1")
+    # One that closes waits for no timer.
     await acknowledger.flushed()
-    assert by_stream == ["ex-1", "ex-2", "ex-4"] and not told
-
-    lives = False
-    acknowledger.received_by_stream("sb-5", "ex-5", partial(confirm, "ex-5"))
-    acknowledger.received("sb-6", "ex-6", 1, 2, done=True)
-    await acknowledger.flushed()
-    assert [(ack.sandbox_id, ack.exec_id, ack.done) for ack in told[0].execs] == [
-        ("sb-6", "ex-6", True),
-        ("sb-5", "ex-5", True),
-    ]
-    assert len(told) == 1 and len(by_stream) == 3
+    assert [(ack.sandbox_id, ack.exec_id, ack.done) for one in told for ack in one.execs] == [("sb-2", "ex-2", True)]
 
 
 async def test_what_comes_while_a_request_is_on_its_way_is_told_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aviato.core.acknowledgements.AFTER_EXIT_SECONDS", 0.01)
     on_its_way, arrived = asyncio.Event(), asyncio.Event()
-    by_stream: list[bool] = []
+    told: list[str] = []
 
-    async def send(_: Acknowledgements) -> None:
+    async def send(acknowledgements: Acknowledgements) -> None:
         on_its_way.set()
         await arrived.wait()
-
-    def confirm() -> bool:
-        by_stream.append(True)
-        return True
+        told.extend(ack.exec_id for ack in acknowledgements.execs)
 
     acknowledger = Acknowledger(send)
     acknowledger.received("sb-1", "ex-1", 1, 2, done=True)
     await on_its_way.wait()
-    acknowledger.received_by_stream("sb-2", "ex-2", confirm)
+    acknowledger.received("sb-2", "ex-2", 1, 2, done=True)
     arrived.set()
     async with asyncio.timeout(2):
-        while not by_stream:
+        while told != ["ex-1", "ex-2"]:
             await asyncio.sleep(0.01)

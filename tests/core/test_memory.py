@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aviato.core import memory as lent
+from aviato.core import shared_memory
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileError, SandboxUnavailableError
-from aviato.wire.memory import REFUSED
+from aviato.wire.shared_memory import REFUSED
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ class Memories:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def take(self, use: str, sandbox_id: str) -> Any:
+    async def take(self, use: str, sandbox_id: str) -> Any:
         return self
 
     def keep(self) -> None:
@@ -49,7 +49,7 @@ async def test_memory_with_an_answer_is_kept() -> None:
     async def call(memory: Any) -> str:
         return "done"
 
-    assert await lent.attempt(handle(memories), call) == "done"
+    assert await shared_memory.attempt(handle(memories), call) == "done"
     assert memories.said == ["kept"]
 
 
@@ -75,7 +75,7 @@ async def test_memory_of_which_nobody_knows_who_uses_it_serves_nobody_else(
 
     if goes_up:
         with pytest.raises((AviatoError, asyncio.CancelledError)):
-            await lent.attempt(handle(memories), call)
+            await shared_memory.attempt(handle(memories), call)
     else:
-        assert await lent.attempt(handle(memories), call) is None
+        assert await shared_memory.attempt(handle(memories), call) is None
     assert memories.said == said

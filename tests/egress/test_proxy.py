@@ -24,7 +24,7 @@ from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import make_policy, networks
 from aviato.server.egress.proxy import Proxy
-from aviato.server.relay import relay
+from aviato.server.port_relay import relay
 from aviato.server.service import egress as egress_module
 
 pytestmark = pytest.mark.anyio
@@ -359,7 +359,7 @@ async def test_a_name_that_is_not_allowed_is_never_looked_up():
 
 
 async def test_names_that_hang_hold_up_only_their_own_sandbox(monkeypatch):
-    monkeypatch.setattr("aviato.server.egress.lookup.SECONDS", 0.5)
+    monkeypatch.setattr("aviato.server.egress.lookup.SECONDS", 2.0)
     release = threading.Event()
     names = {"slow.example": lambda: release.wait(20) and ["127.0.0.1"], "fast.example": ["127.0.0.1"]}
     try:

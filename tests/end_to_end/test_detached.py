@@ -18,7 +18,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox
-from aviato.server.service import ring
+from aviato.server.service.output import ring
 
 UNKNOWN = "ex-" + "0" * 26
 NUMBERS = "i=0; while [ $i -lt 300 ]; do echo line $i; echo error $i >&2; i=$((i+1)); done"

@@ -68,6 +68,12 @@ def test_it_leaves_when_idle_and_comes_again(state: Path) -> None:
     assert run(HELLO, state, AVIATO_IDLE_EXIT="0.5").stdout == "hi\n"
 
 
+def test_it_waits_for_a_starter_that_is_slow(state: Path) -> None:
+    early = "import time; from aviato.transport import embedded; embedded.start_early(embedded.socket_path()); time.sleep(4)\n"
+    done = run(early + HELLO, state, AVIATO_IDLE_EXIT="0.5")
+    assert (done.stdout, done.stderr) == ("hi\n", "")
+
+
 def test_a_killed_server_is_replaced_under_a_living_client(state: Path) -> None:
     source = """
 import aviato, os, signal, sys

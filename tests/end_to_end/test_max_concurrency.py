@@ -109,16 +109,18 @@ def test_what_may_still_be_used_is_not_released(served: Any) -> None:
         kept = session.sandbox().wait()
         copied = session.sandbox().wait()
         other = pickle.loads(pickle.dumps(copied))
-        busy = session.sandbox().exec(["sh", "-c", "echo up; sleep 1.5"])
+        busy = session.sandbox().exec(["sh", "-c", "echo up; read _"], stdin=True)
         assert next(iter(busy.stdout)) == "up\n"
         del copied
         gc.collect()
-        begin = time.monotonic()
-        session.sandbox().wait(10)
-        assert time.monotonic() - begin > 0.5
+        waiting = session.sandbox()
+        with pytest.raises(aviato.OperationTimeoutError):
+            waiting.wait(0.5)
+        busy.stdin.close().result()
+        waiting.wait(30)
         assert kept.exec(["true"]).result().returncode == 0
         assert other.exec(["true"]).result().returncode == 0
-        assert busy.result(0).returncode == 0
+        assert busy.result(0).returncode != 0  # It has read the end of its input.
 
 
 def test_one_that_another_process_uses_is_not_released(served: Any) -> None:
@@ -228,7 +230,7 @@ def test_a_forked_child_has_a_queue_of_its_own(served: Any, script: Any) -> None
 def test_who_holds_the_places_is_said_where_nothing_can_be_freed(
     served: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("aviato.core.turns.WARNING_SECONDS", 0.3)
+    monkeypatch.setattr("aviato.core.concurrency_slots.WARNING_SECONDS", 0.3)
     caplog.set_level(logging.INFO, "aviato")
     with Session(max_concurrency=2) as session:
         kept, busy = aviato.wait([session.sandbox(), session.sandbox()])[0]
@@ -238,7 +240,7 @@ def test_who_holds_the_places_is_said_where_nothing_can_be_freed(
         running.cancel()
     told = [record for record in caplog.records if "max_concurrency=2" in record.message]
     assert told[0].levelname == "WARNING"
-    assert told[0].message.startswith("2 sandboxes wait for a place in their session")
+    assert told[0].message.startswith("2 sandboxes wait for a slot in their session")
     assert f"1 running a command or call ({busy.sandbox_id}), 1 unused but kept ({kept.sandbox_id})" in told[0].message
     assert f"sandbox {waiting[1].sandbox_id} waits: place 2 in its session's queue, 2 of 2 in use" in caplog.messages
 

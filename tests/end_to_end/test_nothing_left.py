@@ -51,8 +51,9 @@ def descendants(pid: int) -> dict[int, str]:
 
 def groups_of(pids: set[int]) -> int:
     """Control groups by which sandboxes of these templates share the processors; others have them at the same time."""
-    found = Path("/sys/fs/cgroup").rglob("aviato-share-*/") if Path("/sys/fs/cgroup").exists() else ()
-    return len({path.name for path in found if int(path.name.split("-")[2]) in pids})
+    # Those of others come and go meanwhile, which `os.walk` passes over.
+    found = {name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.startswith("aviato-share-")}
+    return sum(int(name.split("-")[2]) in pids for name in found)
 
 
 def snapshot(server: Any, threads: bool) -> dict[str, Any]:
@@ -64,14 +65,17 @@ def snapshot(server: Any, threads: bool) -> dict[str, Any]:
     """
     process = Path(f"/proc/{server.pid}")
     state = Path(server.state_dir)
-    below = descendants(server.pid)
-    files = {
-        str(path.relative_to(state)) for path in state.rglob("*") if "store.db" not in path.name and "log" not in path.parts
-    }
+    # The zygote's child at hand is nobody's yet: it comes when nobody asks for a moment, and goes when nobody has for long.
+    # So does the group in which it shares the processors.
+    all_below = descendants(server.pid)
+    below = {pid: name for pid, name in all_below.items() if name != "aviato-spare"}
+    # `os.walk` passes over what is removed meanwhile.
+    paths = [Path(folder) / name for folder, folders, names in os.walk(state) for name in (*folders, *names)]
+    files = {str(path.relative_to(state)) for path in paths if "store.db" not in path.name and "log" not in path.parts}
     found: dict[str, Any] = {
         "processes": Counter(below.values()),
         "mounts": len((process / "mounts").read_text().splitlines()),
-        "cgroups": groups_of({server.pid, *below}),
+        "cgroups": max(0, groups_of({server.pid, *below}) - (len(all_below) - len(below))),
         "files": files,
         "descriptors": len(list((process / "fd").iterdir())),
     }
@@ -110,7 +114,7 @@ def abandon(processes: int, pick: random.Random) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("warming", "count", "abandoned", "stable_seconds"),
-    [(16, 24, 3, 2), pytest.param(50, 167, 11, IDLE_THREADS_SECONDS, marks=[pytest.mark.slow, pytest.mark.deep])],
+    [(16, 24, 3, 2), pytest.param(167, 167, 11, IDLE_THREADS_SECONDS, marks=[pytest.mark.slow, pytest.mark.deep])],
 )
 def test_nothing_is_left(
     make_server: Any, monkeypatch: pytest.MonkeyPatch, warming: int, count: int, abandoned: int, stable_seconds: float
@@ -126,7 +130,7 @@ def test_nothing_is_left(
     abandon(abandoned, pick)
     after = settled(server, before, stable_seconds)
     assert after == before
-    # Few sandboxes are no measure: a server has its pools still to fill.
+    # Few sandboxes are no measure, before or after: a server fills its pools and its records.
     assert count < 100 or memory_bytes(server.pid) <= memory_before * 1.05 + (1 << 20)
 
 

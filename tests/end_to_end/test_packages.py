@@ -194,7 +194,7 @@ except aviato.AviatoValidationError as error:
 
 @pytest.mark.parametrize("backend", ["local", "landlock"])
 def test_the_embedded_server(script: Callable[..., Any], state: Path, environment: Path, backend: str) -> None:
-    from aviato.server.backends.landlock import calls
+    from aviato.server.backends.local import landlock_calls as calls
 
     if backend == "landlock" and not calls.abi():
         pytest.skip("this kernel has no Landlock")

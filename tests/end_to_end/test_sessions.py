@@ -177,12 +177,12 @@ def test_a_command_keeps_its_sandbox(make_server: Any, monkeypatch: pytest.Monke
 def test_waiting_for_a_place_is_told(
     make_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from aviato.core.presence import Presence
+    from aviato.core.lease import Lease
     from aviato.wire.sandboxes import QueueInfo
 
     caplog.set_level(logging.WARNING)
     queue = QueueInfo(position=3, live=2, limit=2, holders={"pid 7": 2})
-    here = Presence("unix:///nowhere", None)  # type: ignore[arg-type]
+    here = Lease("unix:///nowhere", None)  # type: ignore[arg-type]
     here.waiting_in_queue(None)
     here.waiting_in_queue(queue)
     here.waiting_in_queue(queue)

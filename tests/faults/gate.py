@@ -12,33 +12,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aviato.wire.frames import HEAD, FrameType
+from aviato.wire.session import WHOLE
+
 PIECE_BYTES = 1 << 16
 T = TypeVar("T")
 
 
 @dataclass
 class Cut:
-    """What shall be cut: the next request that begins so, after so many bytes of it or of its answer.
+    """What shall be cut: the connection of the next request that begins so, after so many bytes of it or of its answer.
 
-    With `shuts` nobody is let through then; `instead` is what the client gets in place of the rest of the answer.
+    With `shuts` nobody is let through then; `instead` makes what the client gets in place of the rest of the answer, of the
+    channel's number.
     """
 
     begins: bytes
     up: int | None = None
     down: int | None = None
     shuts: bool = False
-    instead: bytes = b""
+    instead: Callable[[int], bytes] = lambda channel: b""
     happened: bool = False
 
 
 class Gate:
     """A socket in front of a server's. Its methods are for the test's thread; it runs on one of its own.
 
+    Args:
+        server: where that is.
+        only_http: no session is opened, as by a server of an earlier version.
+
     Attributes:
         url: where it is.
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, *, only_http: bool = False) -> None:
+        self.only_http = only_http
         self.directory = Path(tempfile.mkdtemp(prefix="aviato-gate-", dir="/tmp"))
         self.url = f"unix://{self.directory}/s"
         self._server = server.removeprefix("unix://")
@@ -143,15 +152,14 @@ class _Passing:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._cut: Cut | None = None
+        self._channel = 0
         self._left = 0
+        self._is_session = False
 
     async def up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(PIECE_BYTES):
-                armed = self._gate._cut
-                if armed is not None and data.startswith(armed.begins):
-                    self._cut, self._gate._cut = armed, None
-                    self._left = armed.up if armed.up is not None else armed.down or 0
+        with suppress(OSError, EOFError):
+            while data := await self._next(reader):
+                self._begin(data)
                 if self._cut is not None and self._cut.up is not None:
                     data = self._upto(data)
                 writer.write(data)
@@ -159,20 +167,62 @@ class _Passing:
                 if self._cut is not None and self._cut.happened:
                     await self._end(self._cut)
                     return
+                if data.startswith(b"GET /v1/session "):
+                    self._is_session = not self._gate.only_http
 
     async def down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(PIECE_BYTES):
+        with suppress(OSError, EOFError):
+            if (first := await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 "):
+                await self._pass_down(first, writer)
+                first = b""
+            while data := first or await self._next(reader):
+                first = b""
                 if self._gate._swallows:
                     continue
                 if self._cut is not None and self._cut.down is not None:
                     data = self._upto(data)
-                    data += self._cut.instead if self._cut.happened else b""
-                writer.write(data)
-                await writer.drain()
+                    data += self._cut.instead(self._channel) if self._cut.happened else b""
+                await self._pass_down(data, writer)
                 if self._cut is not None and self._cut.happened:
                     await self._end(self._cut)
                     return
+                self._over(data)
+
+    @staticmethod
+    async def _pass_down(data: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+
+    async def _next(self, reader: asyncio.StreamReader) -> bytes:
+        """A whole frame, or a piece of HTTP."""
+        if not self._is_session:
+            data = await reader.read(PIECE_BYTES)
+            if self._gate.only_http:
+                data = data.replace(b"GET /v1/session ", b"GET /v1/nothing ")
+            return data
+        first = await reader.readexactly(HEAD.size)
+        return first + await reader.readexactly(HEAD.unpack(first)[3])
+
+    def _begin(self, data: bytes) -> None:
+        armed = self._gate._cut
+        if armed is None:
+            return
+        said, channel = data, 0
+        if self._is_session:
+            kind, _, channel, _, _ = HEAD.unpack_from(data)
+            said = data[HEAD.size :] if kind == FrameType.OPEN else b""
+        if said.startswith(armed.begins):
+            self._cut, self._gate._cut, self._channel = armed, None, channel
+            self._left = armed.up if armed.up is not None else armed.down or 0
+
+    def _over(self, data: bytes) -> None:
+        """What was not cut by the end of its answer is not cut any more."""
+        if not self._is_session or self._cut is None:
+            return
+        kind, stream, channel, _, _ = HEAD.unpack_from(data)
+        is_last = kind in (FrameType.END, FrameType.CUT) or (kind == FrameType.ANSWER and stream == WHOLE)
+        if channel == self._channel and is_last:
+            self._cut = None
 
     async def _end(self, cut: Cut) -> None:
         await asyncio.sleep(0.002)  # What was passed on shall arrive before the end does.
@@ -192,9 +242,9 @@ class _Passing:
 
 
 @contextmanager
-def gate_to(server: str) -> Iterator[Gate]:
+def gate_to(server: str, *, only_http: bool = False) -> Iterator[Gate]:
     """A gate to a server's socket, and its end."""
-    gate = Gate(server)
+    gate = Gate(server, only_http=only_http)
     try:
         yield gate
     finally:

@@ -20,6 +20,8 @@ from typing import Any
 
 import uvloop
 
+from aviato.wire.frames import HEAD
+
 PIECE_BYTES = 1 << 18
 LONGEST_DELAY_SECONDS = 1.5
 REORDER_SECONDS = 0.5
@@ -31,6 +33,7 @@ KINDS = {"cut": 18, "delay": 3, "duplicate": 3, "reorder": 2, "garbage": 3}
 UP, DOWN = "up", "down"
 """From the client to the server, and back."""
 ANSWER = b"HTTP/1.1 "
+BEGUN = b"HTTP/1.1 101 "
 CALM, WILD = signal.SIGUSR1, signal.SIGUSR2
 """By these signals a proxy hurts nothing any more, and does so again."""
 
@@ -49,6 +52,31 @@ def garbage(draw: random.Random) -> bytes:
     )
 
 
+class Frames:
+    """Tells where frames end in what passes."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not (self._head or self._left)
+
+    def feed(self, data: bytes) -> None:
+        """So much has passed."""
+        while data:
+            if self._left:
+                size = min(self._left, len(data))
+                self._left, data = self._left - size, data[size:]
+                continue
+            size = HEAD.size - len(self._head)
+            self._head, data = self._head + data[:size], data[size:]
+            if len(self._head) == HEAD.size:
+                self._left, self._head = HEAD.unpack(self._head)[3], b""
+
+
 class Ended(Exception):
     """The connection is over."""
 
@@ -64,6 +92,8 @@ class Connection:
         self._passed = {UP: 0, DOWN: 0}
         self._recorded: bytearray | None = bytearray()
         self._spoil = False
+        self._frames: Frames | None = None
+        """Those that come down, once it is a session."""
         self._next()
 
     def _next(self) -> None:
@@ -100,7 +130,7 @@ class Connection:
 
     async def _step(self, direction: str, data: bytes, writer: asyncio.StreamWriter) -> bytes:
         """Pass on up to the next fault's byte and let it happen; returns what is left."""
-        if self._spoil and direction == DOWN and data.startswith(ANSWER):
+        if self._spoil and direction == DOWN and self._is_at_answer(data):
             self._spoil = False
             self._proxy.note(self, "garbage", DOWN, self._passed[DOWN])
             writer.write(garbage(self._draw))
@@ -118,12 +148,25 @@ class Connection:
                     self._recorded = None
             writer.write(head)
             await writer.drain()
+            if direction == DOWN:
+                self._follow(head)
         if here and self._passed[direction] >= self.at:
             kind, at = self.kind, self.at
             if self._proxy.may(kind):
                 await self._happen(kind, direction, at)
             self._next()
         return rest
+
+    def _is_at_answer(self, data: bytes) -> bool:
+        """Whether an answer, or a frame, begins here: what comes in the middle of one would be taken for its bytes."""
+        return data.startswith(ANSWER) if self._frames is None else self._frames.is_at_end
+
+    def _follow(self, data: bytes) -> None:
+        if self._frames is not None:
+            self._frames.feed(data)
+        elif data.startswith(BEGUN):
+            self._frames = Frames()
+            self._frames.feed(data.partition(b"\r\n\r\n")[2])
 
     async def _happen(self, kind: str, direction: str, at: int) -> None:
         if kind == "garbage":

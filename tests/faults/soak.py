@@ -32,10 +32,10 @@ from typing import Any
 
 import aviato
 from aviato.bridge.operation import OperationRef
+from aviato.server.executor import fix_threads
 from aviato.server.fault_injection import POINTS
 from aviato.server.reaper import GARBAGE_SECONDS
-from aviato.server.threads import fix_threads
-from aviato.transport import sessions
+from aviato.transport import aiohttp_session, http
 from tests.conftest import free_port, make_state_dir, remove
 from tests.faults import acts, figures
 from tests.faults.conftest import FaultyServer, RunningProxy
@@ -47,10 +47,11 @@ IN_LOOP = IN_THREADS = 4
 WARM_UP_FACTOR = 2
 """So many times more in the first round: what memory a peak leaves behind is there by its end."""
 QUIET_SECONDS = 90.0
-STEADY_SECONDS = 2.0
-IDLE_SECONDS = 1.0
-"""An idle connection of a client, here."""
-SETTINGS = {"max_sandboxes": 24, "lease": 4.0, "record_retention": 10.0}
+SETTINGS = {"max_sandboxes": 24, "lease": 8.0, "record_retention": 30.0}
+"""All that a client asks, its heartbeats too, goes over one connection, which faults hit several times a second."""
+IDLE_SECONDS = SETTINGS["lease"] / 4 + 2
+"""An idle connection of a client, here. Heartbeats are a quarter of a lease apart: they keep the one that they need."""
+STEADY_SECONDS = IDLE_SECONDS + 1
 FAILING = ("store.before", "disk.before", "fork.before", "hello.before")
 KILLED = [name for name in POINTS if name != "disk.before"]
 MEMORY_FACTOR = 1.05
@@ -217,10 +218,12 @@ class Soak:
                 await self._pass(f"places are left: {places}")
         self._began = time.monotonic()
         before, since = self._figures(), time.monotonic()
+        moved: Counter[str] = Counter()
         while time.monotonic() < since + STEADY_SECONDS:
-            await self._pass("figures do not settle")
+            await self._pass(f"figures do not settle: {dict(moved)} of {before}")
             now = self._figures()
-            if _counts(now) != _counts(before):
+            if more := [name for name, value in _counts(now).items() if value != _counts(before).get(name)]:
+                moved.update(more)
                 since = time.monotonic()
             before = now
         gc.collect()
@@ -241,7 +244,7 @@ class Soak:
         """Whose figures are taken: this process, the servers, and of those below it, by their command lines, the zygotes."""
         pids = {"client": os.getpid(), "killed server": self.killed.running.pid, "lasting server": self.lasting.running.pid}
         of = figures.parents()
-        zygote = [pid for pid, line in below.items() if "zygote.py" in line]
+        zygote = [pid for pid, line in below.items() if "aviato-init zygote" in line]
         return pids | {f"zygote of the {name}": pid for pid in zygote for name, it in pids.items() if of.get(pid) == it}
 
     def _figures(self) -> dict[str, Any]:
@@ -333,7 +336,7 @@ def _counts(found: dict[str, Any]) -> dict[str, Any]:
 
 def soak(options: argparse.Namespace) -> int:
     """The program itself."""
-    sessions.IDLE_SECONDS = IDLE_SECONDS
+    http.IDLE_SECONDS = aiohttp_session.IDLE_SECONDS = IDLE_SECONDS
     logging.getLogger("aviato").setLevel(logging.CRITICAL)
     say(seed=options.seed, rounds=options.rounds, round_seconds=options.round_seconds)
     one = Soak(options)

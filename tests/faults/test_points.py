@@ -12,7 +12,7 @@ import pytest
 import aviato
 from aviato.rl import Task, evaluate
 from aviato.server.fault_injection import POINTS
-from aviato.server.routes.streaming import RUN_HOLD_BACK_SECONDS
+from aviato.server.operations.exec_stream import RUN_HOLD_BACK_SECONDS
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
 

@@ -106,6 +106,6 @@ def test_the_others(echo: Any, make_proxy: Callable[..., Any]) -> None:
 
 
 def test_without_its_variable_the_switch_is_not_even_imported() -> None:
-    source = "import sys, aviato.server.run, aviato.cli.serve; print('aviato.server.fault_injection' in sys.modules)"
+    source = "import sys, aviato.server.serve, aviato.cli.serve; print('aviato.server.fault_injection' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -156,7 +156,7 @@ def test_killed_in_the_middle_of_a_batch(place: tuple[FaultyServer, str, float],
 
 @pytest.mark.long
 def test_killed_together_with_its_server(make_faulty: Any, start: Any) -> None:
-    """Nobody starts another one: the supervisors end by themselves."""
+    """Nobody starts another one: the process 1s end by themselves."""
     server = make_faulty(orphan_timeout=ORPHAN_SECONDS)
     trainers = [start(server.url, batch=1) for _ in range(3)]
     for one in trainers:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock import plan as landlock_plan
 from aviato.server.backends.local import facts, plan, tools
+from aviato.server.backends.local import landlock_calls as calls
 from aviato.server.images.interpreters import Interpreter
 from tests.environments import make_environment
 from tests.real_backend import open_backend
@@ -176,7 +176,7 @@ async def test_what_pip_installs_can_be_imported(other, boxes, open_directory, w
             assert "greetings" in (await box.run("pip", "list", "--format=freeze", "--disable-pip-version-check")).stdout
 
 
-@pytest.mark.parametrize("layered", [True, False], ids=["on a skeleton", "by itself"])
+@pytest.mark.parametrize("layered", [True, False], ids=["on a base root", "by itself"])
 async def test_names_that_mean_another_interpreter_are_replaced(other, boxes, monkeypatch, layered):
     one = max(other._images._interpreters, key=lambda one: one.minor)
     strange = ((one.executable, ("pydoc", "2to3", "python3-config", "idle3")),)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installation.conftest import call
+from tests.installation.conftest import call, clean
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -116,7 +116,7 @@ def test_what_a_build_without_cargo_says(way: str, tool: str, clone: Path, uv: P
     [sources] = built.glob("*.tar.gz")
     given = {"checkout": ["-e", tree], "sources": [sources]}[way]
     fresh = ["--no-cache-dir"] if tool == "pip" else ["--no-cache"]
-    environment = {**os.environ, "PATH": f"{uv.parent}:{without}", "CARGO_HOME": str(tmp_path / "nowhere")}
+    environment = clean({"PATH": f"{uv.parent}:{without}", "CARGO_HOME": str(tmp_path / "nowhere")})
     done = subprocess.run(
         [*install, *fresh, *given], env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False
     )

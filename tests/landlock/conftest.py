@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from aviato.server.backends.landlock import calls, plan, remains, rules
+from aviato.server.backends.landlock import plan, remains, rules
 from aviato.server.backends.local import filters
+from aviato.server.backends.local import landlock_calls as calls
 from tests.real_backend import anyio_backend, box, boxes, make_box, open_backend
 
 __all__ = ["anyio_backend", "backend", "box", "boxes", "make_box"]
@@ -64,7 +65,7 @@ def _without(backend, families=(), steps=()) -> Iterator[None]:
     before = backend._filter, backend._command_filter, plan.make_plan
     kind, exact = type(backend), type(backend)._exact
     if "restrict" in steps:
-        # A supervisor that Landlock does not bind must not signal "everyone" as an ordinary user: that would be the user's all.
+        # A process 1 that Landlock does not bind must not signal "everyone" as an ordinary user: that would be the user's all.
         kind._exact = property(lambda self: self._root)
     backend._filter = filters.compile_rules(kept(rules.supervisor_rules(backend._abi, backend._asks)))
     backend._command_filter = filters.compile_rules(kept(rules.command_rules()))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import landlock_calls as calls
 from tests.attacks.programs import PRELUDE, number
-from tests.landlock.victims import keeper_of, neighbour
+from tests.landlock.victims import neighbour, subreaper_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -96,12 +96,12 @@ PARENT = SENDS.replace("int(sys.argv[2])", "os.getppid()")
 
 
 @pytest.mark.parametrize("how", [way for way in WAYS if way != "directory"])
-async def test_killing_ones_own_keeper(backend, boxes, box, without, how):
+async def test_killing_ones_own_subreaper(backend, boxes, box, without, how):
     result = await box.python(PARENT, how)
     assert result.stdout.split()[0] != "True", result
     with without(families=("signals",)):
         async with boxes.make_box(backend) as open_one:
-            if how not in ("everyone",):  # which kills the supervisor as well
+            if how not in ("everyone",):  # which kills process 1 as well
                 result = await open_one.python(PARENT, how)
                 assert result.exit["returncode"] == 137 or result.stdout == "True\n", result
 
@@ -118,12 +118,12 @@ print(any([opened(f"/proc/{sys.argv[1]}/{name}") for name in ("environ", "maps",
 """
 
 
-async def test_looking_into_the_supervisor_and_keepers(box, inside):
+async def test_looking_into_the_supervisor_and_subreapers(box, inside):
     """They may not be dumped; another command of the sandbox may."""
     box.start("sleep", "77.5")
-    keeper = keeper_of(inside(box), "77.5")
+    subreaper = subreaper_of(inside(box), "77.5")
     assert (await box.python(LOOK, str(inside(box).supervisor))).stdout == "False\n"
-    assert (await box.python(LOOK, str(keeper))).stdout == "False\n"
+    assert (await box.python(LOOK, str(subreaper))).stdout == "False\n"
     assert (await box.python(LOOK, str(inside(box).named("77.5")[0]))).stdout == "True\n"
 
 
@@ -150,16 +150,16 @@ async def test_another_sandbox(backend, boxes, box, inside, without):
         await other.put("secret", b"secret\n")
         await other.sh("chmod 777 . .. secret")
         sleeper, subscription = other.start("sleep", "1234")
-        place = backend._places.path(other.id) + "/root/workspace"
-        keeper = keeper_of(inside(other), "1234")
+        place = backend._directories.path(other.id) + "/root/workspace"
+        subreaper = subreaper_of(inside(other), "1234")
         pid = inside(other).named("1234")[0]
         assert "secret" not in (await box.sh(script.format(place))).stdout
-        for one in (pid, keeper, inside(other).supervisor):
+        for one in (pid, subreaper, inside(other).supervisor):
             assert (await box.sh(f"kill -9 {one}")).returncode != 0
         assert inside(other).named("1234") == [pid]
         with without(steps=("restrict",)):
             # Where the server is root another wall stands in front of it.
-            os.chmod(backend._places.path(other.id), 0o711)
+            os.chmod(backend._directories.path(other.id), 0o711)
             async with boxes.make_box(backend) as open_one:
                 assert (await open_one.sh(script.format(place))).stdout == "secret\n"
         await other.link.cancel(sleeper)
@@ -206,7 +206,7 @@ async def test_files_of_the_machine(box):
 
 
 async def test_the_file_calls_follow_no_link_out(backend, box):
-    """The supervisor is bound as its commands are."""
+    """Process 1 is bound as its commands are."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         Path(directory, "secret").write_text("secret")
         await box.sh(f"ln -s {directory}/secret file; ln -s {directory} folder")
@@ -305,7 +305,7 @@ async def test_daemons_do_not_outlive_a_timeout(box, inside):
 
 
 async def test_daemons_do_not_outlive_the_sandbox(backend, boxes, inside):
-    """Stopped, or destroyed without being asked, or its supervisor killed by the machine."""
+    """Stopped, or destroyed without being asked, or its process 1 killed by the machine."""
     for way in ("stopped", "destroyed", "supervisor killed"):
         async with boxes.make_box(backend) as box:
             name = f"{333 + len(way)}.5"
@@ -322,29 +322,29 @@ async def test_daemons_do_not_outlive_the_sandbox(backend, boxes, inside):
         await reaped(pid)
 
 
-async def test_who_kills_anothers_keeper_kills_what_it_kept(box, inside):
+async def test_who_kills_anothers_subreaper_kills_what_it_kept(box, inside):
     """Commands of a sandbox trust each other, but nothing escapes its time by that."""
     exec_id, subscription = box.start("python3", "-I", "-c", ESCAPE, "444.5", "60")
-    keeper = keeper_of(inside(box), "444.5\0" + "60")
+    subreaper = subreaper_of(inside(box), "444.5\0" + "60")
     deadline = time.monotonic() + 5
     while len(inside(box).named("444.5")) < 2:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-    assert (await box.sh(f"kill -9 {keeper}")).returncode == 0
+    assert (await box.sh(f"kill -9 {subreaper}")).returncode == 0
     result = await box.finish(exec_id, subscription)
     assert (result.returncode, result.exit["signal"]) == (137, 9)
     await inside(box).gone("444.5")
 
 
-async def test_a_stopped_keeper_holds_nothing_up(box, inside):
+async def test_a_stopped_subreaper_holds_nothing_up(box, inside):
     exec_id, subscription = box.start("sleep", "555.5")
-    keeper = keeper_of(inside(box), "555.5")
-    assert (await box.sh(f"kill -STOP {keeper}")).returncode == 0
+    subreaper = subreaper_of(inside(box), "555.5")
+    assert (await box.sh(f"kill -STOP {subreaper}")).returncode == 0
     await box.link.cancel(exec_id)
     assert (await box.finish(exec_id, subscription)).exit["cancelled"]
 
 
-async def test_a_child_that_has_its_keeper_trace_it(box):
+async def test_a_child_that_has_its_subreaper_trace_it(box):
     source = PRELUDE + "call('ptrace', 0, 0, 0, 0)\nos.kill(os.getpid(), 19)\nprint('went on')"
     assert (await box.python(source)).returncode == 137
     assert (await box.run("true")).returncode == 0

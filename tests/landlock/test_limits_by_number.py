@@ -15,7 +15,7 @@ from aviato.server.backends.landlock import probe
 from aviato.server.backends.local import syscalls
 from tests.attacks.programs import EACH, LIMITS_BY_NUMBER, PAGES_BY_NUMBER, PRELUDE, TURNS_BY_NUMBER, of
 from tests.attacks.test_ordinary_programs import test_of_oneself_by_c, test_of_oneself_by_python, test_of_oneself_by_the_shell
-from tests.landlock.victims import keeper_of, neighbour
+from tests.landlock.victims import neighbour, subreaper_of
 from tests.real_backend import open_backend
 
 __all__ = ["test_of_oneself_by_c", "test_of_oneself_by_python", "test_of_oneself_by_the_shell"]
@@ -68,10 +68,10 @@ def ticks(pid):
         return sum(map(int, file.read().rpartition(") ")[2].split()[11:13]))
 
 
-async def test_the_supervisor_and_a_keeper(backend, boxes, box, inside, without):
+async def test_the_supervisor_and_a_subreaper(backend, boxes, box, inside, without):
     async def both(one):
         exec_id, subscription = one.start("sleep", "88.5")
-        for number in (inside(one).supervisor, keeper_of(inside(one), "88.5")):
+        for number in (inside(one).supervisor, subreaper_of(inside(one), "88.5")):
             yield await attempts(one, number)
         await one.link.cancel(exec_id)
         await one.finish(exec_id, subscription)
@@ -82,15 +82,15 @@ async def test_the_supervisor_and_a_keeper(backend, boxes, box, inside, without)
             assert [said async for said in both(open_one)] == [dict.fromkeys(CALLS, "done")] * 2
 
 
-async def test_ones_own_keeper(box):
-    result = await box.python(f"import os\nkeeper = os.getppid()\n{PRELUDE}{EACH}", of("keeper", CALLS))
+async def test_ones_own_subreaper(box):
+    result = await box.python(f"import os\nsubreaper = os.getppid()\n{PRELUDE}{EACH}", of("subreaper", CALLS))
     assert ast.literal_eval(result.stdout) == refused()
 
 
 async def test_another_sandbox(backend, boxes, box, inside):
     async with boxes.make_box(backend) as other:
         exec_id, subscription = other.start("sleep", "99.5")
-        keeper_of(inside(other), "99.5")
+        subreaper_of(inside(other), "99.5")
         for number in (inside(other).named("99.5")[0], inside(other).supervisor):
             assert await attempts(box, number) == refused()
         await other.link.cancel(exec_id)
@@ -118,7 +118,7 @@ async def test_groups(backend, boxes, box, without):
 async def test_another_command_of_the_sandbox(box, inside):
     """Commands of one sandbox trust each other."""
     exec_id, subscription = box.start("sleep", "66.5")
-    keeper_of(inside(box), "66.5")
+    subreaper_of(inside(box), "66.5")
     assert await attempts(box, inside(box).named("66.5")[0]) == dict.fromkeys(CALLS, "done")
     await box.link.cancel(exec_id)
     await box.finish(exec_id, subscription)
@@ -136,7 +136,7 @@ print("all")
 
 
 async def test_many_at_once(box):
-    """The supervisor answers one after the other, and all else meanwhile."""
+    """Process 1 answers one after the other, and all else meanwhile."""
     exec_id, subscription = box.start("python3", "-I", "-c", FLOOD)
     assert (await box.python(MANY)).stdout == "all\n"
     assert (await box.python("import os; os.setpriority(os.PRIO_PROCESS, os.getpid(), 19)")).returncode == 0

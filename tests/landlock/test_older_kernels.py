@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4, 5])
 async def backend(anyio_backend, request):
-    from aviato.server.backends.landlock import calls
+    from aviato.server.backends.local import landlock_calls as calls
 
     if calls.abi() < request.param:
         pytest.skip("this kernel's version of Landlock is older still")

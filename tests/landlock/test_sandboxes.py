@@ -44,10 +44,10 @@ async def test_where_it_stands(backend, box):
     result = await box.python("import json, os; print(json.dumps([os.getcwd(), os.environ.copy(), os.getuid()]))")
     del os.environ["AVIATO_TEST_LEAK"]
     directory, environment, uid = json.loads(result.stdout)
-    root = f"{backend._places.path(box.id)}/root"
+    root = f"{backend._directories.path(box.id)}/root"
     assert directory == f"{root}/workspace"
     assert (environment["HOME"], environment["TMPDIR"]) == (f"{root}/home", f"{root}/tmp")
-    assert "AVIATO_TEST_LEAK" not in environment and environment["PATH"].startswith(f"{backend._places.path(box.id)}/bin:")
+    assert "AVIATO_TEST_LEAK" not in environment and environment["PATH"].startswith(f"{backend._directories.path(box.id)}/bin:")
     assert uid == (backend._held[box.id].uid if os.geteuid() == 0 else os.getuid())
     own = int((await box.run("cat", "/proc/self/oom_score_adj")).stdout)
     assert own == min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + 500)
@@ -156,7 +156,7 @@ async def test_file_calls(backend, box):
         await box.get("a/b/file")
     assert caught.value.reason == "no_such_file"
     # Absolute paths are the machine's: its own folder, and nothing else to be written to.
-    root = f"{backend._places.path(box.id)}/root"
+    root = f"{backend._directories.path(box.id)}/root"
     await box.put(f"{root}/tmp/file", b"y")
     assert (await box.sh("cat $TMPDIR/file")).stdout == "y"
     for path in ("/tmp/file", "/workspace/file", f"{root}/../note", f"{root}/../bin/python"):
@@ -210,7 +210,7 @@ async def test_a_later_server_finds_it(backend, box):
 async def test_the_place_is_taken_away(backend, boxes):
     async with boxes.make_box(backend) as box:
         await box.sh("mkdir -p a/b; touch a/b/c; chmod 0 a/b a; chmod 0 ..")
-        place = backend._places.path(box.id)
+        place = backend._directories.path(box.id)
     assert not os.path.exists(place)
 
 

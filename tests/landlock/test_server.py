@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import aviato
-from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import landlock_calls as calls
 from aviato.server.backends.registry import make_backend
 from tests.conftest import SECRETS
 

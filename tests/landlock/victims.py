@@ -8,8 +8,8 @@ import time
 from contextlib import contextmanager
 
 
-def keeper_of(inside, name):
-    """The keeper of a command, which is its parent."""
+def subreaper_of(inside, name):
+    """The subreaper of a command, which is its parent."""
     deadline = time.monotonic() + 5
     while not (found := inside.named(name)):
         assert time.monotonic() < deadline

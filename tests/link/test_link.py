@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from aviato.server.link.link import SupervisorLink
+from aviato.server.link.link import Process1Link
 from aviato.server.link.subscription import Ended
 from aviato.wire.frames import FrameType, encode
 
@@ -24,7 +24,7 @@ async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it() -> 
     """A write fails before what has come is read: that is heard all the same."""
     ours, theirs = socket.socketpair()
     with theirs:
-        connecting = asyncio.create_task(SupervisorLink.connect("sb-it", ours))
+        connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
         hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
         theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
         link = await connecting

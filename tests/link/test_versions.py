@@ -13,7 +13,7 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.link import hello
-from aviato.server.link.link import SupervisorLink
+from aviato.server.link.link import Process1Link
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.wire.frames import PROTOCOL, FrameType, encode
 
@@ -30,13 +30,13 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def greeted(payload: bytes) -> AsyncIterator[tuple[SupervisorLink, socket.socket]]:
+async def greeted(payload: bytes) -> AsyncIterator[tuple[Process1Link, socket.socket]]:
     """A link to who says this first, and the other end."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs:
         theirs.sendall(encode(FrameType.HELLO, payload))
-        link = await asyncio.wait_for(SupervisorLink.connect(SANDBOX_ID, ours), PATIENCE_SECONDS)
+        link = await asyncio.wait_for(Process1Link.connect(SANDBOX_ID, ours), PATIENCE_SECONDS)
         try:
             yield link, theirs
         finally:
@@ -127,7 +127,7 @@ async def test_who_goes_without_a_word_is_gone():
     ours.setblocking(False)
     theirs.close()
     with pytest.raises(SandboxGone):
-        await asyncio.wait_for(SupervisorLink.connect(SANDBOX_ID, ours), PATIENCE_SECONDS)
+        await asyncio.wait_for(Process1Link.connect(SANDBOX_ID, ours), PATIENCE_SECONDS)
 
 
 async def test_a_second_hello_changes_nothing():

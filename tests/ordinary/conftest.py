@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aviato.server.backends.landlock import calls
+from aviato.server.backends.local import landlock_calls as calls
 from tests.real_backend import anyio_backend, boxes, open_backend
 
 __all__ = ["anyio_backend", "boxes", "carrier"]

@@ -33,7 +33,7 @@ class _Link:
 
     @classmethod
     async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration) -> _Link:
-        """See `SupervisorLink`."""
+        """See `Process1Link`."""
         link = cls()
         link.peer = Peer(sock)
         await link.peer.send(FrameType.REQUEST, configuration.payload)
@@ -45,7 +45,7 @@ class _Link:
         """Whether it has: nobody asks here."""
 
     def detach(self) -> None:
-        """See `SupervisorLink`."""
+        """See `Process1Link`."""
         self.peer.close()
 
 
@@ -55,9 +55,9 @@ async def zygote(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), **options)
     made: Process1 | None = None
     try:
-        with mock.patch.object(local, "SupervisorLink", _Link):
+        with mock.patch.object(local, "Process1Link", _Link):
             link = await backend.create(spec)
-        places, pidfd = backend._places, backend._held[spec.sandbox_id].pidfd
+        places, pidfd = backend._directories, backend._held[spec.sandbox_id].pidfd
         note = Path(places.path(spec.sandbox_id)) / "note"
         made = Process1(link.peer, lambda: places.connect(spec.sandbox_id), note, pidfd)
         yield made

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("make", deep(["zygote",
 
 KIB = 1 << 10
 MIB = 1 << 20
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 20.0
 
 
 def own_bytes(pid: int) -> int:

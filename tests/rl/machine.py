@@ -1,4 +1,4 @@
-"""What the machine does to sandboxes: the supervisors of one server, and their deaths."""
+"""What the machine does to sandboxes: the process 1s of one server, and their deaths."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from aviato.server.backends.local.places import Places
-from aviato.server.folders import default_state_directory
+from aviato.server.backends.local.directories import Directories
+from aviato.server.state_dir import default_state_directory
 
 
 def supervisors(server_pid: int) -> set[int]:
-    """The supervisors of that server's sandboxes: grandchildren of the server, by its zygote process."""
+    """The process 1s of that server's sandboxes: grandchildren of the server, by its zygote process."""
     found = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -53,8 +53,8 @@ def _has_children(pid: int) -> bool:
         return False
 
 
-def kill_process_1(places: Places, sandbox_id: str) -> bool:
-    """Kill a sandbox's supervisor, if it has one."""
+def kill_process_1(places: Directories, sandbox_id: str) -> bool:
+    """Kill a sandbox's process 1, if it has one."""
     pidfd = places.find(sandbox_id)
     if pidfd is None:
         return False
@@ -65,7 +65,7 @@ def kill_process_1(places: Places, sandbox_id: str) -> bool:
 
 
 def kill_supervisor(sandbox_id: str) -> None:
-    """Wait until that sandbox has its place, give it a moment more, and end its supervisor, which nobody may look into."""
+    """Wait until that sandbox has its place, give it a moment more, and end its process 1, which nobody may look into."""
     where = [os.environ.get("AVIATO_STATE_DIR"), os.path.dirname(os.environ.get("AVIATO_BASE_URL", "").removeprefix("unix://"))]
     states = [Path(state) for state in where if state] or [Path(default_state_directory())]
     deadline = time.monotonic() + 20
@@ -75,14 +75,14 @@ def kill_supervisor(sandbox_id: str) -> None:
         for place in (Path(at, sandbox_id) for at, names, _ in walks if at.endswith("/sandboxes") and sandbox_id in names):
             # Asking who listens is a connection, by which it takes another server to have come: so there is no time between.
             # Its own server may have noticed, ended it and taken its place away before it has been asked.
-            if kill_process_1(Places(place.parent.parent), sandbox_id) or not place.exists():
+            if kill_process_1(Directories(place.parent.parent), sandbox_id) or not place.exists():
                 return
     raise AssertionError(f"{sandbox_id} has no supervisor")
 
 
 @contextmanager
 def killer(server_pid: int, every: int) -> Iterator[list[int]]:
-    """Kills every so-many-th supervisor that has lived for 0.3 s: short programs that pass are spared."""
+    """Kills every so-many-th process 1 that has lived for 0.3 s: short programs that pass are spared."""
     ended = threading.Event()
     killed: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,13 +12,12 @@ import pytest
 
 import aviato
 from aviato.core import following
-from aviato.core.client import Client
 from aviato.exceptions import SandboxUnavailableError
 from aviato.rl import Task, Verdict, evaluate
+from aviato.transport import http
 from aviato.transport.http import HttpTransport
-from aviato.transport.run_stream import RunStream
-from aviato.wire.execution import Acknowledgements
-from aviato.wire.frames import HEAD, FrameType
+from aviato.transport.resolution import endpoint
+from aviato.transport.session import Session
 from aviato.wire.ids import new_sandbox_id
 
 RIGHT = Task(code="def f(n): return n * 2", tests=["assert f(2) == 4"])
@@ -40,15 +40,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found[f"{method} {path}"] += 1
         return await usual(self, method, path, *arguments, **options)
 
-    streamed = HttpTransport.ask_in_stream
-
-    async def asked(self: HttpTransport, body: bytes) -> Any:
-        answer = await streamed(self, body)
-        found["POST /v1/runs"] += answer is not None
-        return answer
-
     monkeypatch.setattr(HttpTransport, "open", opened)
-    monkeypatch.setattr(HttpTransport, "ask_in_stream", asked)
     return found
 
 
@@ -120,54 +112,41 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_of_a_batch_most_items_go_over_one_stream(session: aviato.Session, sent: Counter[str], kind: str) -> None:
-    requests = Counter[str]()
+def test_a_batch_has_one_connection(session: aviato.Session, server: Any, sent: Counter[str], kind: str) -> None:
+    outcomes = evaluate(BATCHES[kind], session=session, max_concurrency=4).result(50)
+    assert [outcome.passed for outcome in outcomes] == [True, False] * 20
+    assert sent["POST /v1/runs"] == 40
+    pools = [pools[endpoint(server.url)] for pools in http._pools.values() if endpoint(server.url) in pools]
+    assert [len(pool._sessions._all) for pool in pools if pool._sessions is not None] == [1]
+
+
+def test_whole_results_are_confirmed_many_at_a_time(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
     usual = HttpTransport.open
 
     async def opened(self: HttpTransport, method: str, path: str, *arguments: Any, **options: Any) -> Any:
-        requests[f"{method} {path}"] += 1
+        if path == "/v1/acknowledgements":
+            said.append(len(json.loads(arguments[0])["execs"]))
         return await usual(self, method, path, *arguments, **options)
 
-    HttpTransport.open = opened  # type: ignore[method-assign]
-    try:
-        outcomes = evaluate(BATCHES[kind], session=session, max_concurrency=4).result(50)
-    finally:
-        HttpTransport.open = usual  # type: ignore[method-assign]
-    assert [outcome.passed for outcome in outcomes] == [True, False] * 20
-    assert sent["POST /v1/runs"] == 40 and requests["POST /v1/runs"] <= 12
-
-
-def test_what_came_over_a_stream_is_confirmed_there(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[int] = []
-    by_request: list[str] = []
-    usual, sending = RunStream._send, Client.acknowledge
-
-    def send(self: RunStream, frame: bytes) -> None:
-        if frame[0] == FrameType.CONFIRMED:
-            said.append((len(frame) - HEAD.size) // 8)
-        usual(self, frame)
-
-    async def acknowledge(self: Client, acknowledgements: Acknowledgements) -> None:
-        by_request.extend(ack.exec_id for ack in acknowledgements.execs)
-        await sending(self, acknowledgements)
-
-    monkeypatch.setattr(RunStream, "_send", send)
-    monkeypatch.setattr(Client, "acknowledge", acknowledge)
+    monkeypatch.setattr(HttpTransport, "open", opened)
     tasks = [Task(command=["echo", str(number)]) for number in range(60)]
     assert all(outcome.passed for outcome in evaluate(tasks, session=session, max_concurrency=4).result(50))
-    time.sleep(0.3)  # They are told in the background.
-    assert sum(said) >= 48 and len(said) < 30 and len(by_request) <= 12
+    deadline = time.monotonic() + 10
+    while sum(said) < 60 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(said) >= 60 and len(said) < 40
 
 
-def test_items_whose_stream_is_cut_end_once_and_well(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, cuts = RunStream.ask, []
+def test_items_whose_session_is_cut_end_once_and_well(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, cuts = Session.ask, []
 
-    async def cut(self: RunStream, body: bytes, seconds: float) -> Any:
+    async def cut(self: Session, *arguments: Any, **options: Any) -> Any:
         if len(cuts) < 5:
-            cuts.append(self._loop.call_later(0.02 * len(cuts), self.close))
-        return await usual(self, body, seconds)
+            cuts.append(self.loop.call_later(0.02 * len(cuts), self.abort))
+        return await usual(self, *arguments, **options)
 
-    monkeypatch.setattr(RunStream, "ask", cut)
+    monkeypatch.setattr(Session, "ask", cut)
     tasks = [Task(command=["sh", "-c", f"sleep 0.1; echo {number}"]) for number in range(40)]
     outcomes = evaluate(tasks, session=session, max_concurrency=4, retry_budget_seconds=0).result(50)
     assert len(cuts) == 5 and {outcome.attempts for outcome in outcomes} == {1}

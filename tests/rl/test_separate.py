@@ -16,7 +16,7 @@ import pytest
 
 import aviato
 from aviato.grading import link
-from aviato.rl import Outcome, Task, Verdict, evaluate
+from aviato.rl import Outcome, Task, Verdict, evaluate, graders
 from aviato.rl.calls_ahead import calls_ahead
 from aviato.rl.plain import Answers, NeedsGrader, plain_cases
 from tests.matrices import deep
@@ -249,6 +249,33 @@ def test_many_at_once(before: str, session: aviato.Session) -> None:
     assert {outcome.attempts for outcome in outcomes} == {1}
 
 
+@pytest.mark.parametrize("length", [9_000, 120_000], ids=["more than a socket takes", "more than a grader keeps"])
+def test_answers_that_wait_for_their_tests_hold_nothing_up(length: int, session: aviato.Session) -> None:
+    """All calls are known from the text and asked at once: their answers are there long before the first test is over."""
+    slow = f"assert len(double(0)) == max([0] * 40_000_000) + {length}"
+    tests = [slow, *[f"assert len(double({n})) == {length}" for n in range(30)], "assert double(3) == 6"]
+    large = Task(code=f"def double(n): return [n] * {length}", tests=tests, grading="separate")
+    outcomes = evaluate([large, separate(*GRADED), large], session=session, timeout_seconds=50).result(100)
+    passed = [[case.passed for case in outcome.cases] for outcome in outcomes]
+    assert passed == [[True] * 31 + [False], [True] * 2, [True] * 31 + [False]]
+    assert {outcome.attempts for outcome in outcomes} == {1}
+
+
+def test_answers_that_nobody_takes_end_with_their_task(session: aviato.Session) -> None:
+    tests = ["assert len(double(0)) == 7 ** 10 ** 9", *["assert double(1)"] * 30]
+    large = Task(code="def double(n): return [n] * 200_000", tests=tests, grading="separate")
+    late, other = evaluate([large, separate(*GRADED)], session=session, timeout_seconds=4).result(50)
+    assert (late.verdict, other.verdict) == (Verdict.TIMED_OUT, Verdict.PASSED)
+
+
+def test_a_grader_that_is_stopped_is_lost(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graders, "SILENT_SECONDS", 1.0)
+    stops = "pass\nimport os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\nassert double(2) == 4"
+    (outcome,) = evaluate([separate(stops)], session=session, timeout_seconds=2, retry_budget_seconds=0).result(50)
+    assert outcome.verdict is Verdict.INFRASTRUCTURE and "no verdict in time" in outcome.message
+    assert run(session, separate(*GRADED))[0].passed
+
+
 def test_the_end_of_a_session_leaves_nothing(server: Any) -> None:
     before = supervisors(server.pid)
     with aviato.Session(aviato.SandboxDefaults(base_url=server.url), max_concurrency=1) as session:
@@ -418,7 +445,7 @@ def test_nothing_else_of_a_test_is_run_here(source: str) -> None:
 
 def test_what_a_solution_says_is_cut_however_it_comes() -> None:
     async def heard(*pieces: bytes) -> list[bytes | None]:
-        answers = Answers(SimpleNamespace(linked_by=lambda _: None))  # type: ignore[arg-type]
+        answers = Answers(SimpleNamespace(linked_by=lambda _: None), 2)  # type: ignore[arg-type]
         for piece in pieces:
             answers.say(b"a", piece)
         answers.say(b"l")
@@ -432,6 +459,30 @@ def test_what_a_solution_says_is_cut_however_it_comes() -> None:
             assert asyncio.run(heard(*pieces)) == [None] * 3, noise
     with pytest.raises(NeedsGrader):
         asyncio.run(heard(b"1 99999\n", whole))
+
+
+def test_what_nobody_asked_for_is_not_kept() -> None:
+    async def heard() -> int:
+        told = SimpleNamespace(linked_by=lambda _: None, calls=SimpleNamespace(put=lambda _: None))
+        answers = Answers(told, 300)  # type: ignore[arg-type]
+        answers.say(b"a", b"1 1\n4" * 299)
+        answers.ask_anew([b"", b""])
+        # What was asked before and is on its way counts for nothing, and neither against it.
+        answers.say(b"a", b"1 1\n4" + b"2 1\n5" * 2)
+        assert [await answers.next() for _ in range(2)] == [b"5", b"5"]
+        answers.say(b"a", b"2 1\n6" * 5000)
+        return len(answers._found)
+
+    assert asyncio.run(heard()) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"case_timeout_seconds": 30.0}], ids=["compared here", "in a grader"])
+def test_one_failure_of_many_tests_fails_no_other(options: dict[str, Any], session: aviato.Session) -> None:
+    """The calls of all are asked ahead, so that hundreds of answers are on their way to a process that is gone."""
+    tests = [f"assert double({n}) == {2 * n + (n in (0, 5))}" for n in range(700)]
+    for _ in range(2):
+        (outcome,) = run(session, separate(*tests, **options))
+        assert [at for at, case in enumerate(outcome.cases) if not case.passed] == [0, 5], outcome.message
 
 
 @BOTH

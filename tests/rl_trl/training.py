@@ -143,7 +143,7 @@ def train(folder: Path, say: Callable[[int, str], str], reward: Any, conversatio
 
 
 class EveryThirdLost(aviato.Session):
-    """The supervisors of the third, sixth, … sandbox of each batch are killed from the host."""
+    """The process 1s of the third, sixth, … sandbox of each batch are killed from the host."""
 
     made = 0
 

@@ -12,9 +12,9 @@ import pytest
 
 from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.server.backends.registry import make_backend
-from aviato.server.folders import Folder
 from aviato.server.service import Service, one_shot, run_code
 from aviato.server.settings import ServerSettings
+from aviato.server.state_dir import StateDirectory
 from aviato.wire.run_code import RunCode
 from tests.conftest import make_state_dir, remove
 
@@ -31,7 +31,7 @@ async def service(monkeypatch: pytest.MonkeyPatch, _private_environment: None) -
     """One slot, and clients of little patience."""
     monkeypatch.setattr(run_code, "PATIENCE_SECONDS", run_code.MARGIN_SECONDS)
     state = make_state_dir()
-    folder = Folder(str(state / "server"))
+    folder = StateDirectory(str(state / "server"))
     folder.make()
     service = Service(ServerSettings(run_code_concurrency=1), folder, make_backend("local", directory=Path(folder.path)))
     service.open()
@@ -83,10 +83,10 @@ async def test_who_does_not_come_again_is_forgotten(service: Service, monkeypatc
 
 async def test_a_full_queue_is_waited_for(service: Service) -> None:
     """Never 429: to the clients of this interface that is final."""
-    service.places.admission.queue_bound = 0
+    service.slots.admission.queue_bound = 0
     with pytest.raises(SandboxRequestTimeoutError):
         await service.code.run(request("print(1)", 1.0))
-    service.places.admission.queue_bound = 10
+    service.slots.admission.queue_bound = 10
     assert (await service.code.run(request("print(1)", 20))).status == "Success"
 
 
@@ -111,7 +111,7 @@ async def test_a_sandbox_that_falls_silent_is_no_timeout_of_the_code(service: Se
     monkeypatch.setattr(one_shot, "SILENCE_SECONDS", 0.3)
     async with service.one_shots.workplace(60) as place:
         running = asyncio.create_task(place.run(["sleep", "0.3"], timeout_seconds=0.5))
-        while not place.box.link.active_execs():  # type: ignore[union-attr]
+        while not place.sandbox.link.active_execs():  # type: ignore[union-attr]
             await asyncio.sleep(0.005)
         pidfd = service.backend._held[place.sandbox_id].pidfd  # type: ignore[attr-defined]
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)

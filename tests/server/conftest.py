@@ -14,16 +14,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
-from aviato.server.app import make_app
-from aviato.server.connection_limit import ConnectionLimit
-from aviato.server.door import Desk
-from aviato.server.folders import Folder
-from aviato.server.guard import Guard
-from aviato.server.run import Listeners, accept, listen_unix
+from aviato.server.connections.guard import Guard
+from aviato.server.connections.listening import Listeners, listen_unix
+from aviato.server.front import Front
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
+from aviato.server.state_dir import StateDirectory
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
 from tests.real_backend import end_sandboxes
@@ -109,23 +106,17 @@ async def _serving(folder, backend, *, secrets=None, **settings):
     """A server on a Unix socket; yields `(service, client, socket path)`."""
     folder.make()
     service = Service(ServerSettings(**settings), folder, backend, secrets)
-    guard, connection_limit = Guard(), ConnectionLimit()
-    app = make_app(service, guard, connection_limit)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
-    desk = Desk(app, service, guard, connection_limit)
-    await runner.setup()
+    front = Front(service, Guard())
     path = os.path.join(folder.path, "sock")
-    [listening] = await accept(runner, Listeners(sockets=[listen_unix(path)]), connection_limit, desk)
+    await front.open(Listeners(sockets=[listen_unix(path)]))
     try:
         # Connections are closed after use, so that descriptors can be counted.
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0, force_close=True)) as http:
             client = Client(http)
-            client.desk = desk
+            client.sessions, client.connection_limit = front.sessions, front.connection_limit
             yield service, client, path
     finally:
-        listening.close()
-        await desk.close(0.5)
-        await runner.cleanup()
+        await front.close()
 
 
 @pytest.fixture
@@ -136,7 +127,7 @@ def serving():
 
 @pytest.fixture
 def folder(tmp_path):
-    return Folder(str(tmp_path / "server"))
+    return StateDirectory(str(tmp_path / "server"))
 
 
 @pytest.fixture

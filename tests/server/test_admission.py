@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from aviato import control_groups
 from aviato.exceptions import SandboxResourceExhaustedError
-from aviato.server import host
+from aviato.server import machine
 from aviato.server.admission import Admission, HostRoom, capacity, to_release
 
 GIB = 1 << 30
@@ -53,7 +53,7 @@ FIRST_VERSION = {
 def test_a_container_s_memory_counts_and_not_only_the_machine_s(monkeypatch, files, left):
     files = {"/proc/meminfo": f"MemTotal: 9 kB\nMemAvailable:   {60 * GIB >> 10} kB\n"} | files
     monkeypatch.setattr(control_groups, "read", lambda path: files.get(path, ""))
-    assert host.room(0).memory_available_bytes == left
+    assert machine.room(0).memory_available_bytes == left
 
 
 def test_one_client_is_served_first_in_first_out_within_the_limits():

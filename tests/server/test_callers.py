@@ -6,7 +6,7 @@ import pytest
 
 from aviato.exceptions import AviatoValidationError
 from aviato.server.callers import EARLIER, OPERATOR, BodyTooLargeError, Caller, parse_key
-from aviato.server.rate_limit import KEPT_SECONDS, LONGEST_SECONDS, RateLimit
+from aviato.server.connections.rate_limit import KEPT_SECONDS, LONGEST_SECONDS, RateLimit
 
 HASH = "ab" * 32
 

@@ -40,7 +40,7 @@ async def test_beyond_capacity_sandboxes_wait_in_order_and_say_where(small):
 
 
 async def test_a_full_queue_refuses_with_a_delay(small):
-    small.service.places.admission.queue_bound = 0
+    small.service.slots.admission.queue_bound = 0
     async with small.http.post(
         f"{small.base}/v1/sandboxes", json={"sandbox_id": new_sandbox_id(), "detached": True}
     ) as response:
@@ -122,4 +122,4 @@ async def test_a_whole_batch_that_is_let_go_at_once_passes_through_two_places(sm
         return frames[-1][1]["returncode"]
 
     assert await asyncio.gather(*(episode(number) for number in range(64))) == [0] * 64
-    assert small.service.places.admission.live <= 2 and small.service.places.admission.waiting == 0
+    assert small.service.slots.admission.live <= 2 and small.service.slots.admission.waiting == 0

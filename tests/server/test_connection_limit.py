@@ -13,18 +13,21 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
 
 from aviato import Session
 from aviato.exceptions import SandboxFailedError
-from aviato.server import reaper, run
-from aviato.server.app import make_app
-from aviato.server.guard import Guard, hash_key
-from aviato.server.routes import bodies
-from aviato.server.service import Service, places
+from aviato.server import reaper
+from aviato.server.connections import listening
+from aviato.server.connections.guard import Guard, hash_key
+from aviato.server.front import Front
+from aviato.server.operations import bodies
+from aviato.server.service import Service, slots
 from aviato.server.settings import ServerSettings
+from aviato.wire.frames import FrameType, encode
 from aviato.wire.ids import new_exec_id
+from aviato.wire.session import WHOLE, encode_head
 from tests.matrices import every
+from tests.server.frames import opening
 
 DESCRIPTORS = 240
 HOSTILE, GOOD = "av-key-of-one", "av-key-of-another"
@@ -91,11 +94,16 @@ def until(condition, seconds=20):
 
 HEAD = f"Host: localhost\r\nAuthorization: Bearer {HOSTILE}\r\n".encode()
 GET = b"GET /v1/openapi.json HTTP/1.1\r\n" + HEAD + b"\r\n"
+OPENING = opening({"Authorization": f"Bearer {HOSTILE}"})
+ASKED = encode_head("GET /v1/openapi.json", {})
 KINDS = {
     "silent": b"",
     "half a head": GET[:40],
     "idle after an answer": b"GET /v1/health HTTP/1.1\r\n" + HEAD + b"\r\n",
     "answers that nobody reads": GET * 50,
+    "an idle session": OPENING,
+    "a session whose answers nobody reads": OPENING
+    + b"".join(encode(FrameType.OPEN, ASKED, stream=WHOLE, channel=n, offset=len(ASKED)) for n in range(1, 51)),
     "half a body": b"POST /v1/sandboxes HTTP/1.1\r\n" + HEAD + b"Content-Length: 1000\r\n\r\n{",
 }
 """By kind, what is sent."""
@@ -263,7 +271,7 @@ async def test_who_does_not_read_is_cut_off_and_finds_all_when_it_comes_back(ser
 
 @IN_LOOP
 async def test_files_of_those_that_wait_are_bounded(serving, folder, backend, monkeypatch):
-    monkeypatch.setattr(places, "QUEUED_BYTES", 1 << 20)
+    monkeypatch.setattr(slots, "QUEUED_BYTES", 1 << 20)
     async with serving(folder, backend, max_sandboxes=1) as (_, client, _):
         holder = (await client.running())["sandbox_id"]
         large = {"mounted_files": [{"mount_path": "/data", "file_content": "eHh4" * 100_000}]}
@@ -284,19 +292,17 @@ TCP_REPAIR = 19
 @IN_LOOP
 async def test_a_peer_that_vanished_is_noticed(folder, backend, monkeypatch):
     """As one whose machine lost its power: nothing is ever sent again, not even an end."""
-    monkeypatch.setattr(run, "VANISHED_SECONDS", 3)
+    monkeypatch.setattr(listening, "VANISHED_SECONDS", 3)
     folder.make()
-    app = make_app(Service(ServerSettings(), folder, backend), Guard([hash_key(GOOD)]))
-    runner = web.AppRunner(app, keepalive_timeout=3600)
-    await runner.setup()
-    listener = run.listen_tcp("127.0.0.1", 0)
-    await web.SockSite(runner, listener).start()
+    front = Front(Service(ServerSettings(), folder, backend), Guard([hash_key(GOOD)]))
+    listener = listening.listen_tcp("127.0.0.1", 0)
+    await front.open(listening.Listeners(sockets=[listener]))
     try:
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + GOOD.encode() + b"\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
-        (kept,) = runner.server.connections
-        sock = kept.transport.get_extra_info("socket")
+        (kept,) = front.connections.all()
+        sock = kept.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
         try:
@@ -305,9 +311,9 @@ async def test_a_peer_that_vanished_is_noticed(folder, backend, monkeypatch):
             pytest.skip("only root can let a connection vanish without a word")
         writer.transport.abort()
         await asyncio.sleep(0.1)
-        assert runner.server.connections, "it was told"
+        assert front.connections.all(), "it was told"
         async with asyncio.timeout(10):
-            while runner.server.connections:
+            while front.connections.all():
                 await asyncio.sleep(0.05)
     finally:
-        await runner.cleanup()
+        await front.close()

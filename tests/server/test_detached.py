@@ -13,10 +13,10 @@ import pytest
 
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service import detached as detached_module
-from aviato.server.service import exec_output as exec_output_module
-from aviato.server.service import ring as ring_module
-from aviato.server.service.exec_output import ExecOutput
-from aviato.server.service.ring import Ring
+from aviato.server.service.output import recorded_output as recorded_output_module
+from aviato.server.service.output import ring as ring_module
+from aviato.server.service.output.recorded_output import RecordedOutput
+from aviato.server.service.output.ring import Ring
 from aviato.threads import in_thread
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
@@ -102,7 +102,7 @@ def test_what_the_disk_does_not_take_is_a_gap_that_is_not_the_tasks(tmp_path, sm
 
 async def test_a_stuck_reader_costs_a_second_and_one_without_credit_nothing(tmp_path):
     loop = asyncio.get_running_loop()
-    output = ExecOutput(str(tmp_path))
+    output = RecordedOutput(str(tmp_path))
     output.make()
     stuck, blocked = output.read((0, 0)), output.read((0, 0))
     size, begin = 1 << 20, loop.time()
@@ -169,13 +169,13 @@ async def test_of_an_ended_sandbox_each_result_goes_when_it_was_taken(server):
 
 
 async def test_it_begins_without_its_reader_and_one_that_cannot_begin_is_forgotten(server):
-    server.service.places.admission.limit = 0
+    server.service.slots.admission.limit = 0
     sandbox_id = (await server.create())["sandbox_id"]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(begin(server, sandbox_id, "echo", "alone"), 0.1)
     [exec_id] = server.service.registry.live[sandbox_id].execs
-    server.service.places.admission.limit = 1
-    server.service.places.update()
+    server.service.slots.admission.limit = 1
+    server.service.slots.update()
     await server.wait(sandbox_id, "running")
     frames = await server.exec(sandbox_id, "echo", "alone", exec_id=exec_id, detach=True)
     assert (b"alone\n" in [payload for _, payload in frames], frames[-1][1]["returncode"]) == (True, 0)
@@ -199,7 +199,7 @@ async def test_who_asks_for_it_before_it_is_begun_does_not_take_it_away(server):
         while not early.over:
             await early.next(5)
     early.close()
-    assert box.execs[exec_id].kept is not None
+    assert box.execs[exec_id].recorded is not None
 
 
 async def test_what_is_left_of_unknown_sandboxes_is_taken_away(serving, folder, backend):
@@ -223,8 +223,8 @@ async def test_what_is_left_of_unknown_sandboxes_is_taken_away(serving, folder, 
 
 
 async def test_a_reader_that_stands_still_keeps_no_disk_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(exec_output_module, "UNREAD_SECONDS", 0.2)
-    output = ExecOutput(str(tmp_path))
+    monkeypatch.setattr(recorded_output_module, "UNREAD_SECONDS", 0.2)
+    output = RecordedOutput(str(tmp_path))
     output.make()
     stuck = output.read((0, 0))
     await output.append([(1, 0, b"x" * (3 << 20))])
@@ -263,7 +263,7 @@ async def test_who_is_behind_when_the_sandbox_ends_gets_the_rest(server):
     for _ in range(40):
         run.write(b"x" * (64 << 10))
     state = server.service.registry.live[sandbox_id].execs[exec_id]
-    await until(lambda: state.kept.offsets[1] == 40 << 16)
+    await until(lambda: state.recorded.offsets[1] == 40 << 16)
     await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
     for confirmed in range(1 << 18, 41 << 16, 1 << 18):
         ack = {"sandbox_id": sandbox_id, "exec_id": exec_id, "stdout": confirmed}
@@ -306,7 +306,7 @@ async def test_the_next_server_begins_what_the_last_one_had_only_made_room_for(s
         sandbox_id = (await client.running(detached=True))["sandbox_id"]
         ended, _ = await begin(client, sandbox_id, "echo", "x")
     exec_id = new_exec_id()
-    output = ExecOutput(os.path.join(folder.execs, sandbox_id, exec_id), ["echo", "mine"])
+    output = RecordedOutput(os.path.join(folder.execs, sandbox_id, exec_id), ["echo", "mine"])
     output.make()
     output.load()
     assert (output.accepted, output.started) == (True, False)

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from aviato.server.service import ring as ring_module
-from aviato.server.service.output import MainOutput
+from aviato.server.service.output import ring as ring_module
+from aviato.server.service.output.main_output import MainOutput
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aviato.server.openapi import document
-from aviato.server.routes import ROUTES
+from aviato.server.operations import OPERATIONS
+from aviato.server.operations.description import document
 from aviato.wire import execution, sandboxes
 from aviato.wire.errors import STATUS_BY_CODE
 
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.anyio
 
 
 def test_every_route_is_described_once():
-    described = document(ROUTES, "1")
+    described = document(OPERATIONS, "1")
     pairs = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
-    assert pairs == {(route.method, route.path) for route in ROUTES}
+    assert pairs == {(route.method, route.path) for route in OPERATIONS}
     ids = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids))
 
 
 def test_every_model_of_the_wire_that_is_served_is_in_it():
-    schemas = document(ROUTES, "1")["components"]["schemas"]
+    schemas = document(OPERATIONS, "1")["components"]["schemas"]
     for model in (
         sandboxes.CreateSandbox,
         sandboxes.SandboxInfo,
@@ -36,7 +36,7 @@ def test_every_model_of_the_wire_that_is_served_is_in_it():
 def test_every_status_that_errors_have_is_said_somewhere():
     said = {
         int(status)
-        for methods in document(ROUTES, "1")["paths"].values()
+        for methods in document(OPERATIONS, "1")["paths"].values()
         for op in methods.values()
         for status in op["responses"]
     }

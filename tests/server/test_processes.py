@@ -440,8 +440,8 @@ def test_the_bound_on_its_way_out_kills_no_interpreter_that_ends() -> None:
     program = (
         "import atexit, signal\n"
         "atexit.register(lambda: print(signal.getitimer(signal.ITIMER_REAL)))\n"
-        "from aviato.server import run\n"
-        "run._leave_in_time()\n"
+        "from aviato.server import serve\n"
+        "serve._leave_in_time()\n"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert said.stdout == "(0.0, 0.0)\n"

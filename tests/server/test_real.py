@@ -13,7 +13,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from aviato.server.backends.registry import make_backend
-from aviato.server.threads import fix_threads
+from aviato.server.executor import fix_threads
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -167,5 +167,5 @@ async def test_nothing_is_left_after_stops_and_disconnects_at_any_moment(server)
         assert time.monotonic() < deadline, (before, after)
         after = await measure()
     assert os.listdir(server.service.folder.sandboxes) == [] and os.listdir(server.service.folder.trash) == []
-    assert server.service.places.admission.live == 0 and not server.service.registry.live
+    assert server.service.slots.admission.live == 0 and not server.service.registry.live
     assert not server.service.execs.feeds

@@ -27,7 +27,7 @@ def rounds(server, monkeypatch):
 
 async def test_a_supervisor_that_fell_silent_is_given_up(server, rounds, monkeypatch):
     monkeypatch.setattr(reaper_module, "PING_ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr("aviato.server.service.lives.OUTPUT_SECONDS", 0.05)
+    monkeypatch.setattr("aviato.server.service.lifecycle.OUTPUT_SECONDS", 0.05)
     silent = (await server.running())["sandbox_id"]
     healthy = (await server.running())["sandbox_id"]
     slow = (await server.running())["sandbox_id"]
@@ -64,9 +64,9 @@ async def test_a_lifetime_that_its_supervisor_missed_is_ended_by_the_server(serv
 async def test_detached_sandboxes_have_a_lifetime_and_leased_ones_do_not(server):
     detached = (await server.running(detached=True))["sandbox_id"]
     leased = (await server.running())["sandbox_id"]
-    lives, live = server.service.lives, server.service.registry.live
-    assert lives.spec(live[detached]).max_lifetime_seconds == 86_400
-    assert lives.spec(live[leased]).max_lifetime_seconds is None
+    lifecycle, live = server.service.lifecycle, server.service.registry.live
+    assert lifecycle.spec(live[detached]).max_lifetime_seconds == 86_400
+    assert lifecycle.spec(live[leased]).max_lifetime_seconds is None
     error = await server.create(detached=True, max_lifetime_seconds=1e9, expect=400)
     assert "max_lifetime_seconds" in error["error"]["field_violations"]
 
@@ -87,19 +87,19 @@ async def test_places_that_resisted_and_trash_are_tried_again(server, rounds):
     server.backend.switches.destroy_error = OSError("busy")
     await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
     await rounds()
-    assert server.service.lives.leftovers == {sandbox_id} and not server.service.idle
+    assert server.service.lifecycle.leftovers == {sandbox_id} and not server.service.idle
     server.backend.switches.destroy_error = None
     left = os.path.join(server.service.folder.trash, "x", "work")
     os.makedirs(left)
     os.chmod(left, 0)
     await rounds()
-    assert not server.service.lives.leftovers and os.listdir(server.service.folder.trash) == []
+    assert not server.service.lifecycle.leftovers and os.listdir(server.service.folder.trash) == []
 
 
 async def test_the_limit_follows_the_machine(server, rounds, monkeypatch):
     monkeypatch.setattr(reaper_module, "room", lambda live: HostRoom(memory_available_bytes=2 << 30, live=live))
     await rounds()
-    assert server.service.places.admission.limit == 64
+    assert server.service.slots.admission.limit == 64
 
 
 async def test_a_store_that_cannot_be_written_holds_up_no_sandbox(server, rounds, monkeypatch):
@@ -121,7 +121,7 @@ async def test_a_store_that_cannot_be_written_holds_up_no_sandbox(server, rounds
     await rounds()
     assert store.sandbox(sandbox_id).status == "terminated"
     await rounds()
-    assert server.backend.places == set() and not server.service.lives.leftovers
+    assert server.backend.places == set() and not server.service.lifecycle.leftovers
 
 
 async def test_a_create_that_cannot_be_put_on_record_is_refused_and_nothing_starts(server, monkeypatch):

@@ -34,7 +34,7 @@ async def test_sandboxes_live_on_and_are_found_again(serving, folder, backend):
         assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
         assert (await client.wait(aged, "ended"))["status_reason"] == "lifetime"
         assert (await client.call("GET", f"/v1/sandboxes/{stopped}", expect=200))["status_reason"] == "stopped"
-        assert backend.places == {kept} and service.places.admission.live == 1
+        assert backend.places == {kept} and service.slots.admission.live == 1
         assert lease_id in service.leases.held and kept in service.leases.held[lease_id].sandboxes
         frames = await client.exec(kept, "echo", "still here")
         assert frames[-1][1]["returncode"] == 0
@@ -89,10 +89,10 @@ async def test_the_queue_is_the_same_after_a_restart_and_no_place_is_given_twice
     # One that holds a place is younger than some that wait.
     async with serving(folder, backend, max_sandboxes=2) as (service, client, _):
         assert await positions(client, [many[1], few[1], many[2], many[3]]) == [1, 2, 3, 4]
-        assert (service.places.admission.live, service.places.admission.waiting) == (2, 4)
+        assert (service.slots.admission.live, service.slots.admission.waiting) == (2, 4)
         await client.call("DELETE", f"/v1/sandboxes/{few[0]}", expect=200)
         assert (await client.wait(many[1], "running"))["status"] == "running"
-        assert (service.places.admission.live, service.places.admission.waiting) == (2, 3)
+        assert (service.slots.admission.live, service.slots.admission.waiting) == (2, 3)
 
 
 async def test_what_was_let_go_before_a_restart_is_released_after_it(serving, folder, backend):
@@ -248,7 +248,7 @@ async def test_a_record_that_cannot_be_read_concerns_its_sandbox_alone(serving, 
         await client.wait(other, "running")
         for sandbox_id in (kept, other):
             assert (await client.exec(sandbox_id, "echo", "x"))[-1][1]["returncode"] == 0
-        assert backend.places == {kept, other} and service.places.admission.live == 2
+        assert backend.places == {kept, other} and service.slots.admission.live == 2
         await client.call("DELETE", f"/v1/sandboxes/{kept}", expect=200)
         assert (await client.running())["status"] == "running"
 
@@ -286,7 +286,7 @@ async def test_any_failure_to_take_one_up_concerns_it_alone(serving, folder, bac
             assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
         assert (await client.exec(kept, "echo", "x"))[-1][1]["returncode"] == 0
         await client.running()
-        assert kept in backend.places and not {hurt, late} & backend.places and service.places.admission.live == 2
+        assert kept in backend.places and not {hurt, late} & backend.places and service.slots.admission.live == 2
 
 
 async def test_one_of_another_protocol_is_given_up_at_once_and_its_ending_says_why(

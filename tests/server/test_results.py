@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.registry import make_backend
-from aviato.server.service import live, results
-from aviato.server.service.results import Result, Results
+from aviato.server.service import live_sandbox
+from aviato.server.service.output import retained_results
+from aviato.server.service.output.retained_results import Result, RetainedResults
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 
@@ -29,7 +30,7 @@ def backend(folder):
 
 @pytest.fixture
 def kept(tmp_path):
-    return Results(str(tmp_path))
+    return RetainedResults(str(tmp_path))
 
 
 EXIT = json.dumps({"returncode": 4}).encode()
@@ -52,7 +53,7 @@ async def test_what_was_confirmed_before_or_with_the_stop_is_not_kept(server, fo
     for exec_id in (with_stop, before):
         error = await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=409)
         assert error["error"]["reason"] == "stopped"
-    # Too late for the supervisor, and in time for what was kept.
+    # Too late for process 1, and in time for what was kept.
     ack = {"execs": [{"sandbox_id": sandbox_id, "exec_id": never, "stdout": 3, "done": True}]}
     await server.call("POST", "/v1/acknowledgements", body=ack, expect=204)
     assert not os.listdir(folder.results)
@@ -76,7 +77,7 @@ async def test_what_was_confirmed_too_late_for_a_supervisor_that_ends_is_not_kep
 async def test_of_a_living_sandbox_only_the_latest_confirmations_are_remembered(server):
     sandbox_id = (await server.running())["sandbox_id"]
     box = server.service.registry.live[sandbox_id]
-    exec_ids = [new_exec_id() for _ in range(live.UNDER_WAY + 5)]
+    exec_ids = [new_exec_id() for _ in range(live_sandbox.UNDER_WAY + 5)]
     for exec_id in exec_ids:
         box.confirm(exec_id)
     assert list(box.confirmed) == exec_ids[5:]
@@ -94,21 +95,21 @@ async def test_a_sandbox_leaves_so_much_behind_and_the_newest_of_it(server):
 
 
 async def test_only_so_many_and_so_much_is_kept(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "MOST_SANDBOXES", 3)
+    monkeypatch.setattr(retained_results, "MOST_SANDBOXES", 3)
     ids = [new_sandbox_id() for _ in range(5)]
     for sandbox_id in ids:
         kept.offer(sandbox_id, "ex-1", Result(EXIT, (0, b"x"), (0, b"")))
     assert [kept.has(sandbox_id, "ex-1") for sandbox_id in ids] == [False, False, True, True, True]
     kept.save()
     assert sorted(os.listdir(tmp_path)) == sorted(ids[2:])
-    monkeypatch.setattr(results, "MOST_BYTES", 1000)
+    monkeypatch.setattr(retained_results, "MOST_BYTES", 1000)
     kept.offer(ids[0], "ex-1", Result(EXIT, (0, bytes(2000)), (0, b"")))
     assert [kept.has(sandbox_id, "ex-1") for sandbox_id in ids] == [True, False, False, False, False]
     assert not os.listdir(tmp_path)
 
 
 async def test_it_is_kept_for_a_time(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(retained_results, "KEPT_SECONDS", 0.0)
     kept.offer(new_sandbox_id(), "ex-1", Result(EXIT, (0, b"x"), (0, b"")))
     kept.save()
     assert os.listdir(tmp_path)
@@ -125,7 +126,7 @@ async def test_what_is_on_disk_is_read_as_it_was_written(kept, tmp_path):
     with (tmp_path / sandbox_id).open("ab") as file:
         file.write(b'["no object"]\n{"reason": "stopped"}\n{"exec_id": "ex-')
     (tmp_path / new_sandbox_id()).write_bytes(b"nothing that can be read")
-    again = Results(str(tmp_path))
+    again = RetainedResults(str(tmp_path))
     again.restore()
     assert os.listdir(tmp_path) == [sandbox_id]
     found = await again.load(sandbox_id, exec_id)
@@ -141,7 +142,7 @@ async def test_what_is_on_disk_is_read_as_it_was_written(kept, tmp_path):
 async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backend):
     """It was killed between keeping it and removing its place, or in the middle of a line."""
     sandbox_id, linked, offered = new_sandbox_id(), new_exec_id(), new_exec_id()
-    place = Path(backend._places.path(sandbox_id))
+    place = Path(backend._directories.path(sandbox_id))
     place.mkdir(parents=True)
     line = json.dumps({"exec_id": linked, "exit": {"returncode": 4}, "output": [[0, "eHh4"], [0, ""]]})
     (place / "note").write_text(f'{{"reason": "stopped"}}\n{line}\n')
@@ -149,7 +150,7 @@ async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backen
         await kept.gather(sandbox_id, backend.leave_results, set())
         assert (tmp_path / sandbox_id).stat().st_size == (place / "note").stat().st_size
         assert kept._size_bytes == len(line) + 1
-    again = Results(str(tmp_path))
+    again = RetainedResults(str(tmp_path))
     (tmp_path / sandbox_id).unlink()
     (tmp_path / sandbox_id).write_text('{"exec_id": "ex-0')
     again.restore()
@@ -158,6 +159,6 @@ async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backen
         file.write(b'{"exec_id": "ex-0')
     again.offer(sandbox_id, offered, Result(EXIT, (0, b"y"), (0, b"")))
     again.save()
-    last = Results(str(tmp_path))
+    last = RetainedResults(str(tmp_path))
     last.restore()
     assert [(await last.load(sandbox_id, one)).stdout[1] for one in (linked, offered)] == [b"xxx", b"y"]

@@ -62,11 +62,11 @@ async def test_a_repeat_of_one_that_has_ended_is_refused_nothing(server):
     await server.call("POST", f"/v1/sandboxes/{created['sandbox_id']}/stop", body={}, expect=200)
     turned = {**body, "annotations": {"l": "w", "k": "v"}}
     assert (await server.call("POST", "/v1/sandboxes", body=turned, expect=200))["status"] == "terminated"
-    server.service.places.admission.queue_bound = 0
+    server.service.slots.admission.queue_bound = 0
     assert (await server.call("POST", "/v1/sandboxes", body=body, expect=200))["status"] == "terminated"
     await server.call("POST", "/v1/sandboxes", body={**body, "tags": ["b"]}, expect=409)
     await server.call("POST", "/v1/sandboxes", body={**body, "sandbox_id": new_sandbox_id()}, expect=429)
-    assert not server.service.registry.live and not server.service.places.admission.live
+    assert not server.service.registry.live and not server.service.slots.admission.live
 
 
 async def test_exec_joins_by_id_and_refuses_another_body(server):
@@ -177,15 +177,15 @@ async def test_stop_in_mid_start_leaves_nothing(server):
         await asyncio.sleep(0.01)
     info = await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
     assert (info["status"], info["status_reason"]) == ("terminated", "stopped")
-    assert server.backend.places == set() and server.service.places.admission.live == 0
+    assert server.backend.places == set() and server.service.slots.admission.live == 0
     error = await waiting
     error = error if isinstance(error, dict) else error[-1][1]
     assert error["code"] == "SANDBOX_NOT_RUNNING" and error["started"] is False
 
 
 async def test_a_sandbox_that_does_not_stop_is_taken_away(server, monkeypatch):
-    monkeypatch.setattr("aviato.server.service.lives.STOP_SLACK_SECONDS", 0.1)
-    monkeypatch.setattr("aviato.server.service.lives.OUTPUT_SECONDS", 0.1)
+    monkeypatch.setattr("aviato.server.service.lifecycle.STOP_SLACK_SECONDS", 0.1)
+    monkeypatch.setattr("aviato.server.service.lifecycle.OUTPUT_SECONDS", 0.1)
     sandbox_id = (await server.running())["sandbox_id"]
     server.backend.links[sandbox_id].stubborn = True
     body = {"graceful_shutdown_seconds": 0}
@@ -197,10 +197,10 @@ async def test_a_place_that_resists_removal_frees_its_slot_and_is_tried_again(se
     sandbox_id = (await server.running())["sandbox_id"]
     server.backend.switches.destroy_error = OSError("busy")
     await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
-    assert server.service.places.admission.live == 0 and server.service.lives.leftovers == {sandbox_id}
+    assert server.service.slots.admission.live == 0 and server.service.lifecycle.leftovers == {sandbox_id}
     server.backend.switches.destroy_error = None
-    await server.service.lives.destroy(sandbox_id)
-    assert server.service.lives.leftovers == set()
+    await server.service.lifecycle.destroy(sandbox_id)
+    assert server.service.lifecycle.leftovers == set()
 
 
 async def test_closing_a_lease_stops_its_sandboxes_only(server):

@@ -14,6 +14,7 @@ import pytest
 from aviato.server import reaper
 from aviato.server.backends.local import backend as backend_module
 from aviato.server.backends.registry import make_backend
+from aviato.server.link.link import Process1Link
 from aviato.server.service import batch_cleanup, runs
 from aviato.wire.frames import FrameDecoder
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -63,6 +64,38 @@ async def test_the_sandbox_ends_with_the_answer(server):
     assert (await run(server, body, expect=409))["error"]["reason"] == "stopped"
     other = {**body, "sandbox": {**body["sandbox"], "tags": ["other"]}}
     assert (await run(server, other, expect=409))["error"]["code"] == "REQUEST_ID_CONFLICT"
+
+
+async def test_who_feeds_it_hears_at_once_that_it_has_begun(server, monkeypatch):
+    """Nothing of it waits for its end, which waits for the input."""
+    said, subscribe = {}, Process1Link.subscribe
+
+    def noted(self, spec, exec_id, *offsets, **more):
+        said[exec_id] = more["read_along"]
+        return subscribe(self, spec, exec_id, *offsets, **more)
+
+    monkeypatch.setattr(Process1Link, "subscribe", noted)
+    fed, given = request_of(server, "cat", stdin=True), request_of(server, "cat", stdin=True, input="aGVsbG8=")
+    sandbox_id, exec_id = fed["sandbox"]["sandbox_id"], fed["command"]["exec_id"]
+    async with server.http.post(server.base + "/v1/runs", json=fed) as response:
+        while b"started_at" not in await response.content.readany():
+            pass
+        await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/stdin?eof=true", expect=204)
+        assert b'"returncode":0' in (await response.content.read()).replace(b" ", b"")
+    assert b"hello" in await run(server, given)
+    assert said == {exec_id: True, given["command"]["exec_id"]: False}
+
+
+async def test_who_feeds_a_command_of_a_sandbox_that_stays_hears_at_once_that_it_has_begun(server, monkeypatch):
+    monkeypatch.setattr("aviato.server.operations.exec_stream.HOLD_BACK_SECONDS", 30.0)
+    sandbox_id, exec_id = (await server.running())["sandbox_id"], new_exec_id()
+    path = f"/v1/sandboxes/{sandbox_id}/execs"
+    body = {"exec_id": exec_id, "command": ["cat"], "stdin": True}
+    async with asyncio.timeout(20), server.http.post(server.base + path, json=body) as response:
+        while b"started_at" not in await response.content.readany():
+            pass
+        await server.call("POST", f"{path}/{exec_id}/stdin?eof=true", expect=204)
+        assert b'"returncode":0' in (await response.content.read()).replace(b" ", b"")
 
 
 async def test_repeated_while_it_runs_it_runs_once(server):
@@ -159,7 +192,7 @@ async def test_ends_are_put_on_record_together_before_their_places_go(server, ba
     save = store.save_sandboxes
 
     def noted(records):
-        there = set(backend._places.ids())
+        there = set(backend._directories.ids())
         saved.append([record.sandbox_id in there and record.ended_at is not None for record in records])
         save(records)
 
@@ -167,18 +200,18 @@ async def test_ends_are_put_on_record_together_before_their_places_go(server, ba
     monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 0.5)
     bodies = [request_of(server, "true") for _ in range(5)]
     await asyncio.gather(*(run(server, body) for body in bodies))
-    assert server.service.places.admission.live <= 5 and len(server.service.registry.live) == 5
+    assert server.service.slots.admission.live <= 5 and len(server.service.registry.live) == 5
     for body in bodies:
         await server.wait(body["sandbox"]["sandbox_id"], "ended")
     assert len(saved) < 5 and sum(map(len, saved)) == 5 and all(map(all, saved))
-    assert not backend._places.ids() and not backend._held and not server.service.registry.live
-    assert server.service.places.admission.live == 0 and not server.service.lives.leftovers
+    assert not backend._directories.ids() and not backend._held and not server.service.registry.live
+    assert server.service.slots.admission.live == 0 and not server.service.lifecycle.leftovers
 
 
 async def test_a_place_is_free_once_its_sandbox_is_dead(server, monkeypatch):
     monkeypatch.setattr(batch_cleanup, "TOGETHER_SECONDS", 60.0)
     monkeypatch.setattr(reaper, "capacity", lambda room: 1)
-    server.service.places.admission.limit = 1
+    server.service.slots.admission.limit = 1
     for _ in range(3):
         await asyncio.wait_for(run(server, request_of(server, "true")), 10)
     assert len(server.service.registry.live) == 3
@@ -192,8 +225,8 @@ async def test_a_server_that_goes_leaves_nothing_of_what_was_dead(serving, folde
         await run(client, body)
         while not all(box.is_dead for box in service.registry.live.values()):
             await asyncio.sleep(0.01)
-        assert backend._places.ids()
-    assert not backend._places.ids()
+        assert backend._directories.ids()
+    assert not backend._directories.ids()
     async with serving(folder, make_backend("local", directory=Path(folder.path))) as (service, client, _):
         assert not service.registry.live
         assert (await client.wait(body["sandbox"]["sandbox_id"], "ended"))["status_reason"] == "stopped"
@@ -205,19 +238,19 @@ async def test_one_that_does_not_die_when_it_is_killed_is_taken_away_all_the_sam
     body = request_of(server, "true")
     await run(server, body)
     await asyncio.wait_for(gone(server, body["sandbox"]["sandbox_id"]), 10)
-    assert not backend._places.ids()
+    assert not backend._directories.ids()
 
 
 async def test_what_resists_is_left_for_later(server, backend, monkeypatch):
-    monkeypatch.setattr(backend._places, "remove", refuse)
+    monkeypatch.setattr(backend._directories, "remove", refuse)
     body = request_of(server, *CHANGES_ITS_TREE)
     sandbox_id = body["sandbox"]["sandbox_id"]
     await run(server, body)
     await gone(server, sandbox_id)
-    assert server.service.lives.leftovers == {sandbox_id} and not server.service.idle
+    assert server.service.lifecycle.leftovers == {sandbox_id} and not server.service.idle
     monkeypatch.undo()
-    await server.service.lives.destroy(sandbox_id)
-    assert not server.service.lives.leftovers and not backend._held and not backend._places.ids()
+    await server.service.lifecycle.destroy(sandbox_id)
+    assert not server.service.lifecycle.leftovers and not backend._held and not backend._directories.ids()
 
 
 def refuse(sandbox_id):
@@ -242,7 +275,7 @@ async def test_what_resisted_with_others_is_asked_again_alone(server, backend, m
     await asyncio.sleep(0)
     asked.set()
     await ending
-    assert not backend._held and not backend._places.ids()
+    assert not backend._held and not backend._directories.ids()
 
 
 async def test_one_that_breaks_off_holds_up_no_other(server, monkeypatch, caplog):
@@ -253,7 +286,7 @@ async def test_one_that_breaks_off_holds_up_no_other(server, monkeypatch, caplog
     def breaks_off(box):
         assert box.sandbox_id != broken, "armed by a test"
 
-    server.service.lives.on_gone.insert(0, breaks_off)
+    server.service.lifecycle.on_gone.insert(0, breaks_off)
     await asyncio.gather(*(run(server, body) for body in bodies))
     await asyncio.gather(*(server.wait(body["sandbox"]["sandbox_id"], "ended") for body in bodies))
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.folders import Folder, default_state_directory, state_directory, take_lock
 from aviato.server.settings import ServerSettings, load
+from aviato.server.state_dir import StateDirectory, default_state_directory, state_directory, take_lock
 
 EXAMPLES = {
     "socket": ("/run/a.sock", "/run/a.sock"),
@@ -185,7 +185,7 @@ def test_a_state_directory_of_another_user_is_refused(tmp_path):
 
 
 def test_a_second_server_on_a_held_lock_is_refused_and_named(tmp_path):
-    folder = Folder(str(tmp_path))
+    folder = StateDirectory(str(tmp_path))
     fd = take_lock(folder)
     try:
         with pytest.raises(SandboxUnavailableError, match=f"pid {os.getpid()}"):

@@ -12,15 +12,14 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from aviato.exceptions import AviatoValidationError
-from aviato.server.app import make_app
-from aviato.server.guard import Guard, hash_key
-from aviato.server.run import Listeners, accept, listen_tcp
+from aviato.server.connections.guard import Guard, hash_key
+from aviato.server.connections.listening import Listeners, listen_tcp
+from aviato.server.connections.tls import Tls, tls_of
+from aviato.server.front import Front
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.tls import Tls, tls_of
 from tests.certificates import make_certificate
 
 pytestmark = pytest.mark.anyio
@@ -40,13 +39,12 @@ def presented(tls):
 
 
 async def serving(folder, backend, tls):
-    """A server's listener on a port of its own, with what ends it."""
+    """A server on a port of its own."""
     folder.make()
-    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), Guard([hash_key("key")])), access_log=None)
-    await runner.setup()
+    front = Front(Service(ServerSettings(), folder, backend), Guard([hash_key("key")]))
     listener = listen_tcp("127.0.0.1", 0)
-    [server] = await accept(runner, Listeners(sockets=[listener], tls=tls))
-    return runner, server, listener.getsockname()[1]
+    await front.open(Listeners(sockets=[listener], tls=tls))
+    return front, listener.getsockname()[1]
 
 
 async def status(port, cert):
@@ -77,23 +75,22 @@ def test_the_names_of_a_certificate_are_the_server_s(tmp_path, caplog):
 
 
 async def test_who_does_not_begin_tls_is_cut_off(tmp_path, folder, backend, monkeypatch):
-    monkeypatch.setattr("aviato.server.run.HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr("aviato.server.connections.listening.HANDSHAKE_SECONDS", 0.3)
     cert, key = make_certificate(tmp_path)
-    runner, server, port = await serving(folder, backend, Tls(str(cert), str(key)))
+    front, port = await serving(folder, backend, Tls(str(cert), str(key)))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
     assert await status(port, cert) == 200
-    server.close()
-    await runner.cleanup()
+    await front.close()
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": faster}) for faster in (False, True)])
 async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder, backend, monkeypatch):
     """They are in no list of the server, and would take all of its descriptors."""
-    monkeypatch.setattr("aviato.server.handshakes.most", lambda: 4)
+    monkeypatch.setattr("aviato.server.connections.handshakes.most", lambda: 4)
     cert, key = make_certificate(tmp_path)
-    runner, server, port = await serving(folder, backend, Tls(str(cert), str(key)))
+    front, port = await serving(folder, backend, Tls(str(cert), str(key)))
     before = len(os.listdir("/proc/self/fd"))
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
     oldest = [asyncio.create_task(reader.read()) for reader, _ in silent[:-4]]
@@ -108,12 +105,11 @@ async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder
     for _, writer in silent:
         writer.close()
     await asyncio.wait([newest])
-    server.close()
-    await runner.cleanup()
+    await front.close()
 
 
 async def test_files_that_were_replaced_are_read_again(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("aviato.server.tls.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("aviato.server.connections.tls.LOOK_SECONDS", 0.01)
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     cert, key = make_certificate(tmp_path / "old")
@@ -160,7 +156,7 @@ def test_a_key_that_could_not_be_read_is_read_once_it_can_be(tmp_path, monkeypat
     assert presented(tls) == new
 
 
-SERVER = "import aviato.server.tls as tls; tls.LOOK_SECONDS = 0.05; from aviato.cli.main import main; main()"
+SERVER = "import aviato.server.connections.tls as tls; tls.LOOK_SECONDS = 0.05; from aviato.cli.main import main; main()"
 
 
 async def test_a_server_goes_by_the_names_of_a_renewed_certificate(tmp_path):

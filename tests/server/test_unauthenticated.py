@@ -9,14 +9,13 @@ import os
 import socket
 
 import pytest
-from aiohttp import web
 
-from aviato.server.app import make_app
-from aviato.server.guard import Guard, hash_key
-from aviato.server.run import listen_tcp, listen_unix
+from aviato.server.connections.guard import Guard, hash_key
+from aviato.server.connections.listening import Listeners, listen_tcp, listen_unix
+from aviato.server.connections.unauthenticated import UNAUTHENTICATED_SECONDS, Unauthenticated
+from aviato.server.front import Front
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.unauthenticated import UNAUTHENTICATED_SECONDS, Unauthenticated
 
 pytestmark = pytest.mark.anyio
 KEY = "av-key-of-the-tests"
@@ -28,12 +27,10 @@ async def place(folder, backend):
     """Yields `connect`, which opens connections and says what they are answered, and the watch over them."""
     folder.make()
     guard = Guard([hash_key(KEY)])
-    runner = web.AppRunner(make_app(Service(ServerSettings(), folder, backend), guard), access_log=None)
-    await runner.setup()
+    front = Front(Service(ServerSettings(), folder, backend), guard)
     path = os.path.join(folder.path, "sock")
     listener = listen_tcp("127.0.0.1", 0)
-    for one in (listener, listen_unix(path)):
-        await web.SockSite(runner, one).start()
+    await front.open(Listeners(sockets=[listener, listen_unix(path)]))
     opened = []
 
     async def connect(said=b"", unix=False):
@@ -55,14 +52,14 @@ async def place(folder, backend):
         return True
 
     async def settled(count):
-        while len(runner.server.connections) != count:
+        while len(front.connections.all()) != count:
             await asyncio.sleep(0.005)
 
-    unauthenticated = Unauthenticated(runner, guard.let_in)
+    unauthenticated = Unauthenticated(front.connections, guard.let_in)
     yield connect, is_cut, settled, unauthenticated
     for _, writer in opened:
         writer.close()
-    await runner.cleanup()
+    await front.close()
 
 
 async def test_they_are_cut_off_after_a_while(place):

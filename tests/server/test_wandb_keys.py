@@ -16,15 +16,23 @@ import pytest
 from aiohttp import web
 
 from aviato.exceptions import AviatoValidationError, WandbAuthError
-from aviato.server.app import make_app
 from aviato.server.callers import Caller
-from aviato.server.guard import Guard, hash_key
-from aviato.server.run import listen_tcp
+from aviato.server.connections.guard import Guard, hash_key
+from aviato.server.connections.listening import Listeners, listen_tcp
+from aviato.server.connections.wandb_keys import (
+    MOST_ASKED,
+    OUTAGE_SECONDS,
+    REFRESH_SECONDS,
+    REMEMBERED_SECONDS,
+    RETRY_SECONDS,
+    WandbKeys,
+)
+from aviato.server.front import Front
 from aviato.server.service import Service
 from aviato.server.settings import ServerSettings
-from aviato.server.wandb_keys import MOST_ASKED, OUTAGE_SECONDS, REFRESH_SECONDS, REMEMBERED_SECONDS, RETRY_SECONDS, WandbKeys
 from aviato.wire.ids import new_sandbox_id
 from tests.certificates import make_certificate
+from tests.server.frames import Session, asked_for
 
 pytestmark = pytest.mark.anyio
 
@@ -84,10 +92,9 @@ async def place(folder, backend):
         keys = WandbKeys(stand_in.url + "/", clock=lambda: now.seconds)
         service = Service(ServerSettings(), folder, backend)
         guard = Guard([hash_key("av-key")], wandb=keys)
-        runner = web.AppRunner(make_app(service, guard), access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
+        front = Front(service, guard)
         listener = listen_tcp("127.0.0.1", 0)
-        await web.SockSite(runner, listener).start()
+        await front.open(Listeners(sockets=[listener]))
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession() as http:
 
@@ -101,9 +108,9 @@ async def place(folder, backend):
                 async with http.request(method, base + path, headers=headers, data=data) as response:
                     return response.status, await response.json(), response.headers
 
-            yield SimpleNamespace(ask=ask, stand_in=stand_in, now=now, service=service)
+            yield SimpleNamespace(ask=ask, stand_in=stand_in, now=now, service=service, where=listener.getsockname())
         await keys.close()
-        await runner.cleanup()
+        await front.close()
 
 
 async def test_a_user_sees_its_own_sandboxes_of_an_entity(place):
@@ -148,6 +155,20 @@ async def test_keys_of_the_server_s_own_go_on(place):
     assert status == 401 and place.stand_in.asked == []
     status, answer, headers = await place.ask()
     assert status == 401 and "AVIATO_API_KEY" in answer["error"]["message"] and "WandB" in headers["WWW-Authenticate"]
+
+
+async def test_a_session_ends_with_its_key(place):
+    """Each of its requests is asked about as one of HTTP is."""
+    headers = {"X-Wandb-Api-Key": "ada-key", "X-Wandb-Entity": "team-a"}
+    async with Session(place.where, headers) as session:
+        place.now.seconds = REMEMBERED_SECONDS - 1
+        assert (await session.ask("GET /v1/sandboxes"))[0] == 200
+        place.now.seconds = 3 * REMEMBERED_SECONDS
+        place.stand_in.broken = lambda: web.Response(status=401)
+        status, _, body = await session.ask("GET /v1/sandboxes")
+        assert status == 401 and b"W&B does not know this key" in body
+    status, head, _ = await asked_for(place.where, {})
+    assert status == 401 and "WandB" in head
 
 
 async def test_an_answer_is_remembered_for_ten_minutes(place):
@@ -251,7 +272,7 @@ async def test_once_wandb_answers_again_a_key_that_is_none_any_more_is_refused(p
 
 async def test_made_up_keys_do_not_keep_known_ones_from_being_asked_about(place, monkeypatch):
     await place.ask("ada-key", "team-a")
-    monkeypatch.setattr("aviato.server.wandb_keys.MOST_REMEMBERED", 2)
+    monkeypatch.setattr("aviato.server.connections.wandb_keys.MOST_REMEMBERED", 2)
     for number in range(3):
         await place.ask(f"made-up-{number}", "team-a")
     place.now.seconds = REMEMBERED_SECONDS

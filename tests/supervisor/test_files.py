@@ -201,12 +201,14 @@ async def test_a_huge_listing_is_refused_and_holds_nobody_back(box):
     await box.python("import os\nos.mkdir('many')\nfor n in range(100_001): os.mknod(f'many/{n}')")
     listing = asyncio.create_task(refused(box.link.list_files("many")))
     waits = []
+    begin = time.monotonic()
     while not listing.done():
-        begin = time.monotonic()
+        since = time.monotonic()
         await box.run("true")
-        waits.append(time.monotonic() - begin)
+        waits.append(time.monotonic() - since)
     assert await listing == "too_large"
-    assert max(waits) < 0.5
+    # Of a listing that held it back the first command would see all.
+    assert max(waits) < (time.monotonic() - begin) / 2
     await box.link.remove("many/0")
     assert len(await box.link.list_files("many")) == 100_000
     await box.link.remove("many", recursive=True)

@@ -91,7 +91,9 @@ async def test_times_count_from_the_begin(box):
 
 async def test_what_comes_in_the_middle_of_a_command(box):
     exec_id, subscription = box.start("sh", "-c", "trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.01; done")
-    await asyncio.wait_for(subscription.wait(20), 5)
+    async with asyncio.timeout(20):
+        while not any(frame.payload == b"ready\n" for frame in subscription._frames):
+            await asyncio.sleep(0.005)
     other = await box.run("echo", "beside")
     await box.link.signal(exec_id, 10)
     result = await box.finish(exec_id, subscription)

@@ -1,4 +1,4 @@
-"""The supervisor's part in ports: connections made inside, and listeners that it keeps out of reach of what runs there."""
+"""Process 1's part in ports: connections made inside, and listeners that it keeps out of reach of what runs there."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ async def box(make_box):
 
 
 @pytest.fixture
-async def passage(box, backend):
-    passage = await backend.open_passage(box.id)
-    yield passage
-    passage.close()
+async def channel(box, backend):
+    channel = await backend.open_descriptor_channel(box.id)
+    yield channel
+    channel.close()
 
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-async def ready(box, passage, port, queue, then):
+async def ready(box, channel, port, queue, then):
     box.start("python3", "-c", LISTEN + then, str(port), str(queue))
     async with asyncio.timeout(20):
         while True:
             try:
-                (await passage.dial(port)).close()
+                (await channel.dial(port)).close()
                 return
             except ConnectionRefusedError:
                 await asyncio.sleep(0.02)
 
 
-async def test_connections_are_made_inside(box, passage):
+async def test_connections_are_made_inside(box, channel):
     with pytest.raises(ConnectionRefusedError):
-        await passage.dial(8000)
-    await ready(box, passage, 8000, 100, "[c.close() for c, _ in iter(s.accept, None) if c.sendall(b'hi') is None]")
+        await channel.dial(8000)
+    await ready(box, channel, 8000, 100, "[c.close() for c, _ in iter(s.accept, None) if c.sendall(b'hi') is None]")
     before = descriptors()
-    socks = await asyncio.gather(*(passage.dial(8000) for _ in range(50)))
+    socks = await asyncio.gather(*(channel.dial(8000) for _ in range(50)))
     for sock in socks:
         assert sock.getpeername() == ("127.0.0.1", 8000)
         sock.setblocking(True)
@@ -55,18 +55,18 @@ async def test_connections_are_made_inside(box, passage):
     assert descriptors() == before
     # The host's own programs are somewhere else.
     with socket.create_server(("127.0.0.1", 0)) as outside, pytest.raises(ConnectionRefusedError):
-        await passage.dial(outside.getsockname()[1])
+        await channel.dial(outside.getsockname()[1])
 
 
 async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        first = await backend.open_passage(box.id)
+        first = await backend.open_descriptor_channel(box.id)
         assert await first.kept() == {}
         await first.keep(8000, listener)
         await first.keep(9000, listener)
     for _ in range(2):
-        second = await backend.open_passage(box.id)
+        second = await backend.open_descriptor_channel(box.id)
         kept = await second.kept()
         assert list(kept) == [8000, 9000] and all(sock.getsockname() == address for sock in kept.values())
         with socket.create_connection(address), kept[8000] as again:
@@ -83,12 +83,12 @@ async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
 
 async def test_a_listener_inside_is_made_once_and_given_out_again(box, backend):
     connect = "import socket; s = socket.create_connection(('127.0.0.1', 3128), 20); print(s.recv(10).decode())"
-    first = await backend.open_passage(box.id)
+    first = await backend.open_descriptor_channel(box.id)
     with await first.listen(3128) as listener:
         assert listener.getsockname() == ("127.0.0.1", 3128)
     # Nobody has it outside now; who connects waits.
     exec_id, asking = box.start("python3", "-c", connect)
-    second = await backend.open_passage(box.id)
+    second = await backend.open_descriptor_channel(box.id)
     with await second.listen(3128) as listener:
         listener.setblocking(False)
         sock, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(listener), 20)
@@ -102,7 +102,7 @@ async def test_a_listener_inside_is_made_once_and_given_out_again(box, backend):
     second.close()
 
 
-async def test_a_listener_of_the_host_is_out_of_reach_inside(box, passage):
+async def test_a_listener_of_the_host_is_out_of_reach_inside(box, channel):
     source = """
 import ctypes, os, socket
 for path in ("/proc/1/fd", "/proc/1/fdinfo", "/proc/1/task/1/fd"):
@@ -116,7 +116,7 @@ taken = [fd for fd in range(64) if libc.syscall(438, pidfd, fd, 0) >= 0]
 print(taken, sorted(os.listdir("/proc/self/fd"))[:3], sum("0A" in line.split()[3:4] for line in open("/proc/net/tcp")))
 """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        await passage.keep(8000, listener)
+        await channel.keep(8000, listener)
         result = await box.python(source)
         assert result.stdout == "[] ['0', '1', '2'] 0\n", result.stderr
         with pytest.raises(AssertionError):
@@ -125,14 +125,14 @@ print(taken, sorted(os.listdir("/proc/self/fd"))[:3], sum("0A" in line.split()[3
             assert "Refused" not in result.stderr
 
 
-async def test_who_listens_and_never_accepts_holds_up_nobody(box, passage):
-    await ready(box, passage, 8001, 100, "[c.sendall(b'hi') for c, _ in iter(s.accept, None)]")
-    await ready(box, passage, 8000, 0, "time.sleep(100)")
+async def test_who_listens_and_never_accepts_holds_up_nobody(box, channel):
+    await ready(box, channel, 8001, 100, "[c.sendall(b'hi') for c, _ in iter(s.accept, None)]")
+    await ready(box, channel, 8000, 0, "time.sleep(100)")
     before = descriptors()
-    stuck = [asyncio.create_task(passage.dial(8000)) for _ in range(200)]
+    stuck = [asyncio.create_task(channel.dial(8000)) for _ in range(200)]
     for _ in range(20):
         async with asyncio.timeout(5):
-            (await passage.dial(8001)).close()
+            (await channel.dial(8001)).close()
             await box.link.ping()
     done, _ = await asyncio.wait(stuck, timeout=0.2)
     assert len(done) < 5
@@ -141,7 +141,7 @@ async def test_who_listens_and_never_accepts_holds_up_nobody(box, passage):
     await asyncio.gather(*stuck, return_exceptions=True)
     for task in done:
         task.result().close()
-    assert await passage.kept() == {}
+    assert await channel.kept() == {}
     assert descriptors() <= before
 
 
@@ -154,12 +154,12 @@ async def test_nonsense_costs_the_connection_and_nothing_else(box, backend):
         b'{"id": 1, "op": "keep"}',
         b'{"id": 1, "op": "listen"}',
     ):
-        passage = await backend.open_passage(box.id)
-        passage._sock.send(message)
+        channel = await backend.open_descriptor_channel(box.id)
+        channel._sock.send(message)
         async with asyncio.timeout(5):
-            while passage.open:
+            while channel.open:
                 await asyncio.sleep(0.01)
-    passage = await backend.open_passage(box.id)
-    assert await passage.kept() == {}
-    passage.close()
+    channel = await backend.open_descriptor_channel(box.id)
+    assert await channel.kept() == {}
+    channel.close()
     assert (await box.run("true")).returncode == 0

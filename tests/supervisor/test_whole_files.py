@@ -12,10 +12,10 @@ import pytest
 
 from aviato.exceptions import AviatoError
 from aviato.server.link.file_calls import as_json
-from aviato.server.memory import Memory
+from aviato.server.shared_memory import Memory
 from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode
-from aviato.wire.memory import SIZE
+from aviato.wire.shared_memory import SIZE
 from tests.faults.figures import held
 from tests.supervisor.test_plain_commands import _Collector
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
-from aviato.transport import http, sessions
+from aviato.rl import Task, evaluate
+from aviato.transport import aiohttp_session, http
+from aviato.transport.resolution import endpoint, proxy_of
 from tests.conftest import free_port
+from tests.faults.gate import gate_to
 
 
 @pytest.fixture
@@ -44,9 +47,10 @@ def test_tcp_needs_the_key(tcp: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_proxies_are_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "internal.example")
-    assert sessions.proxy("https://example.com") == "http://proxy:3128"
-    assert sessions.proxy("https://internal.example") is None
-    assert sessions.proxy("http://example.com") is None
+    assert proxy_of(endpoint("https://example.com")) == "http://proxy:3128"
+    assert proxy_of(endpoint("https://internal.example")) is None
+    assert proxy_of(endpoint("http://example.com")) is None
+    assert proxy_of(endpoint("https://127.0.0.1:3")) is None
 
 
 def test_a_socket_path_longer_than_the_kernel_allows(tmp_path: Path, served_at: Callable[[Path], Any]) -> None:
@@ -90,11 +94,10 @@ def test_a_loop_that_goes_takes_its_connections_along(tmp_path: Path, served_at:
     assert not [loop for loop in http._pools if loop.is_closed()]
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["a body that is whole", "one that is sent piece by piece"])
-def test_what_a_burst_left_behind_is_not_used_in_turn(
-    tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch, whole: bool
+def test_what_a_burst_of_http_left_behind_is_not_used_in_turn(
+    tmp_path: Path, served_at: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(aiohttp_session, "IDLE_SECONDS", 0.5)
 
     async def main() -> None:
         async with served_at(tmp_path) as fake:
@@ -111,11 +114,8 @@ def test_what_a_burst_left_behind_is_not_used_in_turn(
             async def fast(_: Any) -> Any:
                 return fake.json({"ok": True})
 
-            async def pieces() -> AsyncIterator[bytes]:
-                yield b"x"
-
             async def ask() -> None:
-                response = await transport.open("PUT", "/v1/health", b"x" if whole else pieces())
+                response = await transport.open("PUT", "/v1/health", b"x")
                 await response.read()
 
             fake.others = [slow]
@@ -125,11 +125,11 @@ def test_what_a_burst_left_behind_is_not_used_in_turn(
                 await asyncio.sleep(0)
             here.set()
             await asyncio.gather(*burst)
-            session, unix = await transport._pool().session(), await transport._pool().unix()
-            assert session.connector is not None
+            connector = (await transport._pool().http()).connector
+            assert connector is not None
 
             def idle() -> int:
-                return len(unix._idle) if whole else sum(map(len, session.connector._conns.values()))  # type: ignore[union-attr]
+                return sum(map(len, connector._conns.values()))
 
             assert idle() == 40
             fake.others = [fast]
@@ -146,3 +146,17 @@ def test_thousands_of_connections_are_allowed(server: Any) -> None:
     asyncio.run(http.HttpTransport(server.url, request_timeout_seconds=5).request("GET", "/v1/health"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
+
+
+def test_a_server_of_an_earlier_version_is_asked_by_http(server: Any) -> None:
+    with gate_to(server.url, only_http=True) as gate, aviato.Session(aviato.SandboxDefaults(base_url=gate.url)) as session:
+        box = session.sandbox()
+        assert box.exec(["cat"], stdin=b"in").result().stdout == "in"
+        box.write_file("a", b"x" * 1_000_000).result()
+        box.write_file_streaming("b", iter([b"y" * 300_000] * 3)).result()
+        assert (len(box.read_file("a").result()), len(box.read_file("b").result())) == (1_000_000, 900_000)
+        assert list(box.exec(["sh", "-c", "echo 1; sleep 0.1; echo 2"]).stdout) == ["1\n", "2\n"]
+        with pytest.raises(aviato.SandboxFileError):
+            box.read_file("missing").result()
+        tasks = [Task(code="n = 1", tests=["assert n == 1"])] * 8
+        assert [outcome.passed for outcome in evaluate(tasks, session=session).result(50)] == [True] * 8

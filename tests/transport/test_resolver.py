@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import asyncio, atexit, concurrent.futures.thread, socket
-from aviato.transport.sessions import Resolver
+from aviato.transport.aiohttp_session import Resolver
 
 @atexit.register
 def late():

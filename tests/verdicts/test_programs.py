@@ -262,7 +262,7 @@ COMPILERS = {"c": "gcc", "c++": "g++", "javascript": "node", "java": "javac", "g
 def test_languages(language: str, outcomes: Callable[..., list[Outcome]]) -> None:
     right, wrong = LANGUAGES[language]
     cases = [ProgramCase("21\n", "42"), ProgramCase("4\n", "8")]
-    found = outcomes([Task(code=code, language=language, tests=cases) for code in (right, wrong, "(((")])
+    found = outcomes([Task(code=code, language=language, tests=cases, timeout_seconds=60) for code in (right, wrong, "(((")])
     if shutil.which(COMPILERS.get(language, "sh"), path="/usr/local/bin:/usr/bin:/bin") is None:
         # Its tools are not there: that is said, and whatever the code is there is no verdict.
         assert found[0].error is not None and found[0].error.reason == "grader_failed", found[0]

@@ -8,8 +8,8 @@ names. A solution that breaks these rules is not listened to any more.
 Standard input and output carry messages of all tasks: a line with the number of the task, a kind and a size, and so many bytes.
 
 * to here: `t` a task, `a` output of its solution, `l` its solution is gone, `x` it is not wanted any more;
-* from here: `h` whether tasks can share it, `c` input of the solution, `r` verdicts on the cases, `d` nothing of it runs on,
-  and whether other directories are as they were.
+* from here: `h` whether tasks can share it, `c` input of the solution, `p` whether what it answers is to wait, `r` verdicts
+  on the cases, `d` nothing of it runs on, and whether other directories are as they were.
 
 Follows `late.py`, `module.py`, `cases.py`, `loop.py`, `leftover.py`, `verdicts.py`, `connections.py` and `place.py`. The
 verdicts are made as process 1 makes them, by the same text. Tests are trusted with them: they share a sandbox, and a user, with

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.grading.inside.broker import Task
-    from aviato.grading.inside.loop import READ, Loop
+    from aviato.grading.inside.loop import READ, WRITE, Loop
 
 MOST_BYTES = 8 << 20
 HEAD_BYTES = 32
 PIECE_BYTES = 1 << 20
+HIGH_MARK_BYTES = 4 << 20
+"""Of answers that no test has taken: from so much on no more of them are to come."""
 MOST_STRAY_MESSAGES = 256
-"""Of a solution, to connections that are gone: a few are on their way whenever one ends."""
+"""Of a solution, that answer nothing which was asked."""
 
 
 def listen(loop: Loop, path: str, accept: Callable[[socket.socket], None]) -> None:
@@ -46,7 +48,12 @@ class Connections:
         """The first is for the first process of the tests: the solution has its calls, or has begun to load for it."""
         self.first_is_free = True
         self.stray = 0
+        self.owed: dict[int, int] = {}
+        """By connections that are gone: how many answers to what they have asked may be on their way."""
         self.data = b""
+        self.waiting_bytes = 0
+        """Of answers that no test has taken: what is asked ahead is answered before it is read."""
+        self.paused = False
 
     def accept(self, sock: socket.socket) -> None:
         if not self.open:
@@ -61,6 +68,7 @@ class Connections:
         if self.early:
             early, self.early = self.early, []
             for message in early:
+                self.wait_with(-len(message))
                 self.deliver(1, message)
 
     def ask(self, data: bytes) -> None:
@@ -89,13 +97,24 @@ class Connections:
         peer = self.peers.get(number)
         if number == 1 and self.first_is_free and len(self.early) < sum(map(len, self.task.told.get("calls", ()))):
             self.early.append(message)
+            self.wait_with(len(message))
             return
         if peer is not None and peer.asked:
             peer.answer(message)
             return
+        if self.owed.get(number):
+            self.owed[number] -= 1
+            return
         self.stray += 1
         if self.stray > MOST_STRAY_MESSAGES:
             self.close()
+
+    def wait_with(self, size: int) -> None:
+        """So many bytes more wait for tests, or fewer."""
+        self.waiting_bytes += size
+        if self.paused != (self.waiting_bytes > HIGH_MARK_BYTES):
+            self.paused = not self.paused
+            self.task.broker.say(self.task.number, b"p", b"%d" % self.paused)
 
     def close(self) -> None:
         """No solution is there any more: who asks hears it."""
@@ -103,6 +122,8 @@ class Connections:
         for peer in list(self.peers.values()):
             peer.close()
         self.data = b""
+        self.early.clear()
+        self.wait_with(-self.waiting_bytes)
 
 
 class Peer:
@@ -114,12 +135,25 @@ class Peer:
         self.number = number
         self.asked = asked
         self.data = b""
-        connections.loop.watch(sock.fileno(), READ, self.forward)
+        self.unsent = bytearray()
+        """Answers that its socket has no room for: a test reads what it has asked ahead as late as it likes."""
+        sock.setblocking(False)
+        connections.loop.watch(sock.fileno(), READ, self.ready)
 
-    def forward(self, events: int) -> None:
+    def ready(self, events: int) -> None:
+        if events & WRITE and self.unsent:
+            self.send()
+            if not self.unsent:
+                self.connections.loop.change(self.socket.fileno(), READ)
+        if events & ~WRITE:
+            self.forward()
+
+    def forward(self) -> None:
         """Pass on what has come whole."""
         try:
             chunk = self.socket.recv(PIECE_BYTES)
+        except BlockingIOError:
+            return
         except OSError:
             chunk = b""
         self.data += chunk
@@ -137,12 +171,30 @@ class Peer:
 
     def answer(self, message: bytes) -> None:
         self.asked -= 1
+        framed = b"%d\n" % len(message) + message
+        was_empty = not self.unsent
+        self.unsent += framed
+        self.connections.wait_with(len(framed))
+        if was_empty:
+            self.send()
+            if self.unsent:
+                self.connections.loop.change(self.socket.fileno(), READ | WRITE)
+
+    def send(self) -> None:
+        """Send as much as its socket takes."""
         try:
-            self.socket.sendall(b"%d\n" % len(message) + message)
+            sent = self.socket.send(self.unsent)
+        except BlockingIOError:
+            return
         except OSError:
-            pass
+            sent = len(self.unsent)  # It has gone; what comes from it says so.
+        del self.unsent[:sent]
+        self.connections.wait_with(-sent)
 
     def close(self) -> None:
+        self.connections.wait_with(-len(self.unsent))
         self.connections.loop.forget(self.socket.fileno())
         self.socket.close()
         del self.connections.peers[self.number]
+        if self.asked:
+            self.connections.owed[self.number] = self.asked

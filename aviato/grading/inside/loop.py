@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
 
 BLIND_SECONDS = 0.01
 FEW_TIMERS = 1024
@@ -70,6 +71,13 @@ class Loop:
                 self.after(BLIND_SECONDS, self._try_blindly)
             self._blind[fd] = events
         self._handlers[fd] = handler
+
+    def change(self, fd: int, events: int) -> None:
+        """Call its handler with these events from now on."""
+        if fd in self._blind:
+            self._blind[fd] = events
+        else:
+            self._epoll.modify(fd, events)
 
     def forget(self, fd: int) -> None:
         """Watch it no more; call it before closing the descriptor."""

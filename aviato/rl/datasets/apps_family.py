@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from aviato.rl.cases import CallCase, ProgramCase, TestCase
 from aviato.rl.datasets import returned
 from aviato.rl.datasets.printed import close_lines, loose_lines, stripped
 from aviato.rl.datasets.rows import Problem, Row, data, items, lines, listed, mapping, of_rows, pairs, put, refused
 from aviato.rl.datasets.sources import program_with, with_prelude
-from aviato.rl.task import CallCase, ProgramCase, Task, TestCase
+from aviato.rl.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

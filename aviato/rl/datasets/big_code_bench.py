@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from aviato.rl.cases import TestCase
 from aviato.rl.datasets.rows import Problem, Row, of_rows, put, refused, text
 from aviato.rl.datasets.sources import completed, defines
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import Task
 
 _SCHEMA = "bigcodebench"
 TIMEOUT_SECONDS = 240.0

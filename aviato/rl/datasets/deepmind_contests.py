@@ -8,11 +8,12 @@ from math import inf
 from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
+from aviato.rl.cases import ProgramCase
 from aviato.rl.datasets.file_programs import file_problem
 from aviato.rl.datasets.rows import Problem, Row, items, mapping, of_rows, pairs, refused, text
 from aviato.rl.datasets.sources import for_online_judge
 from aviato.rl.judges import as_bytes, differs, expected_of
-from aviato.rl.task import ProgramCase, Task
+from aviato.rl.task import Task
 
 _SCHEMA = "code_contests"
 DEFAULT_TIMEOUT_SECONDS = 10.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from aviato.rl.cases import TestCase
 from aviato.rl.datasets.rows import Problem, Row, listed, of_rows, refused, text
 from aviato.rl.datasets.sources import defines
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

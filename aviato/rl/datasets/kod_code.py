@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from aviato.rl.cases import TestCase
 from aviato.rl.datasets.rows import Problem, Row, of_rows, refused, text
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import Task
 
 _SCHEMA = "kodcode"
 TIMEOUT_SECONDS = 30.0

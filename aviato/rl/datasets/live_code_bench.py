@@ -10,12 +10,13 @@ import pickle
 import zlib
 from typing import Any, NoReturn
 
+from aviato.rl.cases import CallCase, ProgramCase
 from aviato.rl.datasets.apps_family import IMPORTS
 from aviato.rl.datasets.printed import decimal_lines
 from aviato.rl.datasets.returned import same_but_tuple
 from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, of_rows, refused
 from aviato.rl.datasets.sources import program_with
-from aviato.rl.task import CallCase, ProgramCase, Task
+from aviato.rl.task import Task
 
 _SCHEMA = "livecodebench"
 PRELUDE = IMPORTS + "sys.setrecursionlimit(50000)\n"

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
+from aviato.rl.cases import ProgramCase
 from aviato.rl.datasets.file_programs import file_problem
 from aviato.rl.datasets.rows import Problem, Row, items, mapping, of_rows, refused, text
 from aviato.rl.datasets.sources import for_online_judge, inserted
 from aviato.rl.judges import Checker, Judge, as_bytes, checker, differs, expected_of
-from aviato.rl.task import ProgramCase, Task
+from aviato.rl.task import Task
 
 _SCHEMA = "codeforces"
 CHECKER_TIMEOUT_SECONDS = 10.0

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato import text as texts
+from aviato.rl.cases import ProgramCase
 from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, of_rows, refused, text
 from aviato.rl.datasets.swe_logs import (
     APPLY_FAILED,
@@ -22,7 +23,7 @@ from aviato.rl.datasets.swe_logs import (
     SameStatuses,
 )
 from aviato.rl.datasets.swe_repositories import command_of, parser_of
-from aviato.rl.task import ProgramCase, Task
+from aviato.rl.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

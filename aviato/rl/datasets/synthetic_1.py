@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from aviato.languages import ALIASES, RECIPES
+from aviato.rl.cases import CallCase, ProgramCase
 from aviato.rl.datasets.printed import stripped_lines
 from aviato.rl.datasets.returned import same_printed
 from aviato.rl.datasets.rows import Problem, Row, data, items, lines, mapping, of_rows, refused
-from aviato.rl.task import CallCase, ProgramCase, Task
+from aviato.rl.task import Task
 
 _SCHEMA = "synthetic1"
 PRELUDE = "from typing import List, Dict, Set, Tuple, Union, Optional\n"

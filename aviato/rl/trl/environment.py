@@ -16,7 +16,7 @@ from aviato.rl.evaluation import evaluate
 from aviato.rl.graders import let_go
 from aviato.rl.grading import grade_command
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import Task, TestCase
+from aviato.rl.task import Task
 from aviato.rl.trl import hidden_tests
 from aviato.rl.trl.hidden_tests import FILES, SHELL, TEST_COMMAND, TEST_FILES, Hidden
 from aviato.rl.trl.observations import cut
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aviato.results import ProcessResult
+    from aviato.rl.cases import TestCase
     from aviato.sandbox import Sandbox
     from aviato.sandbox_config import SandboxOptions
     from aviato.session import Session

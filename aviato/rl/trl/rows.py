@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import AviatoValidationError
 from aviato.log import logger
 from aviato.rl import datasets
+from aviato.rl.cases import TestCase
 from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.rl.task import MODES, Task, TestCase
+from aviato.rl.task import MODES, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,1 +1,1 @@
-"""Backends: each carries supervisors to one kind of place. They never import each other."""
+"""Backends: each carries process 1s to one kind of place. They never import each other."""

@@ -1,6 +1,6 @@
-"""The contract of a backend: make a place for a supervisor, give a byte stream to it, find it again, take the place away.
+"""The contract of a backend: make a place for a process 1, give a byte stream to it, find it again, take the place away.
 
-Everything a user sees inside a sandbox is the supervisor's protocol (`docs/protocol.md`), so a backend stays small.
+Everything a user sees inside a sandbox is process 1's protocol (`docs/protocol.md`), so a backend stays small.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aviato.server.images.packages import PackageDirectory
-    from aviato.server.link.link import SupervisorLink
-    from aviato.server.link.passage import Passage
+    from aviato.server.link.descriptor_channel import DescriptorChannel
+    from aviato.server.link.link import Process1Link
 
 __all__ = ["Backend", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 
@@ -49,7 +49,7 @@ class SandboxSpec:
     image: ResolvedImage
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More environment variables. Their values go to the supervisor over its link and into no file, argument or log."""
+    """More environment variables. Their values go to process 1 over its link and into no file, argument or log."""
     packages: str | None = None
     """What Python packages it sees beside those of its image: a registered name, or the path of a directory."""
     packages_at: PackageDirectory | None = None
@@ -60,9 +60,9 @@ class SandboxSpec:
     orphan_timeout_seconds: float = 600.0
     mounted_files: tuple[MountedFile, ...] = ()
     exposes_ports: bool = False
-    """Whether connections will be made into it, by `open_passage`."""
+    """Whether connections will be made into it, by `open_descriptor_channel`."""
     egress_port: int | None = None
-    """Where inside a proxy will listen, by `open_passage`; its variables are set for every command."""
+    """Where inside a proxy will listen, by `open_descriptor_channel`; its variables are set for every command."""
     requests: Mapping[str, float] = field(default_factory=dict)
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -153,18 +153,18 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    async def create(self, spec: SandboxSpec) -> SupervisorLink:
-        """Make the place, start the supervisor in it and connect. Cancelling it leaves nothing behind once `destroy` ran.
+    async def create(self, spec: SandboxSpec) -> Process1Link:
+        """Make the place, start process 1 in it and connect. Cancelling it leaves nothing behind once `destroy` ran.
 
         Raises:
             AviatoError: what could not be done and why.
         """
 
     @abstractmethod
-    async def reconnect(self, sandbox_id: str) -> SupervisorLink | None:
-        """Connect again to a sandbox that an earlier server made; None if its supervisor is gone."""
+    async def reconnect(self, sandbox_id: str) -> Process1Link | None:
+        """Connect again to a sandbox that an earlier server made; None if its process 1 is gone."""
 
-    async def open_passage(self, sandbox_id: str) -> Passage:
+    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
         """A way for sockets of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
 
         Raises:
@@ -174,7 +174,7 @@ class Backend(ABC):
 
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:
-        """The reason that a supervisor left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
+        """The reason that a process 1 left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""
 
     def remember_end(self, sandbox_id: str, reason: str) -> None:
         """Have `how_ended` give this of a sandbox whose place is gone, until it is destroyed again. For a thread.
@@ -185,7 +185,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def leave_results(self, sandbox_id: str, path: str) -> bool:
-        """Put the results that a supervisor left behind when it ended into a file; False if there are none. For a thread.
+        """Put the results that a process 1 left behind when it ended into a file; False if there are none. For a thread.
 
         Each is a line of JSON: `exec_id`, `exit` and `output`, an offset and base64 for each stream. Other lines mean nothing.
         """

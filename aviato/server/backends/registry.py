@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aviato.server.backends.base import Backend
 
-
-def _local(**settings: Any) -> Backend:
-    from aviato.server.backends.local.backend import LocalBackend
-
-    return LocalBackend(settings.pop("directory"), **settings)
-
-
-def _landlock(**settings: Any) -> Backend:
-    from aviato.server.backends.landlock.backend import LandlockBackend
-
-    return LandlockBackend(settings.pop("directory"), **settings)
-
-
-BACKENDS: dict[str, Callable[..., Backend]] = {"local": _local, "landlock": _landlock}
+BACKENDS: dict[str, str] = {
+    "local": "aviato.server.backends.local.backend:LocalBackend",
+    "landlock": "aviato.server.backends.landlock.backend:LandlockBackend",
+}
+"""Module and class of each."""
 
 
 def make_backend(name: str, **settings: Any) -> Backend:
@@ -38,9 +28,10 @@ def make_backend(name: str, **settings: Any) -> Backend:
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are.
     """
-    make = BACKENDS.get(name)
-    if make is None:
+    if name not in BACKENDS:
         known = ", ".join(repr(one) for one in sorted(BACKENDS))
         message = f"there is no backend {name!r}; there are {known}"
         raise AviatoValidationError(message, field_violations={"backend": message})
-    return make(**settings)
+    module, _, kind = BACKENDS[name].partition(":")
+    backend: Backend = getattr(importlib.import_module(module), kind)(**settings)
+    return backend

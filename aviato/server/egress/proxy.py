@@ -17,7 +17,7 @@ from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import plain, reached
 from aviato.server.egress.requests import Malformed, parse_answer, parse_request
 from aviato.server.egress.streams import Stream
-from aviato.server.relay import relay
+from aviato.server.port_relay import relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

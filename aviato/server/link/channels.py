@@ -1,4 +1,4 @@
-"""The requests that share one supervisor connection, told apart by their channel."""
+"""The requests that share one connection to process 1, told apart by their channel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SubscriptionChannel:
 class ReplyChannel:
     """A request with one reply, maybe in pieces: the future gets the whole payload.
 
-    `credit` holds how much of an upload the supervisor has taken; `moved` is set when it changes or the reply has come.
+    `credit` holds how much of an upload process 1 has taken; `moved` is set when it changes or the reply has come.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,7 +158,7 @@ class ReadChannel:
 
 
 class ClosingChannel:
-    """A request that was given up: the channel is free once the supervisor has answered CLOSE, whatever came before."""
+    """A request that was given up: the channel is free once process 1 has answered CLOSE, whatever came before."""
 
     def frame(self, frame: Frame) -> bool:
         """See `Channel`."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.link.channels import ReadChannel, ReplyChannel
 from aviato.wire.frames import FrameType, head
-from aviato.wire.memory import REFUSED
+from aviato.wire.shared_memory import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
     from aviato.server.link.channels import Channel
-    from aviato.server.memory import Memory
+    from aviato.server.shared_memory import Memory
     from aviato.wire.files import FilePart
 
 FILE_PIECE_BYTES = 256 << 10
@@ -74,7 +74,7 @@ class _Writing:
 
 
 class FileCalls:
-    """Of a link; `SupervisorLink` has the rest, which this uses."""
+    """Of a link; `Process1Link` has the rest, which this uses."""
 
     sandbox_id: str
     hello: dict[str, Any]

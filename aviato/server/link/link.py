@@ -1,4 +1,4 @@
-"""The server's end of a supervisor connection: one object a sandbox, carrying every call into it.
+"""The server's end of a connection to process 1: one object a sandbox, carrying every call into it.
 
 Errors of the sandbox's files and commands arrive as the exceptions of `aviato.exceptions`; a sandbox that ended meanwhile is
 `SandboxGone`, which the service turns into the error of that ending.
@@ -25,20 +25,20 @@ from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FramePieces, FrameType,
 if TYPE_CHECKING:
     import socket
 
-    from aviato.server.memory import Memory
+    from aviato.server.shared_memory import Memory
 
-__all__ = ["Ended", "ExecSpec", "SandboxGone", "Subscription", "SupervisorLink"]
+__all__ = ["Ended", "ExecSpec", "Process1Link", "SandboxGone", "Subscription"]
 
 PIECE_BYTES = 64 << 10
 """Of a command's input."""
 ROOM_BYTES = 256 << 10
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
-"""What a supervisor without the feature `long_commands` takes."""
+"""What a process 1 without the feature `long_commands` takes."""
 LATER_FIELDS = ("terminal", "input", "cases")
 """Of a command, that came after the first version; each is also the name of a feature."""
 TOGETHER = "together"
-"""The feature of a supervisor that may send what a command says with its end."""
+"""The feature of a process 1 that may send what a command says with its end."""
 MAX_CHANNELS = 0xFFFF
 
 
@@ -72,12 +72,12 @@ class ExecSpec:
 
     @property
     def needs(self) -> list[str]:
-        """The features that a supervisor must have for it."""
+        """The features that a process 1 must have for it."""
         found = [name for name in LATER_FIELDS if getattr(self, name) is not None]
         return [*found, "programs"] if self.cases is not None and self.cases.get("programs") is not None else found
 
     def as_json(self) -> bytes:
-        """For the supervisor; an earlier one is not asked for what it does not know."""
+        """For process 1; an earlier one is not asked for what it does not know."""
         fields = {name: value for name, value in vars(self).items() if name not in LATER_FIELDS or value is not None}
         given = fields.pop("input", None)
         # No encoder has to look for what base64 does not have.
@@ -85,7 +85,7 @@ class ExecSpec:
 
 
 class Configuration(NamedTuple):
-    """What a new supervisor is told first, as it is sent.
+    """What a new process 1 is told first, as it is sent.
 
     Attributes:
         payload: of the request.
@@ -101,13 +101,13 @@ class Configuration(NamedTuple):
         return cls(as_json({"op": "configure", **values}), values["orphan_timeout_seconds"])
 
 
-class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
-    """A connection to one supervisor. Made by `connect`; used from one event loop."""
+class Process1Link(FileCalls, asyncio.BufferedProtocol):
+    """A connection to one process 1. Made by `connect`; used from one event loop."""
 
     def __init__(self, sandbox_id: str) -> None:
         self.sandbox_id = sandbox_id
         self.hello: dict[str, Any] = {}
-        """What the supervisor said first: protocol, pid_namespace, boot_id, features, execs …"""
+        """What process 1 said first: protocol, pid_namespace, boot_id, features, execs …"""
         self.heard = 0
         """How often something came from it."""
         self._loop = asyncio.get_running_loop()
@@ -132,13 +132,13 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
     # -- making and ending ----------------------------------------------------------------------------------------------
 
     @classmethod
-    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration | None = None) -> SupervisorLink:
-        """The link over a connected stream socket, once the supervisor has said HELLO.
+    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration | None = None) -> Process1Link:
+        """The link over a connected stream socket, once process 1 has said HELLO.
 
         Args:
             sandbox_id: for messages.
             sock: connected; the link owns it from now on.
-            configuration: sent first; for a supervisor that has not begun yet.
+            configuration: sent first; for a process 1 that has not begun yet.
 
         Raises:
             AviatoError: what the other side could not do while it confined itself, or that it speaks another protocol.
@@ -173,7 +173,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         return self._ended_future.result() if self._ended_future.done() else None
 
     async def wait_ended(self) -> Ended:
-        """Wait until the supervisor said that it ends, or is gone; for any number of waiters."""
+        """Wait until process 1 said that it ends, or is gone; for any number of waiters."""
         return await asyncio.shield(self._ended_future)
 
     # -- commands -------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
     ) -> Subscription:
         """Start a command unless its id is known, and stream its output from these offsets.
 
-        With `memory` large output of one that is started may lie there: LENT frames then say where.
+        With `memory` large output of one that is started may lie there: SHARED frames then say where.
 
         What is wrong arrives as an ERROR frame: the same id with another spec (`REQUEST_ID_CONFLICT`), an unknown id without a
         spec (`EXEC_NOT_FOUND`), a missing working directory (`FILE`).
@@ -199,7 +199,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
         Raises:
             SandboxGone: it has ended.
-            AviatoValidationError: the request is too large for one frame, or needs a newer supervisor.
+            AviatoValidationError: the request is too large for one frame, or needs a newer process 1.
         """
         late_input: str | None = None
         if spec is not None and spec.input is not None and "input" not in self.hello["features"]:
@@ -299,7 +299,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         """Kill everything but the main command and its descendants; returns when it is dead.
 
         Raises:
-            AviatoValidationError: this needs a newer supervisor.
+            AviatoValidationError: this needs a newer process 1.
         """
         if "cancel_all" not in self.hello["features"]:
             raise AviatoValidationError(f"{self.sandbox_id} was made by a version without cancel_all; make a new sandbox")
@@ -328,7 +328,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         return "wide_window" in self.hello["features"]
 
     async def ping(self) -> None:
-        """Return once the supervisor has answered."""
+        """Return once process 1 has answered."""
         await self._call({"op": "ping"})
 
     # -- inside ---------------------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def pause_writing(self) -> None:
-        """The supervisor is slow to read."""
+        """Process 1 is slow to read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -431,17 +431,17 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
             for frame in self._decoder.feed(data):
                 self._take(frame)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            self._lose(Ended(reason="lost", message=f"the supervisor broke the protocol: {error}"))
+            self._lose(Ended(reason="lost", message=f"process 1 broke the protocol: {error}"))
             if self._transport is not None:
                 self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The supervisor is gone, or replaced us by a newer connection."""
+        """Process 1 is gone, or replaced us by a newer connection."""
         if exc is not None and self._rest is not None:
             for data in self._rest.read():
                 self._feed(data)
         self._close_rest()
-        self._lose(Ended(reason="lost", message="the connection to the supervisor was lost" + (f": {exc}" if exc else "")))
+        self._lose(Ended(reason="lost", message="the connection to process 1 was lost" + (f": {exc}" if exc else "")))
 
     def _close_rest(self) -> None:
         if self._rest is not None:
@@ -509,7 +509,7 @@ class SupervisorLink(FileCalls, asyncio.BufferedProtocol):
 
 
 def _held_once(said: Any) -> Any:
-    """What every supervisor says, in the strings of the first."""
+    """What every process 1 says, in the strings of the first."""
     if isinstance(said, str):
         return intern(said)
     return [_held_once(one) for one in said] if isinstance(said, list) else said

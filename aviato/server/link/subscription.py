@@ -24,7 +24,7 @@ class Ended:
 
     Attributes:
         reason: `exited` (its main command ended), `stopped`, `lifetime`, `orphaned`, or `lost` (the connection or the
-            supervisor is gone without a word).
+            process 1 is gone without a word).
         returncode: of the main command, if it had one that ended.
         message: for people.
     """
@@ -135,7 +135,7 @@ class Subscription:
         self._frames.append(frame)
         self.queued_bytes += len(frame.payload)
         self._over = self._over or last
-        self._by_memory = self._by_memory or frame.type == FrameType.LENT
+        self._by_memory = self._by_memory or frame.type == FrameType.SHARED
         self._wake()
 
     def _finish(self, gone: Ended | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ class BatchCleanup:
         self._registry = registry
         self._destroy = destroy
         self._on_gone = on_gone
-        self._boxes: list[LiveSandbox] = []
+        self._sandboxes: list[LiveSandbox] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, box: LiveSandbox) -> None:
+    def add(self, sandbox: LiveSandbox) -> None:
         """One that has died; its record says how it ended."""
-        self._boxes.append(box)
+        self._sandboxes.append(sandbox)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self._begin)
 
@@ -58,16 +58,16 @@ class BatchCleanup:
 
     def _begin(self) -> None:
         self._timer = None
-        boxes, self._boxes = self._boxes, []
-        task = asyncio.create_task(self._finish(boxes))
+        sandboxes, self._sandboxes = self._sandboxes, []
+        task = asyncio.create_task(self._finish(sandboxes))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, boxes: list[LiveSandbox]) -> None:
-        self._registry.save_together([box.record for box in boxes])
-        await self._destroy([box.sandbox_id for box in boxes])
-        for box in boxes:
+    async def _finish(self, sandboxes: list[LiveSandbox]) -> None:
+        self._registry.save_together([sandbox.record for sandbox in sandboxes])
+        await self._destroy([sandbox.sandbox_id for sandbox in sandboxes])
+        for sandbox in sandboxes:
             try:
-                self._on_gone(box)
+                self._on_gone(sandbox)
             except Exception:
-                log.exception("what follows the end of sandbox %s broke off", box.sandbox_id)
+                log.exception("what follows the end of sandbox %s broke off", sandbox.sandbox_id)

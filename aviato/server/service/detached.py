@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import AviatoError
 from aviato.server.link.link import ExecSpec
 from aviato.server.link.subscription import Ended, SandboxGone
-from aviato.server.service.exec_output import ExecOutput
 from aviato.server.service.exec_state import ExecState
-from aviato.server.service.feed import cancelled_error
-from aviato.server.service.keeping import keep
-from aviato.server.service.live import LiveSandbox
-from aviato.server.service.results import KEPT_SECONDS
+from aviato.server.service.live_sandbox import LiveSandbox
+from aviato.server.service.output.feed import cancelled_error
+from aviato.server.service.output.recorded_output import RecordedOutput
+from aviato.server.service.output.recorder import keep
+from aviato.server.service.output.retained_results import KEPT_SECONDS
 from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType
@@ -27,7 +27,7 @@ from aviato.wire.sandboxes import CreateSandbox
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine
 
-    from aviato.server.service.results import Results
+    from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.store import SandboxRecord
     from aviato.wire.execution import ExecRequest
 
@@ -53,61 +53,61 @@ class Detached:
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._left: dict[tuple[str, str], tuple[LiveSandbox, ExecState]] = {}
 
-    def begin(self, box: LiveSandbox, state: ExecState) -> None:
+    def begin(self, sandbox: LiveSandbox, state: ExecState) -> None:
         """Run a new command as soon as its sandbox runs, whoever reads it."""
         assert state.request is not None
-        state.kept = ExecOutput(self._path(box.sandbox_id, state.exec_id), state.request.command)
-        self._begin_keeping(box, state)
+        state.recorded = RecordedOutput(self._path(sandbox.sandbox_id, state.exec_id), state.request.command)
+        self._begin_keeping(sandbox, state)
 
     def left(self, sandbox_id: str, exec_id: str) -> tuple[LiveSandbox, ExecState] | None:
         """A command whose sandbox has ended, and whose result nobody has taken yet."""
         return self._left.get((sandbox_id, exec_id))
 
-    async def restore(self, box: LiveSandbox) -> None:
+    async def restore(self, sandbox: LiveSandbox) -> None:
         """Find the commands that an earlier server kept, before a request asks for them."""
-        for exec_id, output in await in_thread(self._load, box.sandbox_id):
-            state = self._found(box, exec_id, output)
-            if box.link is None:
+        for exec_id, output in await in_thread(self._load, sandbox.sandbox_id):
+            state = self._found(sandbox, exec_id, output)
+            if sandbox.link is None:
                 continue
             if output.last is None:
-                self._begin_keeping(box, state)
+                self._begin_keeping(sandbox, state)
             else:
                 # The earlier server may have died before it had said so.
-                box.link.acknowledge(exec_id, output.offsets[1], output.offsets[2], True)
+                sandbox.link.acknowledge(exec_id, output.offsets[1], output.offsets[2], True)
 
-    async def adopt(self, box: LiveSandbox, results: Results) -> None:
-        """Its supervisor ended while no server was there: add what it left behind to what is kept."""
-        for exec_id, state in box.execs.items():
-            output = state.kept
-            if output is None or output.over or state.keeping is not None:
+    async def adopt(self, sandbox: LiveSandbox, results: RetainedResults) -> None:
+        """Its process 1 ended while no server was there: add what it left behind to what is kept."""
+        for exec_id, state in sandbox.execs.items():
+            output = state.recorded
+            if output is None or output.over or state.recording is not None:
                 continue
-            if (result := await results.load(box.sandbox_id, exec_id)) is not None:
+            if (result := await results.load(sandbox.sandbox_id, exec_id)) is not None:
                 await output.append([(1, *result.stdout), (2, *result.stderr)])
                 await output.conclude(Frame(FrameType.EXIT, 0, 0, 0, result.exit))
-                results.confirm(box.sandbox_id, exec_id)
+                results.confirm(sandbox.sandbox_id, exec_id)
 
-    def forget(self, box: LiveSandbox) -> None:
+    def forget(self, sandbox: LiveSandbox) -> None:
         """Its sandbox has ended: what was kept goes when the last reader has read it."""
-        states = {state: state.kept for state in box.execs.values() if state.kept is not None}
+        states = {state: state.recorded for state in sandbox.execs.values() if state.recorded is not None}
         for state, output in states.items():
             if not output.taken.is_set() and (output.has_result or not output.over):
                 state.outlives = True
-                self._left[box.sandbox_id, state.exec_id] = box, state
+                self._left[sandbox.sandbox_id, state.exec_id] = sandbox, state
         if states:
-            self._removing(box.sandbox_id, self._forget(box, states))
+            self._removing(sandbox.sandbox_id, self._forget(sandbox, states))
 
     async def clear(self, known: Container[str], record_of: Callable[[str], SandboxRecord | None]) -> None:
         """Take away what is left of sandboxes that nobody knows; results of ended ones wait for one more period."""
         for sandbox_id in await in_thread(self._unknown, known):
             record = record_of(sandbox_id)
-            box = None
+            sandbox = None
             if record is not None:
                 request = CreateSandbox.model_construct(sandbox_id=sandbox_id)
-                box = LiveSandbox(record=record, request=request, holder="detached")
+                sandbox = LiveSandbox(record=record, request=request, holder="detached")
                 for exec_id, output in await in_thread(self._load, sandbox_id):
-                    self._found(box, exec_id, output)
-            if box is not None and box.execs:
-                self.forget(box)
+                    self._found(sandbox, exec_id, output)
+            if sandbox is not None and sandbox.execs:
+                self.forget(sandbox)
             else:
                 await in_thread(self._take_away, sandbox_id)
 
@@ -118,44 +118,46 @@ class Detached:
             task.cancel()
         await asyncio.gather(*removals, return_exceptions=True)
 
-    def _found(self, box: LiveSandbox, exec_id: str, output: ExecOutput) -> ExecState:
-        state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=output.started, kept=output)
+    def _found(self, sandbox: LiveSandbox, exec_id: str, output: RecordedOutput) -> ExecState:
+        state = sandbox.execs[exec_id] = ExecState(
+            exec_id=exec_id, sandbox_id=sandbox.sandbox_id, started=output.started, recorded=output
+        )
         if output.last is not None:
             state.exit = ExecExit.model_validate_json(output.last.payload)
         return state
 
-    def _begin_keeping(self, box: LiveSandbox, state: ExecState) -> None:
-        state.keeping = asyncio.create_task(self._run(box, state), name=f"output of {state.exec_id}")
-        box.spawn(state.keeping)
+    def _begin_keeping(self, sandbox: LiveSandbox, state: ExecState) -> None:
+        state.recording = asyncio.create_task(self._run(sandbox, state), name=f"output of {state.exec_id}")
+        sandbox.spawn(state.recording)
 
-    async def _run(self, box: LiveSandbox, state: ExecState) -> None:
-        output = state.kept
+    async def _run(self, sandbox: LiveSandbox, state: ExecState) -> None:
+        output = state.recorded
         assert output is not None
-        await box.ready.wait()
+        await sandbox.ready.wait()
         try:
-            if not box.runs or box.link is None:
+            if not sandbox.runs or sandbox.link is None:
                 output.lose(Ended(reason="lost"))  # Its readers get the error of the ending.
                 return
             if state.cancelled and not state.started:
                 output.fail(cancelled_error(state.exec_id))
                 return
             if not state.started:
-                if (removal := self._removals.get(os.path.join(box.sandbox_id, state.exec_id))) is not None:
+                if (removal := self._removals.get(os.path.join(sandbox.sandbox_id, state.exec_id))) is not None:
                     await asyncio.wait((removal,))  # The same id came to nothing before.
                 await in_thread(output.make)
             spec = None if state.request is None else spec_of(state.request)
             offsets = output.offsets
-            subscription = box.link.subscribe(spec, state.exec_id, offsets[1], offsets[2])
-            await keep(box.link, subscription, output, lambda frame: self._note(state, output, frame))
+            subscription = sandbox.link.subscribe(spec, state.exec_id, offsets[1], offsets[2])
+            await keep(sandbox.link, subscription, output, lambda frame: self._note(state, output, frame))
         except SandboxGone as gone:
             output.lose(gone.ended)
         except AviatoError as error:
             output.fail(error)
         finally:
             output.close()
-        self._settle(box, state, output)
+        self._settle(sandbox, state, output)
 
-    def _note(self, state: ExecState, output: ExecOutput, frame: Frame) -> None:
+    def _note(self, state: ExecState, output: RecordedOutput, frame: Frame) -> None:
         if frame.type == FrameType.STARTED:
             state.started = True
             self._record(state)
@@ -164,36 +166,36 @@ class Detached:
             self._record(state)
         output.note(frame)
 
-    def _settle(self, box: LiveSandbox, state: ExecState, output: ExecOutput) -> None:
+    def _settle(self, sandbox: LiveSandbox, state: ExecState, output: RecordedOutput) -> None:
         """It is over: one that never ran is forgotten, and of the others the oldest where there are too many."""
         if output.last is not None and output.last.type == FrameType.ERROR:
-            if box.execs.get(state.exec_id) is state and not state.cancelled:
-                del box.execs[state.exec_id]
-            self._remove(os.path.join(box.sandbox_id, state.exec_id), [output])
+            if sandbox.execs.get(state.exec_id) is state and not state.cancelled:
+                del sandbox.execs[state.exec_id]
+            self._remove(os.path.join(sandbox.sandbox_id, state.exec_id), [output])
             return
-        ended = [one for one in box.execs.values() if one.kept is not None and one.exit is not None]
-        taken = sum(one.kept.kept_bytes for one in ended if one.kept is not None)
+        ended = [one for one in sandbox.execs.values() if one.recorded is not None and one.exit is not None]
+        taken = sum(one.recorded.kept_bytes for one in ended if one.recorded is not None)
         while ended and (len(ended) > MOST_RESULTS or (taken > MOST_RESULT_BYTES and len(ended) > 1)):
             oldest = ended.pop(0)
-            assert oldest.kept is not None
-            taken -= oldest.kept.kept_bytes
-            del box.execs[oldest.exec_id]
-            self._remove(os.path.join(box.sandbox_id, oldest.exec_id), [oldest.kept])
+            assert oldest.recorded is not None
+            taken -= oldest.recorded.kept_bytes
+            del sandbox.execs[oldest.exec_id]
+            self._remove(os.path.join(sandbox.sandbox_id, oldest.exec_id), [oldest.recorded])
 
-    def _remove(self, path: str, outputs: list[ExecOutput]) -> None:
+    def _remove(self, path: str, outputs: list[RecordedOutput]) -> None:
         async def remove() -> None:
             await asyncio.gather(*(output.until_read() for output in outputs))
             await in_thread(self._take_away, path)
 
         self._removing(path, remove())
 
-    async def _forget(self, box: LiveSandbox, states: dict[ExecState, ExecOutput]) -> None:
+    async def _forget(self, sandbox: LiveSandbox, states: dict[ExecState, RecordedOutput]) -> None:
         """Take away what was kept of an ended sandbox: at once what ended with it or was taken, the rest in time."""
         self._make_room()
         await asyncio.gather(*(self._forget_one(state, output) for state, output in states.items()))
-        await in_thread(self._take_away, box.sandbox_id)
+        await in_thread(self._take_away, sandbox.sandbox_id)
 
-    async def _forget_one(self, state: ExecState, output: ExecOutput) -> None:
+    async def _forget_one(self, state: ExecState, output: RecordedOutput) -> None:
         key = state.sandbox_id, state.exec_id
         try:
             if key in self._left:
@@ -203,16 +205,16 @@ class Detached:
         await output.until_read()
         await in_thread(self._take_away, os.path.join(*key))
 
-    async def _until_taken(self, state: ExecState, output: ExecOutput) -> None:
-        if state.keeping is not None:
-            await asyncio.wait((state.keeping,))
+    async def _until_taken(self, state: ExecState, output: RecordedOutput) -> None:
+        if state.recording is not None:
+            await asyncio.wait((state.recording,))
         if output.has_result:
             with suppress(TimeoutError):
                 async with asyncio.timeout(KEPT_SECONDS):
                     await output.taken.wait()
 
     def _make_room(self) -> None:
-        kept = [(state.kept, state.kept.kept_bytes) for _, state in self._left.values() if state.kept is not None]
+        kept = [(state.recorded, state.recorded.kept_bytes) for _, state in self._left.values() if state.recorded is not None]
         taken = sum(size for _, size in kept)
         while kept and (len(kept) > MOST_RESULTS or (taken > MOST_RESULT_BYTES and len(kept) > 1)):
             output, size = kept.pop(0)
@@ -227,7 +229,7 @@ class Detached:
     def _path(self, sandbox_id: str, exec_id: str) -> str:
         return os.path.join(self._directory, sandbox_id, exec_id)
 
-    def _load(self, sandbox_id: str) -> list[tuple[str, ExecOutput]]:
+    def _load(self, sandbox_id: str) -> list[tuple[str, RecordedOutput]]:
         try:
             names = sorted(os.listdir(os.path.join(self._directory, sandbox_id)))
         except FileNotFoundError:
@@ -235,7 +237,7 @@ class Detached:
         found = []
         for name in names:
             if EXEC_ID.fullmatch(name):
-                output = ExecOutput(self._path(sandbox_id, name))
+                output = RecordedOutput(self._path(sandbox_id, name))
                 output.load()
                 found.append((name, output))
         return found
@@ -248,7 +250,7 @@ class Detached:
 
 
 def spec_of(request: ExecRequest) -> ExecSpec:
-    """The command of a request, as its supervisor runs it."""
+    """The command of a request, as its process 1 runs it."""
     return ExecSpec(
         exec_id=request.exec_id,
         command=request.command,

@@ -1,6 +1,6 @@
 """The way out of sandboxes: in each that has one, a listener of its own network, whose connections the server's proxy serves.
 
-The supervisor makes that listener inside and keeps it, so that connections wait while there is no server.
+Process 1 makes that listener inside and keeps it, so that connections wait while there is no server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aviato.server.backends.base import Backend
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.wire.sandboxes import CreateSandbox
 
 log = logging.getLogger(__name__)
@@ -101,28 +101,28 @@ class Egress:
         files = 1 << 20 if files == resource.RLIM_INFINITY else files
         self.most_connections = files // CONNECTION_FILES
 
-    async def attach(self, box: LiveSandbox) -> None:
-        """Begin to serve, now that a sandbox has a supervisor and before anything runs in it; again after a restart.
+    async def attach(self, sandbox: LiveSandbox) -> None:
+        """Begin to serve, now that a sandbox has a process 1 and before anything runs in it; again after a restart.
 
         Raises:
             SandboxUnavailableError: a new sandbox does not get its way out. One that has run before lives on without.
         """
-        mode, port = box.request.egress_mode, port_of(box.request)
+        mode, port = sandbox.request.egress_mode, port_of(sandbox.request)
         if mode is None or mode == "none" or port is None:
             return
         try:
-            passage = await self._backend.open_passage(box.sandbox_id)
+            channel = await self._backend.open_descriptor_channel(sandbox.sandbox_id)
             try:
-                listener = await passage.listen(port)
+                listener = await channel.listen(port)
             finally:
-                passage.close()
+                channel.close()
         except OSError as error:
-            if box.record.status is SandboxStatus.PENDING:
-                message = f"sandbox {box.sandbox_id} cannot get its way to the network: {error}"
-                raise SandboxUnavailableError(message, sandbox_id=box.sandbox_id, reason="egress") from error
-            log.warning("sandbox %s has no way to the network any more: %s", box.sandbox_id, error)
+            if sandbox.record.status is SandboxStatus.PENDING:
+                message = f"sandbox {sandbox.sandbox_id} cannot get its way to the network: {error}"
+                raise SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, reason="egress") from error
+            log.warning("sandbox %s has no way to the network any more: %s", sandbox.sandbox_id, error)
             return
-        sandbox_id = box.sandbox_id
+        sandbox_id = sandbox.sandbox_id
 
         def note(entry: dict[str, Any]) -> None:
             self.journal.note(sandbox_id, entry)
@@ -146,7 +146,7 @@ class Egress:
             task.add_done_callback(self._leaving.discard)
 
     async def shut(self) -> None:
-        """The server goes: connections are cut, listeners stay with the supervisors."""
+        """The server goes: connections are cut, listeners stay with the process 1s."""
         for sandbox_id in list(self._ways):
             self.close(sandbox_id)
         await asyncio.gather(*self._leaving, return_exceptions=True)

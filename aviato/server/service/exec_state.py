@@ -12,8 +12,8 @@ from aviato.server.store import ExecRecord
 if TYPE_CHECKING:
     import asyncio
 
-    from aviato.server.service.exec_output import ExecOutput
-    from aviato.server.service.feed import ExecFeed
+    from aviato.server.service.output.feed import ExecFeed
+    from aviato.server.service.output.recorded_output import RecordedOutput
     from aviato.wire.execution import ExecExit, ExecRequest
 
 
@@ -29,12 +29,12 @@ class ExecState:
         started: it has begun to run.
         exit: its result.
         cancelled: given up by its caller; if it has not begun to run, it never will.
-        feed: who reads it now, unless its output is kept.
+        feed: who reads it now, unless its output is recorded.
         reader_id: of the one that read it last.
         replaced: readers that another one took over from.
-        kept: its output on disk, for a detached command.
-        keeping: the task that keeps it.
-        outlives: what is kept can be read though its sandbox has ended.
+        recorded: its output on disk, for a detached command.
+        recording: the task that keeps it.
+        outlives: what is recorded can be read though its sandbox has ended.
         abandon: the timer that kills it when nobody comes back.
     """
 
@@ -48,8 +48,8 @@ class ExecState:
     feed: ExecFeed | None = None
     reader_id: str = ""
     replaced: dict[str, None] = field(default_factory=dict)
-    kept: ExecOutput | None = None
-    keeping: asyncio.Task[None] | None = None
+    recorded: RecordedOutput | None = None
+    recording: asyncio.Task[None] | None = None
     outlives: bool = False
     abandon: asyncio.TimerHandle | None = None
 
@@ -70,12 +70,14 @@ class ExecState:
     @property
     def command(self) -> list[str] | None:
         """Its argv, where it is known."""
-        return self.request.command if self.request is not None else self.kept.command if self.kept is not None else None
+        return (
+            self.request.command if self.request is not None else self.recorded.command if self.recorded is not None else None
+        )
 
     @property
     def is_guess(self) -> bool:
         """Whether somebody only asked for it, and nobody has said yet that there is such a command."""
-        return self.request is None and self.kept is None and not self.started and not self.cancelled
+        return self.request is None and self.recorded is None and not self.started and not self.cancelled
 
     def take_over(self, reader_id: str) -> None:
         """Another reader begins; the newest of them has the command.
@@ -94,8 +96,8 @@ class ExecState:
 
     def take(self) -> None:
         """Its result has arrived."""
-        if self.kept is not None:
-            self.kept.taken.set()
+        if self.recorded is not None:
+            self.recorded.taken.set()
 
     def keep(self) -> None:
         """Somebody is there again."""

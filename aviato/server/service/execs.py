@@ -12,8 +12,8 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, 
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.detached import Detached, spec_of
 from aviato.server.service.exec_state import ExecState
-from aviato.server.service.feed import ExecFeed
-from aviato.server.service.left_feed import LeftFeed
+from aviato.server.service.output.feed import ExecFeed
+from aviato.server.service.output.retained_feed import RetainedFeed
 from aviato.server.service.registry import error_of_gone, running
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.execution import Acknowledgements, ExecAck
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aviato.server.callers import Caller
-    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import Subscription
-    from aviato.server.memory import Memory
-    from aviato.server.service.kept_reader import KeptReader
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
-    from aviato.server.service.places import Places
+    from aviato.server.service.output.recorded_reader import RecordedReader
+    from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.service.registry import Registry
-    from aviato.server.service.results import Results
+    from aviato.server.service.slots import Slots
+    from aviato.server.shared_memory import Memory
     from aviato.server.store import ExecRecord, Store
     from aviato.wire.execution import ExecRequest
 
@@ -48,37 +48,43 @@ class Execs:
     Args:
         store: for their records, written in batches after the reply.
         registry: finds the sandboxes.
-        places: tells where a sandbox waits.
+        slots: tells where a sandbox waits.
         long_polls: waits for the ends of sandboxes.
         results: what ended sandboxes left behind.
         kept_directory: where the output of detached commands is kept.
     """
 
     def __init__(
-        self, store: Store, registry: Registry, places: Places, long_polls: LongPolls, results: Results, kept_directory: str
+        self,
+        store: Store,
+        registry: Registry,
+        slots: Slots,
+        long_polls: LongPolls,
+        results: RetainedResults,
+        recorded_directory: str,
     ) -> None:
         self._store = store
         self._registry = registry
-        self._places = places
+        self._slots = slots
         self._long_polls = long_polls
         self._results = results
         self._unsaved: dict[str, ExecRecord] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         self.feeds: set[ExecFeed] = set()
-        self._kept: dict[tuple[str, str, str], ExecFeed] = {}
+        self._recorded: dict[tuple[str, str, str], ExecFeed] = {}
         """Readers of detached commands, by sandbox, command and reader; also of those whose sandbox has ended."""
-        self.detached = Detached(kept_directory, self._record)
+        self.detached = Detached(recorded_directory, self._record)
 
-    async def restore(self, box: LiveSandbox) -> None:
+    async def restore(self, sandbox: LiveSandbox) -> None:
         """Find what an earlier server knew of the commands of a sandbox, before a request asks for them."""
-        await self.detached.restore(box)
-        assert box.link is not None
-        for exec_id in box.link.hello["execs"]:
-            if exec_id != box.main_exec_id and exec_id not in box.execs and box.record.detached:
-                state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=box.sandbox_id, started=True)
-                self._abandon(box, state)
+        await self.detached.restore(sandbox)
+        assert sandbox.link is not None
+        for exec_id in sandbox.link.hello["execs"]:
+            if exec_id != sandbox.main_exec_id and exec_id not in sandbox.execs and sandbox.record.detached:
+                state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox.sandbox_id, started=True)
+                self._abandon(sandbox, state)
 
-    def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed | LeftFeed:
+    def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed | RetainedFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
 
         Large output may come by `memory`, if the command begins here and now.
@@ -88,27 +94,27 @@ class Execs:
             SandboxError: the sandbox is not known, or the error of its ending.
         """
         try:
-            box = self._registry.find(sandbox_id, exec_id=request.exec_id)
+            sandbox = self._registry.find(sandbox_id, exec_id=request.exec_id)
         except SandboxError as error:
-            return self._left_feed(sandbox_id, request.exec_id, (0, 0), "", error)
-        if request.exec_id == box.main_exec_id:
+            return self._retained_feed(sandbox_id, request.exec_id, (0, 0), "", error)
+        if request.exec_id == sandbox.main_exec_id:
             raise RequestConflictError(f"{request.exec_id} is the main command of {sandbox_id}")
         if request.working_dir is not None and not request.working_dir.startswith("/"):
             problem = f"working_dir must be absolute, got {request.working_dir!r}"
             raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
-        state = box.execs.get(request.exec_id)
+        state = sandbox.execs.get(request.exec_id)
         if state is None or state.is_guess:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
-            box.execs[request.exec_id] = state
+            sandbox.execs[request.exec_id] = state
             if request.detach:
-                self.detached.begin(box, state)
+                self.detached.begin(sandbox, state)
         elif state.request is None:
             state.request = request
         elif state.request != request:
             raise RequestConflictError(f"{request.exec_id} was used before with another body")
-        return self._feed(box, state, (0, 0), "", memory)
+        return self._feed(sandbox, state, (0, 0), "", memory)
 
-    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed | LeftFeed:
+    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed | RetainedFeed:
         """Read a command from these offsets of stdout and stderr.
 
         A kept command has any number of readers. Of others the newest reader takes over; one that only comes back does not.
@@ -119,19 +125,19 @@ class Execs:
             SandboxError: the sandbox is not known, or the error of its ending.
         """
         try:
-            box = self._registry.find(sandbox_id, exec_id=exec_id)
+            sandbox = self._registry.find(sandbox_id, exec_id=exec_id)
         except SandboxError as error:
-            return self._left_feed(sandbox_id, exec_id, offsets, reader_id, error)
-        self._refuse_main(box, exec_id)
-        state = box.execs.get(exec_id)
+            return self._retained_feed(sandbox_id, exec_id, offsets, reader_id, error)
+        self._refuse_main(sandbox, exec_id)
+        state = sandbox.execs.get(exec_id)
         if state is None:
-            if not box.runs:
+            if not sandbox.runs:
                 raise ExecNotFoundError(f"{sandbox_id} knows no command {exec_id!r}", sandbox_id=sandbox_id)
-            # It may be one of an earlier server; if it is none, its supervisor says so and it is forgotten.
-            state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
-        if state.kept is None:
+            # It may be one of an earlier server; if it is none, its process 1 says so and it is forgotten.
+            state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+        if state.recorded is None:
             state.take_over(reader_id)
-        return self._feed(box, state, offsets, reader_id)
+        return self._feed(sandbox, state, offsets, reader_id)
 
     async def write_stdin(self, sandbox_id: str, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
         """Write to a command's stdin at an offset; a repeat is harmless.
@@ -165,31 +171,31 @@ class Execs:
         Raises:
             ExecNotFoundError: it is the main command.
         """
-        box = self._registry.find(sandbox_id, exec_id=exec_id)
-        self._refuse_main(box, exec_id)
-        state = box.execs.get(exec_id)
+        sandbox = self._registry.find(sandbox_id, exec_id=exec_id)
+        self._refuse_main(sandbox, exec_id)
+        state = sandbox.execs.get(exec_id)
         if state is None:
             # The request that starts it may come behind this one, on another connection.
-            state = box.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+            state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
         state.cancelled = True
-        if not box.ready.is_set():
+        if not sandbox.ready.is_set():
             for feed in list(self.feeds):
                 if feed.state is state:
                     feed.fail_cancelled()
             return
         await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
-        if state.feed is None and state.kept is None:
-            self._discard(box, state)
+        if state.feed is None and state.recorded is None:
+            self._discard(sandbox, state)
 
     async def cancel_all(self, sandbox_id: str) -> None:
         """Kill all commands of a running sandbox but the main one, and what they left behind; returns when all are dead."""
-        box = self._registry.find(sandbox_id)
-        with self._registry.call(box):
-            link = await running(box)
+        sandbox = self._registry.find(sandbox_id)
+        with self._registry.call(sandbox):
+            link = await running(sandbox)
             try:
                 await link.cancel_all()
             except SandboxGone as gone:
-                raise await error_of_gone(box, gone, started=None) from None
+                raise await error_of_gone(sandbox, gone, started=None) from None
 
     def acknowledge(self, request: Acknowledgements, caller: Caller) -> None:
         """Take what clients have received, and which sandboxes they have let go; what is not known any more is ignored.
@@ -200,41 +206,41 @@ class Execs:
         for ack in request.execs:
             freed = self._acknowledge(ack, caller) or freed
         for sandbox_id in request.let_go:
-            box = self._registry.live.get(sandbox_id)
-            if box is None or not caller.sees(box.record.owner) or box.let_go:
+            sandbox = self._registry.live.get(sandbox_id)
+            if sandbox is None or not caller.sees(sandbox.record.owner) or sandbox.let_go:
                 continue
-            if box.request.releasable and not box.record.detached:
-                box.record = box.record.but(let_go=True)
-                self._registry.save(box.record)
-                self._registry.let_go[sandbox_id] = box
+            if sandbox.request.releasable and not sandbox.record.detached:
+                sandbox.record = sandbox.record.but(let_go=True)
+                self._registry.save(sandbox.record)
+                self._registry.let_go[sandbox_id] = sandbox
                 freed = True
         if freed:
-            self._places.update()
+            self._slots.update()
 
     def _acknowledge(self, ack: ExecAck, caller: Caller) -> bool:
         """Take what one reader has received; True if that may free a sandbox that was let go."""
-        if (kept := self._kept.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
+        if (kept := self._recorded.get((ack.sandbox_id, ack.exec_id, ack.reader_id))) is not None:
             if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
                 kept.acknowledge(ack.stdout, ack.stderr)
                 if ack.done:
                     kept.state.take()
             return False
-        box = self._registry.live.get(ack.sandbox_id)
-        if box is None:
+        sandbox = self._registry.live.get(ack.sandbox_id)
+        if sandbox is None:
             if ack.done:
                 self._confirm_left(ack, caller)
             return False
-        if not caller.sees(box.record.owner):
+        if not caller.sees(sandbox.record.owner):
             return False
-        state = box.execs.get(ack.exec_id)
+        state = sandbox.execs.get(ack.exec_id)
         if ack.done:
             self._results.confirm(ack.sandbox_id, ack.exec_id)
-            box.confirm(ack.exec_id)
+            sandbox.confirm(ack.exec_id)
         if (
-            box.link is None
-            or not box.runs
-            or ack.exec_id == box.main_exec_id
-            or (state is not None and state.kept is not None)
+            sandbox.link is None
+            or not sandbox.runs
+            or ack.exec_id == sandbox.main_exec_id
+            or (state is not None and state.recorded is not None)
         ):
             # The server itself has it, or nobody.
             if ack.done and state is not None:
@@ -242,12 +248,12 @@ class Execs:
             return False
         if state is not None and state.reader_id != ack.reader_id:
             return False  # Another reader has taken over, who has not got that far.
-        box.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
+        sandbox.link.acknowledge(ack.exec_id, ack.stdout, ack.stderr, ack.done)
         if state is not None and state.feed is not None:
             state.feed.confirmed(ack.stdout, ack.stderr)
-        if ack.done and box.execs.pop(ack.exec_id, None) is not None and state is not None:
+        if ack.done and sandbox.execs.pop(ack.exec_id, None) is not None and state is not None:
             state.keep()
-        return ack.done and box.let_go
+        return ack.done and sandbox.let_go
 
     def _confirm_left(self, ack: ExecAck, caller: Caller) -> None:
         """The result of a command whose sandbox has ended has arrived."""
@@ -266,7 +272,7 @@ class Execs:
     def shed(self, most_bytes: int) -> None:
         """Cut off readers that do not read, longest first, until no more than so many bytes are held for them.
 
-        What they lack stays with the supervisor, and they come back for it when they read on.
+        What they lack stays with process 1, and they come back for it when they read on.
         """
         slow = [feed for feed in self.feeds if feed.sending_bytes]
         held = {feed: feed.unread_bytes for feed in slow}
@@ -288,9 +294,9 @@ class Execs:
             self._store.save_execs(list(self._unsaved.values()))
             self._unsaved = {}
 
-    def _left_feed(
+    def _retained_feed(
         self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str, error: SandboxError
-    ) -> ExecFeed | LeftFeed:
+    ) -> ExecFeed | RetainedFeed:
         """A reader of what an ended sandbox left behind, once it has ended.
 
         Raises:
@@ -298,79 +304,85 @@ class Execs:
         """
         if (left := self.detached.left(sandbox_id, exec_id)) is not None:
             return self._feed(*left, offsets, reader_id)
-        box = self._registry.live.get(sandbox_id)
-        state = None if box is None else box.execs.get(exec_id)
-        if box is not None and state is not None and state.kept is not None and state.started:
+        sandbox = self._registry.live.get(sandbox_id)
+        state = None if sandbox is None else sandbox.execs.get(exec_id)
+        if sandbox is not None and state is not None and state.recorded is not None and state.started:
             state.outlives = True
-            return self._feed(box, state, offsets, reader_id)
-        if not self._results.has(sandbox_id, exec_id) and not (box is not None and box.ends_with(exec_id)):
+            return self._feed(sandbox, state, offsets, reader_id)
+        if not self._results.has(sandbox_id, exec_id) and not (sandbox is not None and sandbox.ends_with(exec_id)):
             raise error
 
-        return LeftFeed(
-            self._results, sandbox_id, exec_id, offsets, None if box is None else box.gone, self._long_polls, lambda: error
+        return RetainedFeed(
+            self._results,
+            sandbox_id,
+            exec_id,
+            offsets,
+            None if sandbox is None else sandbox.gone,
+            self._long_polls,
+            lambda: error,
         )
 
     def _feed(
-        self, box: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
+        self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
     ) -> ExecFeed:
         state.keep()
-        box.calls += 1
-        if not box.runs or box.for_one_run:
+        sandbox.calls += 1
+        if not sandbox.runs or sandbox.for_one_run:
             memory = None  # It is open for the moment, and of no use for what is kept here.
         subscribe = partial(self._subscribe, memory=memory)
-        feed = ExecFeed(box, state, offsets, reader_id, subscribe, self._places, self._closed)
-        if box.for_one_run:
+        feed = ExecFeed(sandbox, state, offsets, reader_id, subscribe, self._slots, self._closed)
+        if sandbox.for_one_run:
             feed.keep(self._results)
-        if state.kept is None:
+        if state.recorded is None:
             state.feed = feed
         else:
-            key = (box.sandbox_id, state.exec_id, reader_id)
-            if (older := self._kept.get(key)) is not None:
+            key = (sandbox.sandbox_id, state.exec_id, reader_id)
+            if (older := self._recorded.get(key)) is not None:
                 older.fail(SandboxUnavailableError(f"another request reads {state.exec_id} now", reason="replaced"))
-            self._kept[key] = feed
+            self._recorded[key] = feed
         self.feeds.add(feed)
         return feed
 
-    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Subscription | KeptReader:
+    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Subscription | RecordedReader:
         state, request = feed.state, feed.state.request
-        if state.kept is not None:
-            return state.kept.read(feed.offsets)
-        link = feed.box.link
+        if state.recorded is not None:
+            return state.recorded.read(feed.offsets)
+        link = feed.sandbox.link
         assert link is not None
         if any(feed.offsets):
             # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
             # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
-        read_along = not feed.box.for_one_run
+        read_along = not feed.sandbox.for_one_run or feed.is_fed
         spec = None if request is None else spec_of(request)
         return link.subscribe(spec, state.exec_id, *feed.offsets, read_along=read_along, memory=memory)
 
     def _closed(self, feed: ExecFeed) -> None:
-        box, state = feed.box, feed.state
+        sandbox, state = feed.sandbox, feed.state
         self.feeds.discard(feed)
-        box.calls -= 1
-        key = (box.sandbox_id, state.exec_id, feed.reader_id)
-        if self._kept.get(key) is feed:
-            del self._kept[key]
+        sandbox.calls -= 1
+        key = (sandbox.sandbox_id, state.exec_id, feed.reader_id)
+        if self._recorded.get(key) is feed:
+            del self._recorded[key]
         if state.feed is feed:
             state.feed = None
             if state.started or state.exit is not None:
                 self._record(state)
-            if state.exit is None and not feed.over and box.record.detached and box.runs:
-                self._abandon(box, state)
-            elif feed.over and state.exit is None and not state.started and box.execs.get(state.exec_id) is state:
-                del box.execs[state.exec_id]
+            if state.exit is None and not feed.over and sandbox.record.detached and sandbox.runs:
+                self._abandon(sandbox, state)
+            elif feed.over and state.exit is None and not state.started and sandbox.execs.get(state.exec_id) is state:
+                del sandbox.execs[state.exec_id]
             if state.cancelled and not feed.over:
-                self._discard(box, state)
-        if box.let_go and box.calls == 0:
-            self._places.update()
+                self._discard(sandbox, state)
+        if sandbox.let_go and sandbox.calls == 0:
+            self._slots.update()
 
-    def _discard(self, box: LiveSandbox, state: ExecState) -> None:
+    def _discard(self, sandbox: LiveSandbox, state: ExecState) -> None:
         """Nobody fetches the result of a cancelled command: until it is taken, it would keep its sandbox from being idle."""
-        if box.runs and box.link is not None:
-            box.spawn(asyncio.create_task(self._take_result(box, box.link, state)))
+        if sandbox.runs and sandbox.link is not None:
+            sandbox.spawn(asyncio.create_task(self._take_result(sandbox, sandbox.link, state)))
 
-    async def _take_result(self, box: LiveSandbox, link: SupervisorLink, state: ExecState) -> None:
+    async def _take_result(self, sandbox: LiveSandbox, link: Process1Link, state: ExecState) -> None:
         offsets = {int(StreamId.STDOUT): 0, int(StreamId.STDERR): 0}
         with suppress(AviatoError, SandboxGone):
             subscription = link.subscribe(None, state.exec_id)
@@ -380,17 +392,17 @@ class Execs:
                 done = frame.type == FrameType.EXIT
                 if done or frame.type == FrameType.DATA:
                     link.acknowledge(state.exec_id, offsets[StreamId.STDOUT], offsets[StreamId.STDERR], done)
-        if box.let_go:
-            self._places.update()
+        if sandbox.let_go:
+            self._slots.update()
 
-    def _abandon(self, box: LiveSandbox, state: ExecState) -> None:
+    def _abandon(self, sandbox: LiveSandbox, state: ExecState) -> None:
         """Kill it if nobody comes back for it in time."""
         loop = asyncio.get_running_loop()
-        state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, box, state)
+        state.abandon = loop.call_later(ABANDONED_SECONDS, self._kill_abandoned, sandbox, state)
 
-    def _kill_abandoned(self, box: LiveSandbox, state: ExecState) -> None:
-        if box.runs and box.link is not None and state.feed is None:
-            box.spawn(asyncio.create_task(_cancel(box.link, state.exec_id)))
+    def _kill_abandoned(self, sandbox: LiveSandbox, state: ExecState) -> None:
+        if sandbox.runs and sandbox.link is not None and state.feed is None:
+            sandbox.spawn(asyncio.create_task(_cancel(sandbox.link, state.exec_id)))
 
     def _record(self, state: ExecState) -> None:
         self._unsaved[state.exec_id] = state.record()
@@ -404,22 +416,22 @@ class Execs:
         except Exception as error:
             log.error("commands could not be put on record: %s", error)
 
-    def _refuse_main(self, box: LiveSandbox, exec_id: str) -> None:
-        if exec_id == box.main_exec_id:
-            raise ExecNotFoundError(f"{exec_id} is the main command; read its logs", sandbox_id=box.sandbox_id)
+    def _refuse_main(self, sandbox: LiveSandbox, exec_id: str) -> None:
+        if exec_id == sandbox.main_exec_id:
+            raise ExecNotFoundError(f"{exec_id} is the main command; read its logs", sandbox_id=sandbox.sandbox_id)
 
-    async def _on_link(self, sandbox_id: str, exec_id: str, call: Callable[[SupervisorLink], Awaitable[None]]) -> None:
-        box = self._registry.find(sandbox_id, exec_id=exec_id)
-        self._refuse_main(box, exec_id)
-        with self._registry.call(box):
-            link = await running(box)
+    async def _on_link(self, sandbox_id: str, exec_id: str, call: Callable[[Process1Link], Awaitable[None]]) -> None:
+        sandbox = self._registry.find(sandbox_id, exec_id=exec_id)
+        self._refuse_main(sandbox, exec_id)
+        with self._registry.call(sandbox):
+            link = await running(sandbox)
             try:
                 await call(link)
             except SandboxGone as gone:
-                state = box.execs.get(exec_id)
-                raise await error_of_gone(box, gone, started=state is not None and state.started) from None
+                state = sandbox.execs.get(exec_id)
+                raise await error_of_gone(sandbox, gone, started=state is not None and state.started) from None
 
 
-async def _cancel(link: SupervisorLink, exec_id: str) -> None:
+async def _cancel(link: Process1Link, exec_id: str) -> None:
     with suppress(AviatoError, SandboxGone):
         await link.cancel(exec_id)

@@ -1,4 +1,4 @@
-"""Files of a sandbox, through its supervisor."""
+"""Files of a sandbox, through its process 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
 from aviato.wire.files import FileList, FileStat
-from aviato.wire.memory import MOST_BYTES
+from aviato.wire.shared_memory import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aviato.server.link.channels import ReadChannel
-    from aviato.server.link.link import SupervisorLink
-    from aviato.server.memory import Memory
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.link.link import Process1Link
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
+    from aviato.server.shared_memory import Memory
     from aviato.wire.files import FilePart
 
 
@@ -105,7 +105,7 @@ class Files:
             await link.write_tree(path, chunks, key)
 
     @asynccontextmanager
-    async def _open(self, sandbox_id: str, path: str, read: Callable[[SupervisorLink], ReadChannel]) -> AsyncIterator[Opened]:
+    async def _open(self, sandbox_id: str, path: str, read: Callable[[Process1Link], ReadChannel]) -> AsyncIterator[Opened]:
         async with self._link(sandbox_id, path) as link:
             reader = read(link)
             try:
@@ -118,7 +118,7 @@ class Files:
             finally:
                 await reader.aclose()
 
-    async def _pieces(self, box: LiveSandbox, path: str, reader: ReadChannel) -> AsyncIterator[bytes]:
+    async def _pieces(self, sandbox: LiveSandbox, path: str, reader: ReadChannel) -> AsyncIterator[bytes]:
         # Its errors are for whoever iterates, who may have begun an answer, and not for the context around.
         try:
             while True:
@@ -131,7 +131,7 @@ class Files:
             error.filepath = path
             raise
         except SandboxGone as gone:
-            raise await error_of_gone(box, gone) from None
+            raise await error_of_gone(sandbox, gone) from None
 
     def _link(self, sandbox_id: str, path: str) -> _Call:
         return _Call(self._registry, sandbox_id, path)
@@ -150,7 +150,7 @@ class _Call:
         self._box = registry.find(sandbox_id)
         self._use = registry.call(self._box)
 
-    async def __aenter__(self) -> SupervisorLink:
+    async def __aenter__(self) -> Process1Link:
         self._use.__enter__()
         try:
             return await running(self._box)
@@ -163,7 +163,7 @@ class _Call:
     ) -> None:
         try:
             if isinstance(error, SandboxFileError):
-                # As it was given: the supervisor says where that is, in the message.
+                # As it was given: process 1 says where that is, in the message.
                 error.filepath = self._path
             elif isinstance(error, SandboxGone):
                 raise await error_of_gone(self._box, error) from None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.store import Store
 
 log = logging.getLogger(__name__)
@@ -119,16 +119,16 @@ class Leases:
         """A lease as clients see it."""
         return LeaseInfo(lease_id=lease.lease_id, kind=lease.kind, period_seconds=self.period_seconds)
 
-    def attach(self, lease: Lease, box: LiveSandbox) -> None:
+    def attach(self, lease: Lease, sandbox: LiveSandbox) -> None:
         """Put a sandbox under a lease."""
-        lease.sandboxes[box.sandbox_id] = box
+        lease.sandboxes[sandbox.sandbox_id] = sandbox
         lease.bare_seconds = None
 
-    def forget(self, box: LiveSandbox) -> None:
+    def forget(self, sandbox: LiveSandbox) -> None:
         """A sandbox has ended."""
-        lease = self.held.get(box.record.lease_id or "")
+        lease = self.held.get(sandbox.record.lease_id or "")
         if lease is not None:
-            lease.sandboxes.pop(box.sandbox_id, None)
+            lease.sandboxes.pop(sandbox.sandbox_id, None)
 
     def close(self, lease_id: str, caller: Caller = OPERATOR) -> None:
         """The client gives its lease back: its sandboxes are told to stop. Unknown ones are fine, others' stay as they are."""
@@ -190,10 +190,10 @@ class Leases:
 
     def _process_died(self, lease: Lease) -> None:
         self._unwatch(lease)
-        for box in list(lease.sandboxes.values()):
-            if not box.place.done() and box.link is None:
+        for sandbox in list(lease.sandboxes.values()):
+            if not sandbox.place.done() and sandbox.link is None:
                 # Nothing of it is there yet, and nobody waits for it any more: others need not wait behind it.
-                self._end_sandbox(box, "lease_expired", 0.0)
+                self._end_sandbox(sandbox, "lease_expired", 0.0)
         grace = min(PROCESS_GRACE_SECONDS, self.period_seconds)
         loop = asyncio.get_running_loop()
         lease.ending = loop.call_later(grace, self._end, lease, "lease_expired", EXPIRED_STOP_GRACE_SECONDS)
@@ -209,8 +209,8 @@ class Leases:
             except sqlite3.Error as error:
                 # Its sandboxes end all the same; a later server gives it one more period and then forgets it.
                 log.error("lease %s cannot be taken off the record now: %s", lease.lease_id, error)
-        for box in list(lease.sandboxes.values()):
-            self._end_sandbox(box, reason, grace_seconds)
+        for sandbox in list(lease.sandboxes.values()):
+            self._end_sandbox(sandbox, reason, grace_seconds)
 
     def _save(self, lease: Lease) -> None:
         ticks = None if lease.pid is None else start_ticks(lease.pid)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from aviato.server.service.main_command import MainCommand
-    from aviato.server.service.output import MainOutput
+    from aviato.server.service.output.main_output import MainOutput
     from aviato.server.service.registry import Registry
 
 
@@ -31,12 +31,12 @@ class Logs:
             SandboxNotFoundError: the sandbox is not known.
             SandboxUnavailableError: more may come, and this server cannot reach the sandbox.
         """
-        box = self._registry.live.get(sandbox_id)
-        if box is None:
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is None:
             (self._registry.ended if follow else self._registry.record)(sandbox_id)
-        elif follow and box.request.command is not None:
-            await box.ready.wait()
-        output = box.output if box is not None else None
+        elif follow and sandbox.request.command is not None:
+            await sandbox.ready.wait()
+        output = sandbox.output if sandbox is not None else None
         if output is None:
             output = await self._kept(sandbox_id)
         begin = await output.begin(tail_lines) if offset is None else offset

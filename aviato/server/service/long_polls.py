@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from aviato.server.service.event import Event
 
 RETRY_DELAY_SECONDS = 0.1
@@ -45,22 +43,6 @@ class LongPolls:
                 raise
             task.uncancel()
             raise stopping_error() from None
-        finally:
-            self._tasks.discard(task)
-
-    @contextmanager
-    def without_end(self) -> Iterator[None]:
-        """Context of a request that goes on for as long as its client likes: it is cancelled when the server goes.
-
-        Raises:
-            SandboxUnavailableError: the server goes.
-        """
-        self.check()
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            yield
         finally:
             self._tasks.discard(task)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from aviato.server.link.link import ExecSpec
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.service.keeping import keep
-from aviato.server.service.output import MainOutput
+from aviato.server.service.output.main_output import MainOutput
+from aviato.server.service.output.recorder import keep
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
-    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import Subscription
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.wire.frames import Frame
 
 
@@ -34,44 +34,46 @@ class MainCommand:
         """The output of a sandbox, not opened yet."""
         return MainOutput(self._directory, sandbox_id)
 
-    async def start(self, box: LiveSandbox, link: SupervisorLink) -> None:
+    async def start(self, sandbox: LiveSandbox, link: Process1Link) -> None:
         """Start it, or join it if an earlier server did, and return when it has begun to run.
 
         Raises:
             AviatoError: it cannot be started.
             SandboxGone: the sandbox ended first.
         """
-        if box.output is None:
-            box.output = self.output(box.sandbox_id)
-            if box.image is None:
-                await box.output.open()
+        if sandbox.output is None:
+            sandbox.output = self.output(sandbox.sandbox_id)
+            if sandbox.image is None:
+                await sandbox.output.open()
         spec = ExecSpec(
-            exec_id=box.main_exec_id,
-            command=[str(box.request.command), *box.request.args],
+            exec_id=sandbox.main_exec_id,
+            command=[str(sandbox.request.command), *sandbox.request.args],
             environment={},
             working_dir=None,
             stdin=False,
             timeout_seconds=None,
             main=True,
         )
-        offsets = box.output.offsets
+        offsets = sandbox.output.offsets
         subscription = link.subscribe(spec, spec.exec_id, offsets[1], offsets[2])
         begun = asyncio.get_running_loop().create_future()
-        box.spawn(asyncio.create_task(self._keep(box, link, subscription, begun), name=f"output of {box.sandbox_id}"))
+        sandbox.spawn(
+            asyncio.create_task(self._keep(sandbox, link, subscription, begun), name=f"output of {sandbox.sandbox_id}")
+        )
         await begun
 
-    async def drained(self, box: LiveSandbox, seconds: float) -> None:
+    async def drained(self, sandbox: LiveSandbox, seconds: float) -> None:
         """Wait until all output of an ended sandbox is kept, `seconds` at most."""
-        if box.output is not None and not box.output.ended:
+        if sandbox.output is not None and not sandbox.output.ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    async for _ in box.output.read(follow=True, begin=box.output.total):
+                    async for _ in sandbox.output.read(follow=True, begin=sandbox.output.total):
                         pass
 
     async def _keep(
-        self, box: LiveSandbox, link: SupervisorLink, subscription: Subscription, begun: asyncio.Future[None]
+        self, sandbox: LiveSandbox, link: Process1Link, subscription: Subscription, begun: asyncio.Future[None]
     ) -> None:
-        output = box.output
+        output = sandbox.output
         assert output is not None
         try:
             await keep(link, subscription, output, lambda frame: _tell(begun, frame))

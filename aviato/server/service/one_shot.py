@@ -28,11 +28,11 @@ from aviato.wire.sandboxes import CreateSandbox
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import Subscription
     from aviato.server.service.leases import Leases
-    from aviato.server.service.live import LiveSandbox
-    from aviato.server.service.lives import Lives
+    from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
@@ -74,14 +74,14 @@ class Ran:
 class Workplace:
     """One running sandbox."""
 
-    def __init__(self, box: LiveSandbox, link: SupervisorLink) -> None:
-        self.box = box
+    def __init__(self, sandbox: LiveSandbox, link: Process1Link) -> None:
+        self.sandbox = sandbox
         self._link = link
 
     @property
     def sandbox_id(self) -> str:
         """Its id."""
-        return self.box.sandbox_id
+        return self.sandbox.sandbox_id
 
     async def run(
         self,
@@ -115,13 +115,13 @@ class Workplace:
                 async with asyncio.timeout(timeout_seconds + SILENCE_SECONDS):
                     return await self._collect(subscription, exec_id, max_output_bytes)
             except TimeoutError:
-                # Its supervisor kills any command at its limit, and says so: it is the machine that stands still.
+                # Its process 1 kills any command at its limit, and says so: it is the machine that stands still.
                 message = f"the sandbox has not answered for {SILENCE_SECONDS:g} s after the command's limit"
                 raise SandboxUnavailableError(message, sandbox_id=self.sandbox_id, reason="silent", started=True) from None
             finally:
                 subscription.close()
         except SandboxGone as gone:
-            raise await error_of_gone(self.box, gone, started=True) from None
+            raise await error_of_gone(self.sandbox, gone, started=True) from None
         finally:
             if feeding is not None:
                 feeding.cancel()
@@ -164,7 +164,7 @@ class OneShots:
     def __init__(
         self,
         sandboxes: Sandboxes,
-        lives: Lives,
+        lifecycle: Lifecycle,
         registry: Registry,
         leases: Leases,
         long_polls: LongPolls,
@@ -172,7 +172,7 @@ class OneShots:
         concurrency: int | None = None,
     ) -> None:
         self._sandboxes = sandboxes
-        self._lives = lives
+        self._lifecycle = lifecycle
         self._registry = registry
         self._leases = leases
         self._long_polls = long_polls
@@ -181,7 +181,7 @@ class OneShots:
         self._slots = asyncio.Semaphore(self.concurrency)
         self._lease_id: str | None = None
         self._lease_timer: asyncio.TimerHandle | None = None
-        self._boxes: dict[str, LiveSandbox] = {}
+        self._live: dict[str, LiveSandbox] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
     async def persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -214,20 +214,20 @@ class OneShots:
             AviatoError: it could not be had.
         """
         await self._slots.acquire()
-        box: LiveSandbox | None = None
+        sandbox: LiveSandbox | None = None
         try:
-            box = await self._create(lifetime_seconds)
-            yield Workplace(box, await running(box))
+            sandbox = await self._create(lifetime_seconds)
+            yield Workplace(sandbox, await running(sandbox))
         finally:
-            if box is None:
+            if sandbox is None:
                 self._slots.release()
             else:
-                self._end(box)
+                self._end(sandbox)
 
     async def close(self) -> None:
         """End what is left: nobody waits for it any more."""
-        for box in list(self._boxes.values()):
-            self._lives.ask_to_end(box, "stopped")
+        for sandbox in list(self._live.values()):
+            self._lifecycle.ask_to_end(sandbox, "stopped")
         if self._endings:
             await asyncio.wait(self._endings, timeout=CLOSE_SECONDS)
         for task in self._endings:
@@ -247,24 +247,24 @@ class OneShots:
                 # The queue itself is full. Those who ask here have no other way to wait.
                 await asyncio.sleep(ROOM_SECONDS)
                 continue
-            box = self._boxes[sandbox_id] = self._registry.live[sandbox_id]
-            return box
+            sandbox = self._live[sandbox_id] = self._registry.live[sandbox_id]
+            return sandbox
 
-    def _end(self, box: LiveSandbox) -> None:
-        self._lives.ask_to_end(box, "stopped")
-        task = asyncio.create_task(self._until_gone(box))
+    def _end(self, sandbox: LiveSandbox) -> None:
+        self._lifecycle.ask_to_end(sandbox, "stopped")
+        task = asyncio.create_task(self._until_gone(sandbox))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
-    async def _until_gone(self, box: LiveSandbox) -> None:
+    async def _until_gone(self, sandbox: LiveSandbox) -> None:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GONE_SECONDS):
-                    await box.gone.wait()
+                    await sandbox.gone.wait()
         finally:
             self._slots.release()
-            self._boxes.pop(box.sandbox_id, None)
-            if not self._boxes and self._lease_id is not None and self._lease_timer is None:
+            self._live.pop(sandbox.sandbox_id, None)
+            if not self._live and self._lease_id is not None and self._lease_timer is None:
                 self._lease_timer = asyncio.get_running_loop().call_later(LEASE_IDLE_SECONDS, self._close_lease)
 
     def _lease(self) -> str:

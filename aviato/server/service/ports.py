@@ -1,6 +1,6 @@
 """Exposed ports: a listener on this machine for each, and the connections through it.
 
-The listener belongs to the server and is kept by the sandbox's supervisor too, so that the address outlives the server and
+The listener belongs to the server and is kept by the sandbox's process 1 too, so that the address outlives the server and
 connections that come while there is none wait for the next.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.options import SandboxStatus
-from aviato.server.relay import refuse, relay
+from aviato.server.port_relay import refuse, relay
 from aviato.server.service.registry import running
 from aviato.wire.sandboxes import PORT_HOST, PortInfo, service_url
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aviato.server.backends.base import Backend
-    from aviato.server.link.passage import Passage
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.link.descriptor_channel import DescriptorChannel
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
 
@@ -69,8 +69,8 @@ class _Exposed:
     """What is exposed of one sandbox."""
 
     ports: dict[int, _Port]
-    box: LiveSandbox | None = None
-    passage: Passage | None = None
+    sandbox: LiveSandbox | None = None
+    channel: DescriptorChannel | None = None
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -129,52 +129,52 @@ class Ports:
             self._exposed[sandbox_id] = exposed
         return {number: port.address for number, port in exposed.ports.items()}
 
-    async def attach(self, box: LiveSandbox) -> None:
-        """Begin to accept, now that a sandbox has a supervisor: a new one, or one found again after a restart.
+    async def attach(self, sandbox: LiveSandbox) -> None:
+        """Begin to accept, now that a sandbox has a process 1: a new one, or one found again after a restart.
 
         Raises:
             SandboxUnavailableError: a new sandbox does not take its ports. One that has run before lives on without.
         """
-        if not box.record.ports:
+        if not sandbox.record.ports:
             return
         try:
-            await self._take_up(box)
+            await self._take_up(sandbox)
         except OSError as error:
-            if box.record.status is SandboxStatus.PENDING:
-                message = f"the ports of sandbox {box.sandbox_id} cannot be opened: {error}"
-                raise SandboxUnavailableError(message, sandbox_id=box.sandbox_id, reason="ports") from error
-            log.warning("the ports of sandbox %s cannot be opened again: %s", box.sandbox_id, error)
+            if sandbox.record.status is SandboxStatus.PENDING:
+                message = f"the ports of sandbox {sandbox.sandbox_id} cannot be opened: {error}"
+                raise SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, reason="ports") from error
+            log.warning("the ports of sandbox %s cannot be opened again: %s", sandbox.sandbox_id, error)
             return
-        for port in self._exposed[box.sandbox_id].ports.values():
+        for port in self._exposed[sandbox.sandbox_id].ports.values():
             self._accept_from(port)
 
-    async def _take_up(self, box: LiveSandbox) -> None:
-        passage = await self._backend.open_passage(box.sandbox_id)
-        exposed = self._exposed.get(box.sandbox_id)
+    async def _take_up(self, sandbox: LiveSandbox) -> None:
+        channel = await self._backend.open_descriptor_channel(sandbox.sandbox_id)
+        exposed = self._exposed.get(sandbox.sandbox_id)
         try:
             if exposed is None:
-                kept = await passage.kept()
-                exposed = _Exposed({number: _Port(box.sandbox_id, number, sock) for number, sock in kept.items()})
+                kept = await channel.kept()
+                exposed = _Exposed({number: _Port(sandbox.sandbox_id, number, sock) for number, sock in kept.items()})
             else:
                 kept = {}
-            for number, address in box.record.ports.items():
+            for number, address in sandbox.record.ports.items():
                 if number not in exposed.ports:
-                    exposed.ports[number] = _Port(box.sandbox_id, number, _listen(address))
+                    exposed.ports[number] = _Port(sandbox.sandbox_id, number, _listen(address))
                 if number not in kept:
-                    await passage.keep(number, exposed.ports[number].listener)
+                    await channel.keep(number, exposed.ports[number].listener)
         except BaseException:
-            passage.close()
-            if exposed is not None and box.sandbox_id not in self._exposed:
+            channel.close()
+            if exposed is not None and sandbox.sandbox_id not in self._exposed:
                 for port in exposed.ports.values():
                     port.listener.close()
             raise
-        exposed.box, exposed.passage = box, passage
-        self._exposed[box.sandbox_id] = exposed
-        addresses: dict[int, int | None] = {number: exposed.ports[number].address for number in box.record.ports}
-        if addresses != box.record.ports:
-            log.warning("ports of sandbox %s have other addresses now: %s", box.sandbox_id, addresses)
-            box.record = box.record.but(ports=addresses)
-            self._registry.save(box.record)
+        exposed.sandbox, exposed.channel = sandbox, channel
+        self._exposed[sandbox.sandbox_id] = exposed
+        addresses: dict[int, int | None] = {number: exposed.ports[number].address for number in sandbox.record.ports}
+        if addresses != sandbox.record.ports:
+            log.warning("ports of sandbox %s have other addresses now: %s", sandbox.sandbox_id, addresses)
+            sandbox.record = sandbox.record.but(ports=addresses)
+            self._registry.save(sandbox.record)
 
     def close(self, sandbox_id: str) -> None:
         """A sandbox has ended: its addresses are free at once; its connections get a moment for what is on its way."""
@@ -184,28 +184,28 @@ class Ports:
         connections: set[asyncio.Task[None]] = set()
         for port in exposed.ports.values():
             self._accept_no_more(port)
-            # The supervisor has it too, until it is gone.
+            # Process 1 has it too, until it is gone.
             with suppress(OSError):
                 port.listener.shutdown(socket.SHUT_RDWR)
             port.listener.close()
             connections |= port.connections
-        if exposed.passage is not None:
-            exposed.passage.close()
+        if exposed.channel is not None:
+            exposed.channel.close()
         if connections:
             leaving = asyncio.create_task(_leave(connections), name=f"connections of {sandbox_id}")
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
     async def shut(self) -> None:
-        """The server goes: connections are cut, listeners stay with the supervisors."""
+        """The server goes: connections are cut, listeners stay with the process 1s."""
         tasks = set(self._leaving)
         for exposed in self._exposed.values():
             for port in exposed.ports.values():
                 self._accept_no_more(port)
                 port.listener.close()
                 tasks |= port.connections
-            if exposed.passage is not None:
-                exposed.passage.close()
+            if exposed.channel is not None:
+                exposed.channel.close()
         self._exposed.clear()
         for task in tasks:
             task.cancel()
@@ -268,15 +268,15 @@ class Ports:
 
     async def _serve(self, port: _Port, outer: socket.socket) -> None:
         exposed = self._exposed.get(port.sandbox_id)
-        if exposed is None or exposed.box is None:
+        if exposed is None or exposed.sandbox is None:
             outer.close()
             return
         # It uses the sandbox, so that is not let go meanwhile.
-        with self._registry.call(exposed.box):
+        with self._registry.call(exposed.sandbox):
             try:
                 async with port.dials:
-                    passage = await self._passage(exposed)
-                    inner = await passage.dial(port.number)
+                    channel = await self._channel(exposed)
+                    inner = await channel.dial(port.number)
             except OSError as error:
                 await refuse(outer, *_explain(port.sandbox_id, port.number, error))
             except BaseException:
@@ -286,14 +286,14 @@ class Ports:
                 try:
                     await relay(outer, inner)
                 finally:
-                    passage.release()
+                    channel.release()
 
-    async def _passage(self, exposed: _Exposed) -> Passage:
+    async def _channel(self, exposed: _Exposed) -> DescriptorChannel:
         async with exposed.opening:
-            assert exposed.box is not None
-            if exposed.passage is None or not exposed.passage.open:
-                exposed.passage = await self._backend.open_passage(exposed.box.sandbox_id)
-            return exposed.passage
+            assert exposed.sandbox is not None
+            if exposed.channel is None or not exposed.channel.open:
+                exposed.channel = await self._backend.open_descriptor_channel(exposed.sandbox.sandbox_id)
+            return exposed.channel
 
     # -- looking
 
@@ -304,34 +304,36 @@ class Ports:
             AviatoValidationError: the port is not exposed.
             SandboxError: the sandbox has ended.
         """
-        box = self._registry.find(sandbox_id)
-        address = box.record.ports.get(number)
+        sandbox = self._registry.find(sandbox_id)
+        address = sandbox.record.ports.get(number)
         if address is None:
-            exposed = ", ".join(map(str, box.record.ports)) or "none"
+            exposed = ", ".join(map(str, sandbox.record.ports)) or "none"
             message = f"port {number} of sandbox {sandbox_id} is not exposed; exposed are: {exposed}"
             raise AviatoValidationError(message, field_violations={"port": "not exposed"})
         deadline = time.monotonic() + timeout_seconds
-        with self._registry.call(box):
-            listening = await self._long_polls.wait(box.ready, timeout_seconds) and await self._look(box, number, deadline)
+        with self._registry.call(sandbox):
+            listening = await self._long_polls.wait(sandbox.ready, timeout_seconds) and await self._look(
+                sandbox, number, deadline
+            )
         return PortInfo(port=number, url=service_url(address), listening=listening)
 
-    async def _look(self, box: LiveSandbox, number: int, deadline: float) -> bool:
+    async def _look(self, sandbox: LiveSandbox, number: int, deadline: float) -> bool:
         pause, longest = LOOK_SECONDS
         while True:
-            await running(box)
+            await running(sandbox)
             left = deadline - time.monotonic()
             with suppress(OSError):
-                exposed = self._exposed.get(box.sandbox_id)
-                if exposed is not None and exposed.box is not None:
+                exposed = self._exposed.get(sandbox.sandbox_id)
+                if exposed is not None and exposed.sandbox is not None:
                     async with asyncio.timeout(max(left, LAST_LOOK_SECONDS)):
-                        passage = await self._passage(exposed)
-                        (await passage.dial(number)).close()
-                        passage.release()
+                        channel = await self._channel(exposed)
+                        (await channel.dial(number)).close()
+                        channel.release()
                     return True
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            await self._long_polls.wait(box.settled, min(pause, left))
+            await self._long_polls.wait(sandbox.settled, min(pause, left))
             pause = min(2 * pause, longest)
 
 

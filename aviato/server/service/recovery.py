@@ -13,7 +13,7 @@ from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.service.live import LiveSandbox
+from aviato.server.service.live_sandbox import LiveSandbox
 from aviato.server.states import ending_of, lost, start_failed
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aviato.server.backends.base import Backend
-    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.link import Process1Link
     from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
-    from aviato.server.service.lives import Lives
-    from aviato.server.service.places import Places
+    from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
+    from aviato.server.service.slots import Slots
     from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
@@ -42,17 +42,17 @@ _LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATI
 class Recovery:
     """Makes the store and the machine agree.
 
-    Sandboxes whose supervisor answers run again; those in which nothing has run yet are queued again; the others have ended,
-    by the reason that their supervisor left behind or `lost`. One that cannot be taken up, whatever the reason, is lost and
-    holds up no other. Places without a record are taken away.
+    Sandboxes whose process 1 answers run again; those in which nothing has run yet are queued again; the others have ended,
+    by the reason that their process 1 left behind or `lost`. One that cannot be taken up, whatever the reason, is lost and
+    holds up no other. Slots without a record are taken away.
     """
 
     def __init__(
         self,
         backend: Backend,
         registry: Registry,
-        lives: Lives,
-        places: Places,
+        lifecycle: Lifecycle,
+        slots: Slots,
         leases: Leases,
         execs: Execs,
         ports: Ports,
@@ -60,8 +60,8 @@ class Recovery:
     ) -> None:
         self._backend = backend
         self._registry = registry
-        self._lives = lives
-        self._places = places
+        self._lifecycle = lifecycle
+        self._slots = slots
         self._leases = leases
         self._execs = execs
         self._ports = ports
@@ -82,7 +82,7 @@ class Recovery:
         known = {record.sandbox_id for record in records}
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
-                await self._lives.destroy(sandbox_id)
+                await self._lifecycle.destroy(sandbox_id)
         await self._execs.detached.clear(self._registry.live, self._registry.find_record)
 
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
@@ -95,22 +95,22 @@ class Recovery:
             await self._give_up(record, f"the server could not take it up after a restart: {_said(error)}")
 
     async def _give_up(self, record: SandboxRecord, message: str) -> None:
-        box = self._registry.live.get(record.sandbox_id)
-        if box is None:
-            box = self._unusable(record)
-            self._registry.live[record.sandbox_id] = box
-        elif box.task is not None:
-            box.task.cancel()
-            await asyncio.wait((box.task,))
-            if box.gone.is_set():
+        sandbox = self._registry.live.get(record.sandbox_id)
+        if sandbox is None:
+            sandbox = self._unusable(record)
+            self._registry.live[record.sandbox_id] = sandbox
+        elif sandbox.task is not None:
+            sandbox.task.cancel()
+            await asyncio.wait((sandbox.task,))
+            if sandbox.gone.is_set():
                 return
         # Whatever runs there is out of reach for good, so its place goes too.
-        box.record = box.record.but(begun=True)
-        if box.ending is None:
-            box.settle(lost(message))
-        self._places.gone(box)  # It may have been in the queue.
-        self._places.hold(box)
-        box.task = asyncio.create_task(self._lives.conclude(box))
+        sandbox.record = sandbox.record.but(begun=True)
+        if sandbox.ending is None:
+            sandbox.settle(lost(message))
+        self._slots.gone(sandbox)  # It may have been in the queue.
+        self._slots.hold(sandbox)
+        sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
 
     def _unusable(self, record: SandboxRecord) -> LiveSandbox:
         status = record.status if record.status in _LIVING else SandboxStatus.RUNNING
@@ -119,75 +119,82 @@ class Recovery:
 
     async def _queue(self, record: SandboxRecord) -> None:
         """Nothing of it is there: it waits for a place, again or still."""
-        box = self._box(record)
+        sandbox = self._box(record)
         try:
-            box.secrets = await self._secrets.find_again(box.request.secrets)
-            box.image = self._backend.resolve_image(box.request.image, fallback=box.request.image_fallback)
-            box.record = record.but(ports={**self._ports.open(box.sandbox_id, record.ports)})
+            sandbox.secrets = await self._secrets.find_again(sandbox.request.secrets)
+            sandbox.image = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+            sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
-            box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
-            self._enter(box)
-            self._places.hold(box)
-            box.task = asyncio.create_task(self._lives.conclude(box))
+            sandbox.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            self._enter(sandbox)
+            self._slots.hold(sandbox)
+            sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
-        if box.record.ports != record.ports:
-            self._registry.save(box.record)
-        self._enter(box)
-        self._lives.begin(box)
-        self._places.join(box)
+        if sandbox.record.ports != record.ports:
+            self._registry.save(sandbox.record)
+        self._enter(sandbox)
+        self._lifecycle.begin(sandbox)
+        self._slots.join(sandbox)
 
     async def _resume(self, record: SandboxRecord) -> None:
         """Go on with it, or with its end."""
         if record.sandbox_id in self._placed:
             record = record.but(begun=True)  # So it was, or its end was remembered there.
-        box = self._box(record)
-        if not record.begun and box.asked is None:
+        sandbox = self._box(record)
+        if not record.begun and sandbox.asked is None:
             self._unbegun[record.sandbox_id] = record
             return
-        link = await self._reconnect(record.sandbox_id) if box.ending is None else None
-        if box.ending is None and box.asked is None and record.started_at is None and await self._is_unused(box, link):
+        link = await self._reconnect(record.sandbox_id) if sandbox.ending is None else None
+        if (
+            sandbox.ending is None
+            and sandbox.asked is None
+            and record.started_at is None
+            and await self._is_unused(sandbox, link)
+        ):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
                 link.detach()
-            await self._lives.destroy(record.sandbox_id)
+            await self._lifecycle.destroy(record.sandbox_id)
             self._unbegun[record.sandbox_id] = record = record.but(begun=False)
             self._registry.save(record)
             return
-        self._enter(box)
-        self._places.hold(box)
+        self._enter(sandbox)
+        self._slots.hold(sandbox)
         if link is None:
-            if box.ending is None:
+            if sandbox.ending is None:
                 left = await in_thread(self._backend.how_ended, record.sandbox_id)
-                box.settle(ending_of("lost", asked=box.asked, left=left, message="its supervisor was gone after a restart"))
-                await self._execs.detached.restore(box)
-            box.task = asyncio.create_task(self._lives.conclude(box))
+                sandbox.settle(
+                    ending_of("lost", asked=sandbox.asked, left=left, message="its process 1 was gone after a restart")
+                )
+                await self._execs.detached.restore(sandbox)
+            sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
-        box.link = link
-        asked, box.asked = box.asked, None
+        sandbox.link = link
+        asked, sandbox.asked = sandbox.asked, None
         try:
-            await self._execs.restore(box)
-            await self._lives.run(box)
+            await self._execs.restore(sandbox)
+            await self._lifecycle.run(sandbox)
         except AviatoError as error:
-            box.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
-            box.task = asyncio.create_task(self._lives.conclude(box))
+            sandbox.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
-        self._lives.begin(box)
+        self._lifecycle.begin(sandbox)
         if asked is not None:
-            self._lives.ask_to_end(box, asked)
+            self._lifecycle.ask_to_end(sandbox, asked)
 
-    async def _is_unused(self, box: LiveSandbox, link: SupervisorLink | None) -> bool:
+    async def _is_unused(self, sandbox: LiveSandbox, link: Process1Link | None) -> bool:
         """Whether nobody can have used a sandbox that is not known to run, so that it can be made again.
 
-        Once its supervisor was told what holds inside somebody may have, though a full disk kept the server from putting on
-        record that it runs: files may be there. An earlier supervisor tells of commands only.
+        Once its process 1 was told what holds inside somebody may have, though a full disk kept the server from putting on
+        record that it runs: files may be there. An earlier process 1 tells of commands only.
         """
         if link is not None:
             return not (link.hello["execs"] or link.hello.get("configured"))
-        if box.sandbox_id not in await self._backend.place_ids():
+        if sandbox.sandbox_id not in await self._backend.place_ids():
             return True
-        # Commands come later; the main one may have run, and then its supervisor was killed before it could be told.
-        left = await in_thread(self._backend.how_ended, box.sandbox_id)
-        return left is None and box.request.command is None
+        # Commands come later; the main one may have run, and then its process 1 was killed before it could be told.
+        left = await in_thread(self._backend.how_ended, sandbox.sandbox_id)
+        return left is None and sandbox.request.command is None
 
     def _box(self, record: SandboxRecord) -> LiveSandbox:
         if record.status not in _LIVING:
@@ -205,19 +212,19 @@ class Recovery:
             asked=record.status_reason if record.status is SandboxStatus.TERMINATING else None,
         )
 
-    def _enter(self, box: LiveSandbox) -> None:
-        self._registry.live[box.sandbox_id] = box
-        if box.let_go:
-            self._registry.let_go[box.sandbox_id] = box
-        if box.record.lease_id is not None:
-            lease = self._leases.held.get(box.record.lease_id)
+    def _enter(self, sandbox: LiveSandbox) -> None:
+        self._registry.live[sandbox.sandbox_id] = sandbox
+        if sandbox.let_go:
+            self._registry.let_go[sandbox.sandbox_id] = sandbox
+        if sandbox.record.lease_id is not None:
+            lease = self._leases.held.get(sandbox.record.lease_id)
             if lease is None:
                 # Its lease ended while nobody was there to end it: it gets a period like any other.
-                lease = self._leases.renew(box.record.lease_id, lambda: None, Caller(tenant=box.record.owner))
-            self._leases.attach(lease, box)
+                lease = self._leases.renew(sandbox.record.lease_id, lambda: None, Caller(tenant=sandbox.record.owner))
+            self._leases.attach(lease, sandbox)
 
-    async def _reconnect(self, sandbox_id: str) -> SupervisorLink | None:
-        """A link to its supervisor; what fails while that lives is tried again, since a sandbox is given up for good."""
+    async def _reconnect(self, sandbox_id: str) -> Process1Link | None:
+        """A link to its process 1; what fails while that lives is tried again, since a sandbox is given up for good."""
         deadline = time.monotonic() + RECONNECT_SECONDS
         while True:
             try:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
-    from aviato.server.link.link import SupervisorLink
+    from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import SandboxGone
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.store import SandboxRecord, Store
 
 log = logging.getLogger(__name__)
@@ -100,13 +100,13 @@ class Registry:
             SandboxUnavailableError: it has not ended, and this server cannot reach it.
             SandboxError: the error of its ending.
         """
-        box = self.live.get(sandbox_id)
-        if box is None:
+        sandbox = self.live.get(sandbox_id)
+        if sandbox is None:
             raise self.error_of_record(self.record(sandbox_id), exec_id=exec_id)
-        if box.asked is not None or box.ending is not None:
-            state = box.execs.get(exec_id) if exec_id is not None else None
-            raise box.error(started=None if exec_id is None else state is not None and state.started)
-        return box
+        if sandbox.asked is not None or sandbox.ending is not None:
+            state = sandbox.execs.get(exec_id) if exec_id is not None else None
+            raise sandbox.error(started=None if exec_id is None else state is not None and state.started)
+        return sandbox
 
     def record(self, sandbox_id: str) -> SandboxRecord:
         """What is on record of a sandbox.
@@ -147,8 +147,8 @@ class Registry:
 
     def find_record(self, sandbox_id: str) -> SandboxRecord | None:
         """What is on record of a sandbox, or None."""
-        box = self.live.get(sandbox_id)
-        return box.record if box is not None else self._unsaved.get(sandbox_id) or self.store.sandbox(sandbox_id)
+        sandbox = self.live.get(sandbox_id)
+        return sandbox.record if sandbox is not None else self._unsaved.get(sandbox_id) or self.store.sandbox(sandbox_id)
 
     def error_of_record(self, record: SandboxRecord, *, exec_id: str | None = None) -> SandboxError:
         """The error of an ending that is on record, or of a sandbox that this server cannot reach."""
@@ -174,9 +174,9 @@ class Registry:
         message = f"sandbox {sandbox_id} has not ended, but this server cannot reach it{why}; a server that can runs on in it"
         return SandboxUnavailableError(message, sandbox_id=sandbox_id, started=started, reason="backend")
 
-    def call(self, box: LiveSandbox) -> Use:
+    def call(self, sandbox: LiveSandbox) -> Use:
         """Context in which a request uses a sandbox: it is not released meanwhile."""
-        return Use(self, box)
+        return Use(self, sandbox)
 
 
 class Use:
@@ -184,8 +184,8 @@ class Use:
 
     __slots__ = ("_box", "_registry")
 
-    def __init__(self, registry: Registry, box: LiveSandbox) -> None:
-        self._registry, self._box = registry, box
+    def __init__(self, registry: Registry, sandbox: LiveSandbox) -> None:
+        self._registry, self._box = registry, sandbox
 
     def __enter__(self) -> None:
         self._box.calls += 1
@@ -200,23 +200,23 @@ def _unknown(sandbox_id: str) -> SandboxNotFoundError:
     return SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
 
 
-async def running(box: LiveSandbox) -> SupervisorLink:
+async def running(sandbox: LiveSandbox) -> Process1Link:
     """Its link, once it runs.
 
     Raises:
         SandboxError: it ended first.
     """
-    if not box.ready.is_set():
-        await box.ready.wait()
-    if not box.runs or box.link is None:
-        raise box.error(started=False)
-    return box.link
+    if not sandbox.ready.is_set():
+        await sandbox.ready.wait()
+    if not sandbox.runs or sandbox.link is None:
+        raise sandbox.error(started=False)
+    return sandbox.link
 
 
-async def error_of_gone(box: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
+async def error_of_gone(sandbox: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
     """The error of the ending of a sandbox that went away under a request."""
-    task = box.task
-    if not box.settled.is_set() and (task is None or task.done()):
+    task = sandbox.task
+    if not sandbox.settled.is_set() and (task is None or task.done()):
         return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)
-    await box.settled.wait()
-    return box.error(started=started)
+    await sandbox.settled.wait()
+    return sandbox.error(started=started)

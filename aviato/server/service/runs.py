@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.execs import Execs
-    from aviato.server.service.feed import ExecFeed
-    from aviato.server.service.left_feed import LeftFeed
-    from aviato.server.service.lives import Lives
+    from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.output.feed import ExecFeed
+    from aviato.server.service.output.retained_feed import RetainedFeed
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
     from aviato.wire.execution import RunRequest
@@ -25,13 +25,13 @@ LEFT_SECONDS = 60.0
 class Runs:
     """Puts a create, its first command and the end together; each is what it is by itself, repeats included."""
 
-    def __init__(self, sandboxes: Sandboxes, execs: Execs, registry: Registry, lives: Lives) -> None:
+    def __init__(self, sandboxes: Sandboxes, execs: Execs, registry: Registry, lifecycle: Lifecycle) -> None:
         self._sandboxes = sandboxes
         self._execs = execs
         self._registry = registry
-        self._lives = lives
+        self._lifecycle = lifecycle
 
-    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed | LeftFeed:
+    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed | RetainedFeed:
         """Make the sandbox and run the command in it, or join both.
 
         Raises:
@@ -55,23 +55,23 @@ class Runs:
 
     def restore(self) -> None:
         """Those of an earlier server, too, wait for a caller who may have been cut off, or who may have its result."""
-        for box in self._registry.live.values():
-            if box.for_one_run:
-                self._look_later(box.sandbox_id)
+        for sandbox in self._registry.live.values():
+            if sandbox.for_one_run:
+                self._look_later(sandbox.sandbox_id)
 
     def _look_later(self, sandbox_id: str) -> None:
         asyncio.get_running_loop().call_later(LEFT_SECONDS, self._end_if_over, sandbox_id)
 
     def _end(self, sandbox_id: str) -> None:
-        box = self._registry.live.get(sandbox_id)
-        if box is not None:
-            self._lives.ask_to_end(box, "stopped")
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is not None:
+            self._lifecycle.ask_to_end(sandbox, "stopped")
 
     def _end_if_over(self, sandbox_id: str) -> None:
-        box = self._registry.live.get(sandbox_id)
-        if box is None:
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is None:
             return
-        if box.calls == 0 and all(state.exit is not None for state in box.execs.values()):
+        if sandbox.calls == 0 and all(state.exit is not None for state in sandbox.execs.values()):
             self._end(sandbox_id)
         else:
             self._look_later(sandbox_id)

@@ -14,7 +14,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxResourc
 from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.callers import OPERATOR
 from aviato.server.service.limits import check_limits
-from aviato.server.service.live import LiveSandbox, info_of
+from aviato.server.service.live_sandbox import LiveSandbox, info_of
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
 from aviato.threads import in_thread
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.leases import Lease, Leases
-    from aviato.server.service.lives import Lives
+    from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.long_polls import LongPolls
-    from aviato.server.service.places import Places
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
+    from aviato.server.service.slots import Slots
     from aviato.server.settings import ServerSettings
     from aviato.wire.sandboxes import CreateSandbox
 
@@ -53,12 +53,12 @@ class Accepted(NamedTuple):
     """A sandbox that was asked for.
 
     Attributes:
-        box: None: it has ended.
+        sandbox: None: it has ended.
         record: as it was put on record.
         is_new: a repeat joins the first.
     """
 
-    box: LiveSandbox | None
+    sandbox: LiveSandbox | None
     record: SandboxRecord
     is_new: bool
 
@@ -71,8 +71,8 @@ class Sandboxes:
         settings: ServerSettings,
         backend: Backend,
         registry: Registry,
-        lives: Lives,
-        places: Places,
+        lifecycle: Lifecycle,
+        slots: Slots,
         leases: Leases,
         long_polls: LongPolls,
         ports: Ports,
@@ -81,8 +81,8 @@ class Sandboxes:
         self._settings = settings
         self._backend = backend
         self._registry = registry
-        self._lives = lives
-        self._places = places
+        self._lifecycle = lifecycle
+        self._slots = slots
         self._leases = leases
         self._long_polls = long_polls
         self._ports = ports
@@ -162,7 +162,7 @@ class Sandboxes:
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
         client = _process(peer) if request.detached or request.lease_id is None else ""
         body = _body(request)
-        self._places.check_room(caller.tenant, request.lease_id or client, len(body))
+        self._slots.check_room(caller.tenant, request.lease_id or client, len(body))
         self._check_share(caller)
         lease = None
         if not request.detached and request.lease_id is not None:
@@ -185,7 +185,7 @@ class Sandboxes:
             for_one_run=for_one_run,
             body=body,
         )
-        box = LiveSandbox(
+        sandbox = LiveSandbox(
             record=record,
             request=request,
             holder=_holder(lease),
@@ -193,35 +193,35 @@ class Sandboxes:
             image=image,
             secrets=dict(secrets),
         )
-        box.spec = spec = self._lives.spec(box)
+        sandbox.spec = spec = self._lifecycle.spec(sandbox)
         self._backend.check(spec)
         limits = self._backend.limits(spec)
         check_limits(request, limits)
-        box.record = record = record.but(limits=_on_record(tuple(limits.items())))
-        addresses = self._ports.open(box.sandbox_id, dict.fromkeys(request.ports))
-        box.record = record = record.but(ports={**addresses})
-        self._registry.live[box.sandbox_id] = box
-        self._places.join(box)
+        sandbox.record = record = record.but(limits=_on_record(tuple(limits.items())))
+        addresses = self._ports.open(sandbox.sandbox_id, dict.fromkeys(request.ports))
+        sandbox.record = record = record.but(ports={**addresses})
+        self._registry.live[sandbox.sandbox_id] = sandbox
+        self._slots.join(sandbox)
         # One that need not wait begins at once, which then is on record from the first.
-        if box.place.done():
-            box.record = record = record.but(begun=True)
+        if sandbox.place.done():
+            sandbox.record = record = record.but(begun=True)
         else:
-            box.spec = None  # It can hold files a second time.
+            sandbox.spec = None  # It can hold files a second time.
         try:
             self._registry.store.add_sandbox(record)
         except sqlite3.Error as error:
-            del self._registry.live[box.sandbox_id]
-            self._places.gone(box)
-            self._ports.close(box.sandbox_id)
+            del self._registry.live[sandbox.sandbox_id]
+            self._slots.gone(sandbox)
+            self._ports.close(sandbox.sandbox_id)
             raise SandboxUnavailableError(f"the server's store cannot be written: {error}", reason="store") from error
         if lease is not None:
-            self._leases.attach(lease, box)
-        self._lives.begin(box)
-        return Accepted(box, record, is_new=True)
+            self._leases.attach(lease, sandbox)
+        self._lifecycle.begin(sandbox)
+        return Accepted(sandbox, record, is_new=True)
 
     def info(self, accepted: Accepted) -> SandboxInfo:
         """What its caller is told."""
-        return self._info(accepted.box, accepted.record)
+        return self._info(accepted.sandbox, accepted.record)
 
     async def get(
         self, sandbox_id: str, wait: Literal["running", "ended"] | None = None, timeout_seconds: float = 0.0
@@ -232,16 +232,16 @@ class Sandboxes:
             SandboxNotFoundError: it is not known.
             SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
-        box = self._registry.live.get(sandbox_id)
-        if box is not None and wait is not None:
-            await self._long_polls.wait(box.ready if wait == "running" else box.gone, timeout_seconds)
-            if box.ending is not None:
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is not None and wait is not None:
+            await self._long_polls.wait(sandbox.ready if wait == "running" else sandbox.gone, timeout_seconds)
+            if sandbox.ending is not None:
                 # Its place is being taken away: that is bounded, and the answer then is its end.
-                await self._long_polls.wait(box.gone, max(timeout_seconds, 1.0))
-            return self._info(box, box.record)
-        if box is None and wait is not None:
+                await self._long_polls.wait(sandbox.gone, max(timeout_seconds, 1.0))
+            return self._info(sandbox, sandbox.record)
+        if sandbox is None and wait is not None:
             return self._info(None, self._registry.ended(sandbox_id))
-        return self._info(box, self._registry.record(sandbox_id))
+        return self._info(sandbox, self._registry.record(sandbox_id))
 
     async def list(
         self,
@@ -281,12 +281,12 @@ class Sandboxes:
             SandboxNotFoundError: it is not known.
             SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
-        box = self._registry.live.get(sandbox_id)
-        if box is None:
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is None:
             return self._info(None, self._registry.ended(sandbox_id))
-        self._lives.ask_to_end(box, "stopped", grace_seconds)
-        await self._long_polls.wait(box.gone, None)
-        return self._info(box, box.record)
+        self._lifecycle.ask_to_end(sandbox, "stopped", grace_seconds)
+        await self._long_polls.wait(sandbox.gone, None)
+        return self._info(sandbox, sandbox.record)
 
     async def release(self, sandbox_id: str) -> SandboxInfo:
         """End a sandbox that was let go and that nothing uses, since its client needs the place; leave any other as it is.
@@ -295,17 +295,17 @@ class Sandboxes:
             SandboxNotFoundError: it is not known.
             SandboxUnavailableError: it has not ended, and this server cannot reach it.
         """
-        box = self._registry.live.get(sandbox_id)
-        if box is None:
+        sandbox = self._registry.live.get(sandbox_id)
+        if sandbox is None:
             return self._info(None, self._registry.ended(sandbox_id))
-        if box.releasable:
-            self._lives.ask_to_end(box, "released")
-        if box.asked is not None or box.ending is not None:
-            await self._long_polls.wait(box.gone, None)
-        return self._info(box, box.record)
+        if sandbox.releasable:
+            self._lifecycle.ask_to_end(sandbox, "released")
+        if sandbox.asked is not None or sandbox.ending is not None:
+            await self._long_polls.wait(sandbox.gone, None)
+        return self._info(sandbox, sandbox.record)
 
-    def _info(self, box: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
-        info = info_of(record, None if box is None else self._places.queue_of(box))
+    def _info(self, sandbox: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
+        info = info_of(record, None if sandbox is None else self._slots.queue_of(sandbox))
         here = {"root_path": self._backend.root_path(record.sandbox_id), "local_sockets": self._backend.local_sockets}
         return info.model_copy(update=here)
 
@@ -313,12 +313,14 @@ class Sandboxes:
         """Hold a tenant to its number of sandboxes; one that was let go makes room for the next try."""
         if caller.max_sandboxes is None:
             return
-        own = [box for box in self._registry.live.values() if box.record.owner == caller.tenant and not box.is_dead]
+        own = [
+            sandbox for sandbox in self._registry.live.values() if sandbox.record.owner == caller.tenant and not sandbox.is_dead
+        ]
         if len(own) < caller.max_sandboxes:
             return
-        soon = any(box.asked is not None for box in own)
-        if not soon and (let_go := [box for box in own if box.releasable]):
-            self._lives.ask_to_end(min(let_go, key=lambda box: box.record.created_at), "released")
+        soon = any(sandbox.asked is not None for sandbox in own)
+        if not soon and (let_go := [sandbox for sandbox in own if sandbox.releasable]):
+            self._lifecycle.ask_to_end(min(let_go, key=lambda sandbox: sandbox.record.created_at), "released")
             soon = True
         raise SandboxResourceExhaustedError(
             f"this API key has {len(own)} sandboxes and may have {caller.max_sandboxes} at once",

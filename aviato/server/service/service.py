@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
-from aviato.server.host import room
+from aviato.server.machine import room
 from aviato.server.service.batches import BatchRunner
 from aviato.server.service.egress import Egress
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
 from aviato.server.service.leases import Leases
-from aviato.server.service.lives import Lives
+from aviato.server.service.lifecycle import Lifecycle
 from aviato.server.service.logs import Logs
 from aviato.server.service.long_polls import LongPolls, stopping_error
 from aviato.server.service.main_command import MainCommand
 from aviato.server.service.one_shot import OneShots
-from aviato.server.service.places import Places
+from aviato.server.service.output.retained_results import RetainedResults
 from aviato.server.service.ports import Ports
 from aviato.server.service.recovery import Recovery
 from aviato.server.service.registry import Registry
-from aviato.server.service.results import Results
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.service.secrets import Secrets
+from aviato.server.service.slots import Slots
+from aviato.server.shared_memory import SharedMemories
 from aviato.server.store import Store
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import Health
@@ -37,9 +38,9 @@ from aviato.wire.version import WIRE_VERSION
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
-    from aviato.server.folders import Folder
-    from aviato.server.service.live import LiveSandbox
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.settings import ServerSettings
+    from aviato.server.state_dir import StateDirectory
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ class Service:
         secrets: that sandboxes can have; None is none.
     """
 
-    def __init__(self, settings: ServerSettings, folder: Folder, backend: Backend, secrets: Secrets | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, folder: StateDirectory, backend: Backend, secrets: Secrets | None = None
+    ) -> None:
         self.settings = settings
         self.folder = folder
         self.backend = backend
@@ -68,30 +71,31 @@ class Service:
         main = MainCommand(folder.output)
         self.ports = Ports(backend, self.registry, self.long_polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
-        self.results = Results(folder.results, settings.record_retention)
-        self.lives = Lives(settings, backend, self.registry, main, self.ports, self.egress, self.results)
+        self.results = RetainedResults(folder.results, settings.record_retention)
+        self.lifecycle = Lifecycle(settings, backend, self.registry, main, self.ports, self.egress, self.results)
         limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(
             limit=limit,
             in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1),
             queue_bound=settings.max_queued_sandboxes,
         )
-        self.places = Places(admission, self.registry, self._release)
-        self.lives.places = self.places
-        self.leases = Leases(self.store, settings.lease, self.lives.ask_to_end)
-        self.lives.on_gone.append(self.leases.forget)
-        self.execs = Execs(self.store, self.registry, self.places, self.long_polls, self.results, folder.execs)
-        self.lives.on_gone.append(self.execs.detached.forget)
-        self.lives.adopt = lambda box: self.execs.detached.adopt(box, self.results)
+        self.slots = Slots(admission, self.registry, self._release)
+        self.lifecycle.slots = self.slots
+        self.leases = Leases(self.store, settings.lease, self.lifecycle.ask_to_end)
+        self.lifecycle.on_gone.append(self.leases.forget)
+        self.execs = Execs(self.store, self.registry, self.slots, self.long_polls, self.results, folder.execs)
+        self.lifecycle.on_gone.append(self.execs.detached.forget)
+        self.lifecycle.adopt = lambda sandbox: self.execs.detached.adopt(sandbox, self.results)
         self.files = Files(self.registry)
+        self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
-            settings, backend, self.registry, self.lives, self.places, self.leases, self.long_polls, self.ports, self.secrets
+            settings, backend, self.registry, self.lifecycle, self.slots, self.leases, self.long_polls, self.ports, self.secrets
         )
-        self.runs = Runs(self.sandboxes, self.execs, self.registry, self.lives)
+        self.runs = Runs(self.sandboxes, self.execs, self.registry, self.lifecycle)
         self.one_shots = OneShots(
             self.sandboxes,
-            self.lives,
+            self.lifecycle,
             self.registry,
             self.leases,
             self.long_polls,
@@ -139,23 +143,23 @@ class Service:
             wire_version=WIRE_VERSION,
             pid=os.getpid(),
             backend=self.backend.name,
-            live_sandboxes=self.places.admission.live,
-            pending_sandboxes=self.places.admission.waiting,
-            max_sandboxes=self.places.admission.limit,
+            live_sandboxes=self.slots.admission.live,
+            pending_sandboxes=self.slots.admission.waiting,
+            max_sandboxes=self.slots.admission.limit,
         )
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
-        return not self.registry.live and not self.leases.held and not self.lives.leftovers
+        return not self.registry.live and not self.leases.held and not self.lifecycle.leftovers
 
     async def end_all(self) -> None:
         """End every sandbox with reason `shutdown`."""
-        boxes = list(self.registry.live.values())
-        for box in boxes:
-            self.lives.ask_to_end(box, "shutdown", SHUTDOWN_GRACE_SECONDS)
-        for box in boxes:
-            await box.gone.wait()
+        sandboxes = list(self.registry.live.values())
+        for sandbox in sandboxes:
+            self.lifecycle.ask_to_end(sandbox, "shutdown", SHUTDOWN_GRACE_SECONDS)
+        for sandbox in sandboxes:
+            await sandbox.gone.wait()
 
     def stop_waiting(self) -> None:
         """End long polls and streams with an error that makes clients come back to the next server."""
@@ -174,12 +178,12 @@ class Service:
             self._opened.cancel()
         await self.one_shots.close()
         await self._finish_starts()
-        boxes = list(self.registry.live.values())
-        tasks = [task for box in boxes for task in (box.task, *box.helpers) if task is not None]
+        sandboxes = list(self.registry.live.values())
+        tasks = [task for sandbox in sandboxes for task in (sandbox.task, *sandbox.helpers) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.lives.batch_cleanup.close()
+        await self.lifecycle.batch_cleanup.close()
         await self.execs.detached.close()
         await self.ports.shut()
         await self.egress.shut()
@@ -196,9 +200,9 @@ class Service:
             await in_thread(self.store.close)
 
     async def _finish_starts(self) -> None:
-        starting = [box for box in self.registry.live.values() if box.place.done() and not box.ready.is_set()]
-        ending = [box for box in self.registry.live.values() if box.ending is not None]
-        waits = [*(box.ready.wait() for box in starting), *(box.gone.wait() for box in ending)]
+        starting = [sandbox for sandbox in self.registry.live.values() if sandbox.place.done() and not sandbox.ready.is_set()]
+        ending = [sandbox for sandbox in self.registry.live.values() if sandbox.ending is not None]
+        waits = [*(sandbox.ready.wait() for sandbox in starting), *(sandbox.gone.wait() for sandbox in ending)]
         if waits:
             tasks = [asyncio.ensure_future(wait) for wait in waits]
             await asyncio.wait(tasks, timeout=HAND_OVER_SECONDS)
@@ -209,7 +213,7 @@ class Service:
         try:
             await self.backend.open()
             await Recovery(
-                self.backend, self.registry, self.lives, self.places, self.leases, self.execs, self.ports, self.secrets
+                self.backend, self.registry, self.lifecycle, self.slots, self.leases, self.execs, self.ports, self.secrets
             ).run()
             await in_thread(self.results.restore)
             self.runs.restore()
@@ -221,6 +225,6 @@ class Service:
             message = f"the backend {self.backend.name!r} cannot be opened: {error}"
             self.registry.unable = SandboxUnavailableError(message, reason="backend")
 
-    def _release(self, box: LiveSandbox) -> None:
-        log.info("sandbox %s is released: it was let go and its place is needed", box.sandbox_id)
-        self.lives.ask_to_end(box, "released")
+    def _release(self, sandbox: LiveSandbox) -> None:
+        log.info("sandbox %s is released: it was let go and its place is needed", sandbox.sandbox_id)
+        self.lifecycle.ask_to_end(sandbox, "released")

@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use super::Open;
-use crate::again::Again;
 use crate::archive::unpack::Arrival;
 use crate::archive::Trouble;
 use crate::directory::hidden_name;
 use crate::errors::{Fields, Refused};
 use crate::event_loop::EventLoop;
 use crate::frames::{self, Head};
+use crate::idempotency::Again;
 use crate::json::{object, Value};
 use crate::limits::disk::Disk;
 use crate::paths::{find_place, open_path, Place, Whose, DIRECTORY};

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::os::unix::io::OwnedFd;
 
-use crate::limits::memory::{mark_of, parsed, resident_bytes};
+use crate::limits::memory::{parsed, resident_bytes, tag_of};
 use crate::process_tree::Processes;
 use crate::sys;
 
@@ -35,11 +35,11 @@ impl Group {
     pub fn look(&mut self, processes: &Processes, pids: &[i32]) {
         let mut shares: HashMap<Option<u64>, u64> = HashMap::new();
         for pid in pids {
-            *shares.entry(mark_of(processes, *pid)).or_default() += resident_bytes(processes, *pid);
+            *shares.entry(tag_of(processes, *pid)).or_default() += resident_bytes(processes, *pid);
         }
         // The dead are seen without their memory: what they had before still counts.
-        for (mark, size) in &mut shares {
-            *size = (*size).max(self.shares.get(mark).copied().unwrap_or(0) / 2);
+        for (tag, size) in &mut shares {
+            *size = (*size).max(self.shares.get(tag).copied().unwrap_or(0) / 2);
         }
         self.shares = shares;
     }
@@ -71,11 +71,11 @@ impl Group {
         }
     }
 
-    /// The mark of the command that it must have been, out of those that run, the newest last.
+    /// The tag of the command that it must have been, out of those that run, the newest last.
     pub fn suspect(&self, running: &[Option<u64>]) -> Option<u64> {
         let largest = self.shares.iter().max_by_key(|(_, size)| **size);
-        if let Some((Some(mark), _)) = largest.filter(|(_, size)| **size * LARGE >= self.limit) {
-            return Some(*mark);
+        if let Some((Some(tag), _)) = largest.filter(|(_, size)| **size * LARGE >= self.limit) {
+            return Some(*tag);
         }
         running.last().copied().flatten()
     }

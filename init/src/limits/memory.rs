@@ -97,12 +97,12 @@ pub fn resident_bytes(processes: &Processes, pid: i32) -> u64 {
     0
 }
 
-/// The mark of a process's command; `None` of one that is gone or hides it.
-pub fn mark_of(processes: &Processes, pid: i32) -> Option<u64> {
-    processes.mark_of(pid).ok().flatten()
+/// The tag of a process's command; `None` of one that is gone or hides it.
+pub fn tag_of(processes: &Processes, pid: i32) -> Option<u64> {
+    processes.tag_of(pid).ok().flatten()
 }
 
-/// What each command has, by its mark, pages divided by how many share them; `None` is the mark of what hides it.
+/// What each command has, by its tag, pages divided by how many share them; `None` is the tag of what hides it.
 #[derive(Default)]
 pub struct Shares {
     pub bytes: HashMap<Option<u64>, u64>,
@@ -122,12 +122,12 @@ impl Shares {
         }
         let status = processes.told(pid, "status").unwrap_or_default();
         private = private.saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES));
-        let mark = mark_of(processes, pid);
+        let tag = tag_of(processes, pid);
         self.private_bytes = self.private_bytes.saturating_add(private);
         self.shared_bytes = self.shared_bytes.saturating_add(shared);
-        let bytes = self.bytes.entry(mark).or_default();
+        let bytes = self.bytes.entry(tag).or_default();
         *bytes = bytes.saturating_add(private).saturating_add(shared.max(nameless));
-        self.pids.entry(mark).or_default().push(pid);
+        self.pids.entry(tag).or_default().push(pid);
     }
 
     /// Of the sandbox, with the files in memory: what is mapped of those was counted with who maps it.
@@ -137,7 +137,7 @@ impl Shares {
 
     /// Whose share is the largest; nothing where nobody has any.
     pub fn largest(&self) -> Option<Option<u64>> {
-        self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map(|(mark, _)| *mark)
+        self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map(|(tag, _)| *tag)
     }
 }
 

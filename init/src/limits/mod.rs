@@ -40,7 +40,7 @@ const COUNTS: [(&str, &str); 5] = [
 
 /// What follows from a look.
 pub enum Act {
-    /// A command has taken too much memory, by its mark; where there is none of that mark, these processes have.
+    /// A command has taken too much memory, by its tag; where there is none of that tag, these processes have.
     OutOfMemory(Option<u64>, Vec<i32>),
     /// Everything goes, and says why.
     KillAll(String),
@@ -330,12 +330,12 @@ impl Watch {
         self.exact = Some((now + REST * (now - self.began), self.rough, used));
         match self.shares.largest().filter(|_| used > limit) {
             None => self.over(SAMPLE_SECONDS, None),
-            Some(mark) => {
+            Some(tag) => {
                 self.exact = None;
                 // Whoever is killed holds none any more; the next count finds the others'.
                 self.disk.nameless.clear();
-                let pids = self.shares.pids.remove(&mark).unwrap_or_default();
-                self.over(SHORTEST_SECONDS, Some(Act::OutOfMemory(mark, pids)))
+                let pids = self.shares.pids.remove(&tag).unwrap_or_default();
+                self.over(SHORTEST_SECONDS, Some(Act::OutOfMemory(tag, pids)))
             }
         }
     }

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aviato.wire.frames import FrameType, encode
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES, encode_head, encode_opening
 from tests.attacks.registry import Area, Arena, Patch
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
 
@@ -24,11 +26,16 @@ area = Area(__name__)
 BY_PATH = area.defence(
     "routes look whose sandbox it is",
     patches=(
-        Patch("server/routes/table.py", "            service.registry.check(CALLER.get(), sandbox_id)\n", "            pass\n"),
+        Patch(
+            "server/operations/table.py",
+            "            call.service.registry.check(CALLER.get(), sandbox_id)\n",
+            "            pass\n",
+        ),
     ),
 )
 LISTED = area.defence(
-    "listings have a tenant's own", patches=(Patch("server/routes/sandboxes.py", "owners=call.caller.owners", "owners=None"),)
+    "listings have a tenant's own",
+    patches=(Patch("server/operations/sandboxes.py", "owners=call.caller.owners", "owners=None"),),
 )
 JOINED = area.defence(
     "creates join a tenant's own",
@@ -40,7 +47,7 @@ ENDED = area.defence(
 )
 ACKNOWLEDGED = area.defence(
     "acknowledgements are of a tenant's own",
-    patches=(Patch("server/service/execs.py", "not caller.sees(box.record.owner) or box.let_go", "box.let_go"),),
+    patches=(Patch("server/service/execs.py", "not caller.sees(sandbox.record.owner) or sandbox.let_go", "sandbox.let_go"),),
 )
 SIZED = area.defence(
     "bodies have a limit",
@@ -61,12 +68,48 @@ ALLOWED = area.defence(
 )
 CUT = area.defence(
     "who brings no key is cut off",
-    patches=(Patch("server/unauthenticated.py", " if one not in self._let_in and _is_tcp(one.transport)]", " if False]"),),
+    patches=(Patch("server/connections/unauthenticated.py", " if one not in self._let_in and _is_tcp(one)]", " if False]"),),
 )
 
 CROWDED = area.defence(
     "connections are fewer than descriptors",
-    patches=(Patch("server/connection_limit.py", "return max(LEAST, open_files() // SHARE)", "return 1 << 30"),),
+    patches=(Patch("server/connections/connection_limit.py", "return max(LEAST, open_files() // SHARE)", "return 1 << 30"),),
+)
+
+UNDER_WAY = area.defence(
+    "requests of a tenant have a number",
+    patches=(
+        Patch(
+            "server/session/sessions.py",
+            "caller.tenant is not None and self._under_way[caller.tenant] > MOST_UNDER_WAY",
+            "False",
+        ),
+    ),
+)
+EACH = area.defence(
+    "each request of a session is let in",
+    patches=(
+        Patch(
+            "server/session/sessions.py",
+            "return await self._guard.check(transport, headers, route, path)",
+            "return caller",
+        ),
+    ),
+)
+HELD = area.defence(
+    "bodies that nobody reads have a limit",
+    patches=(Patch("server/operations/bodies.py", "return tenant is None or held <= MOST_HELD_BYTES", "return True"),),
+)
+UNREAD = area.defence(
+    "who reads no answers asks nothing more",
+    patches=(
+        Patch("server/session/session.py", "            self.transport.pause_reading()\n", "            pass\n"),
+        Patch(
+            "server/session/channel.py",
+            "        while self._session.is_paused:\n            await self._session.drained()\n",
+            "",
+        ),
+    ),
 )
 
 KEYS = """
@@ -75,6 +118,7 @@ other
 small max-body-bytes=1000
 few max-sandboxes=2
 poor secrets=OTHER*
+narrow /v1/health
 """
 
 
@@ -96,6 +140,22 @@ class Place:
             return response.status, json.loads(data) if response.headers["Content-Type"] == "application/json" else data
         finally:
             connection.close()
+
+    @property
+    def mebibytes(self) -> int:
+        """What the server has of memory."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize() >> 20
+
+    @contextmanager
+    def session(self, key: str = "mine") -> Iterator[socket.socket]:
+        """A connection that speaks frames."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(encode_opening({"Authorization": f"Bearer {key}"}))
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += connection.recv(4096)
+            assert head.startswith(b"HTTP/1.1 101 "), head
+            yield connection
 
     def running(self, key: str = "mine", **more: Any) -> str:
         """A sandbox of a key."""
@@ -237,3 +297,58 @@ def hold(place: Place) -> bool:
     finally:
         over.set()
         holding.join()
+
+
+def request(channel: int, line: str, body: bytes = b"", *, whole: bool = True, **headers: str) -> bytes:
+    """A frame that opens a channel."""
+    first = encode_head(line, {name.replace("_", "-"): text for name, text in headers.items()})
+    return encode(FrameType.OPEN, first + body, stream=WHOLE * whole, channel=channel, offset=len(first))
+
+
+@attack("have any number of requests under way", UNDER_WAY)
+def wait(place: Place) -> bool:
+    line = f"GET /v1/sandboxes/{place.running()}?wait=ended&timeout_seconds=30"
+    with place.session() as session:
+        session.sendall(b"".join(request(channel, line) for channel in range(1, 20_050)))
+        # The last one is answered at once, or waits as all others do.
+        session.settimeout(5)
+        heard = b""
+        with suppress(TimeoutError):
+            while b"requests under way" not in heard:
+                heard = heard[-100:] + session.recv(1 << 16)
+        return b"requests under way" not in heard
+
+
+@attack("ask over a session what one's key is not for", EACH)
+def ask(place: Place) -> bool:
+    with place.session("narrow") as session:
+        session.sendall(request(1, "GET /v1/sandboxes"))
+        return b"sandboxes" in session.recv(1 << 16).partition(b"200")[2]
+
+
+@attack("fill the server's memory with bodies that it does not read", HELD)
+def fill(place: Place) -> bool:
+    """It reads 64 MiB of a tenant's bodies at a time; the others wait, and what has come of them lies there."""
+    before, most = place.mebibytes, 0
+    with place.session() as session:
+        for channel in range(1, 601):
+            with suppress(OSError):
+                session.sendall(request(channel, "POST /v1/sandboxes", whole=False, Content_Length=str(16 << 20)))
+                for at in range(0, WINDOW_BYTES, PIECE_BYTES):
+                    session.sendall(encode(FrameType.DATA, bytes(PIECE_BYTES), channel=channel, offset=at))
+            most = max(most, place.mebibytes - before)
+        return most > 480
+
+
+@attack("fill the server's memory with answers that nobody reads", UNREAD)
+def unread(place: Place) -> bool:
+    before = place.mebibytes
+    with place.session() as session:
+        session.settimeout(2)
+        with suppress(TimeoutError):
+            for begin in range(1, 20_001, 100):
+                session.sendall(b"".join(request(begin + n, "GET /v1/openapi.json") for n in range(100)))
+        deadline = time.monotonic() + 5
+        while place.mebibytes - before < 100 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return place.mebibytes - before >= 100

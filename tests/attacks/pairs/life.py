@@ -40,8 +40,8 @@ EVERY_THREAD = area.defence(
     patches=(
         Patch(
             PROCESS_TREE,
-            "        for (name, _) in threads {\n            if let Some(mark)",
-            "        for (name, _) in threads.into_iter().take(0) {\n            if let Some(mark)",
+            "        for (name, _) in threads {\n            if let Some(tag)",
+            "        for (name, _) in threads.into_iter().take(0) {\n            if let Some(tag)",
         ),
     ),
 )
@@ -66,9 +66,7 @@ REPEATED = area.defence(
 GRADED = area.defence(
     "everything is killed before a grade",
     patches=(
-        Patch(
-            "init/src/killing.rs", "kill: Some(KillOthers::new(mark))", "kill: Some(KillOthers::new(mark)).filter(|_| false)"
-        ),
+        Patch("init/src/killing.rs", "kill: Some(KillOthers::new(tag))", "kill: Some(KillOthers::new(tag)).filter(|_| false)"),
     ),
 )
 HOLDERS = area.defence(
@@ -97,7 +95,7 @@ DAEMON = "if os.fork(): time.sleep(60)\nos.setsid()\nif os.fork(): os._exit(0)\n
 AWAY = "\n".join(f"os.close({fd})" for fd in range(3))
 
 
-async def lives(box: Any, seconds: float = 1.5) -> bool:
+async def lifecycle(box: Any, seconds: float = 1.5) -> bool:
     """Whether somebody goes on writing."""
     seen = again = (await box.sh("cat /tmp/lives")).stdout
     deadline = time.monotonic() + seconds
@@ -112,7 +110,7 @@ async def daemon(arena: Arena) -> bool:
     async with arena.box() as box:
         result = await box.python(LIVES.format(first=f"{DAEMON}\n{AWAY}"), timeout=1)
         assert result.exit["timed_out"]
-        return await lives(box)
+        return await lifecycle(box)
 
 
 @area.attack(
@@ -127,7 +125,7 @@ async def headless(arena: Arena) -> bool:
             await asyncio.wait_for(box.finish(exec_id, subscription), 6)
         except TimeoutError:
             pass
-        return await lives(box)
+        return await lifecycle(box)
 
 
 WRITES = "while :; do date +%s%N > /tmp/lives; sleep 0.02; done >/dev/null 2>&1 </dev/null"
@@ -142,11 +140,11 @@ async def unreadable(arena: Arena) -> bool:
         os.chown(program, 12345, 12345)
         os.chmod(program, 0o711)
         exec_id, subscription = box.start("/workspace/hidden", "-c", f"setsid ./hidden -c '{WRITES}' & sleep 60")
-        while not await lives(box):
+        while not await lifecycle(box):
             pass
         await box.link.cancel(exec_id)
         subscription.close()
-        return await lives(box)
+        return await lifecycle(box)
 
 
 @area.attack("outlive a grade", GRADED)
@@ -156,10 +154,10 @@ async def graded(arena: Arena) -> bool:
         _, main = box.start("sleep", "60", main=True)
         source = LIVES.format(first="os.setsid()")
         await box.run("sh", "-c", 'python3 -c "$0" </dev/null >/dev/null 2>&1 & sleep 0.3', source)
-        assert await lives(box)
+        assert await lifecycle(box)
         await box.link.cancel_all()
         main.close()
-        return await lives(box)
+        return await lifecycle(box)
 
 
 HOLD = """
@@ -245,7 +243,7 @@ async def faster(arena: Arena) -> bool:
                 await asyncio.wait_for(box.finish(exec_id, subscription), 10)
             except TimeoutError:
                 return True
-            return await lives(box)
+            return await lifecycle(box)
 
     for _ in range(6 if arena.off else 1):
         if await outlives():

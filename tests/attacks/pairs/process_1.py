@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.memory import Memory
+from aviato.server.shared_memory import Memory
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE
 from tests.attacks.pairs.kernel import FAMILIES
@@ -346,8 +346,8 @@ async def deaf(arena: Arena) -> bool:
         _, subscription = box.start("python3", "-I", "-c", DEAF)
         while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"deaf\n"):
             pass
-        passage = await arena.backend.open_passage(box.id)
-        dials = [asyncio.create_task(passage.dial(8000)) for _ in range(8)]
+        channel = await arena.backend.open_descriptor_channel(box.id)
+        dials = [asyncio.create_task(channel.dial(8000)) for _ in range(8)]
         try:
             await asyncio.sleep(0.1)
             await asyncio.wait_for(box.link.ping(), 5)
@@ -361,4 +361,4 @@ async def deaf(arena: Arena) -> bool:
             for done in await asyncio.gather(*dials, return_exceptions=True):
                 if not isinstance(done, BaseException):
                     done.close()
-            passage.close()
+            channel.close()

@@ -14,15 +14,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aviato.server import run
-from aviato.server.folders import Folder
+from aviato.server.connections import listening
+from aviato.server.state_dir import StateDirectory
 from tests.attacks.others import NOBODY, reached
 from tests.attacks.registry import Area, Arena, Patch, root_only
 from tests.server.conftest import fakes
 from tests.server.test_tenants import Tenant, serving
 
 area = Area(__name__)
-_listen_unix = run.listen_unix
+_listen_unix = listening.listen_unix
 
 
 def listen_to_all(path: str) -> socket.socket:
@@ -38,15 +38,16 @@ async def serves(*limits: str) -> AsyncIterator[tuple[str, list[Tenant]]]:
     path = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         path.chmod(0o711)
-        folder = Folder(str(path / "state"))
+        folder = StateDirectory(str(path / "state"))
         async with serving(folder, fakes.FakeBackend(), *limits) as (_, *tenants):
             yield folder.path, tenants
     finally:
         shutil.rmtree(path)
 
 
+MODULE = "aviato.server.connections.guard"
 MODE = area.defence("the server's socket is its user's", swaps={"tests.server.test_tenants.listen_unix": listen_to_all})
-PEER = area.defence("who connects is looked at", swaps={"aviato.server.guard.peer_uid": lambda transport: os.getuid()})
+PEER = area.defence("who connects is looked at", swaps={f"{MODULE}.peer_uid": lambda transport: os.getuid()})
 CALL = r"""
 import os, socket, sys
 os.setuid(int(sys.argv[2]))
@@ -86,10 +87,10 @@ async def files_of_another_user(arena: Arena) -> bool:
         return bool(found)
 
 
-GUARD = "aviato.server.guard.Guard"
+GUARD = f"{MODULE}.Guard"
 KEYS = area.defence("a key is needed over TCP", swaps={f"{GUARD}._known_key": lambda guard, text: guard._keys[0]})
 NAMES = area.defence("the name of the server is looked at", swaps={f"{GUARD}._is_ours": lambda guard, host: True})
-PAGES = area.defence("pages of others are refused", swaps={"aviato.server.guard._refuse_pages": lambda request: None})
+PAGES = area.defence("pages of others are refused", swaps={f"{MODULE}._refuse_pages": lambda headers: None})
 OWNERS = area.defence("a key sees what is its own", swaps={"aviato.server.callers.Caller.sees": lambda caller, owner: True})
 
 

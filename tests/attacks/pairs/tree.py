@@ -267,7 +267,7 @@ async def set_uid(arena: Arena) -> bool:
     async with arena.box() as box:
         program = f"{await arena.workspace(box)}/id"
         shutil.copy("/usr/bin/id", program)
-        owner = arena.backend._places.owner(box.id)
+        owner = arena.backend._directories.owner(box.id)
         os.chown(program, owner + 1, owner)
         os.chmod(program, 0o4755)
         return bool((await box.run("/workspace/id", "-u")).stdout == "1\n")
@@ -275,7 +275,7 @@ async def set_uid(arena: Arena) -> bool:
 
 @area.attack("open a device", NODEV, impossible=root_only)
 async def device(arena: Arena) -> bool:
-    """Where the writable layer lies on a skeleton the kernel too opens none: an overlay of another user namespace has none."""
+    """Where the writable layer lies on a base root the kernel too opens none: an overlay of another user namespace has none."""
     async with arena.plain(), arena.box() as box:
         path = f"{await arena.workspace(box)}/device"
         os.mknod(path, 0o20666, os.makedev(1, 5))

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from aviato.server.backends.local import plan
-from aviato.server.backends.local.places import Places
+from aviato.server.backends.local.directories import Directories
 from tests.attacks.pairs.limits import DISK, MIB, WATCHED
 from tests.attacks.registry import Area, Arena, Steps
 
@@ -138,14 +138,14 @@ async def memory(arena: Arena) -> bool:
 # -- whose it is -----------------------------------------------------------------------------------------------------------
 
 
-def owner_of_the_root(places: Places, sandbox_id: str) -> int:
+def owner_of_the_root(directories: Directories, sandbox_id: str) -> int:
     """As if what is inside a place said whose it is."""
-    return os.stat(f"{places.path(sandbox_id)}/upper").st_uid
+    return os.stat(f"{directories.path(sandbox_id)}/upper").st_uid
 
 
 OUTSIDE = area.defence(
     "a sandbox's ids are known by what it cannot change",
-    swaps={"aviato.server.backends.local.places.Places.owner": owner_of_the_root},
+    swaps={"aviato.server.backends.local.directories.Directories.owner": owner_of_the_root},
 )
 
 
@@ -155,4 +155,4 @@ async def another_owner(arena: Arena) -> bool:
     async with arena.box() as box:
         assert (await box.run("chown", "60000:60000", "/")).returncode == 0
         held = arena.backend._held[box.id].uid
-        return bool(arena.backend._places.owner(box.id) != held)
+        return bool(arena.backend._directories.owner(box.id) != held)

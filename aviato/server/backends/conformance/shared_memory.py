@@ -12,7 +12,7 @@ import pytest
 
 from aviato.server.backends.conformance.peer import Peer, Refused
 from aviato.wire.frames import FrameType
-from aviato.wire.memory import CONFIRMED_AT, PLACE, REFUSED, SIZE, confirmation
+from aviato.wire.shared_memory import CONFIRMED_AT, PLACE, REFUSED, SIZE, confirmation
 
 pytestmark = pytest.mark.anyio
 
@@ -85,35 +85,35 @@ async def test_who_shortens_it_gets_no_file(peer: Peer, memory: int) -> None:
 
 async def test_large_output_lies_there(peer: Peer, memory: int) -> None:
     """Round it twice; who reads confirms in it, by no frame, once there is something in it."""
-    size, lent = 12 << 20, 0
+    size, shared = 12 << 20, 0
     os.ftruncate(memory, SIZE)
     for _ in range(5):  # On a busy machine the pipe may never be full, and no piece large.
-        lent = max(lent, await lent_of(peer, memory, size))
-        if lent > 8 << 20:
+        shared = max(shared, await shared_of(peer, memory, size))
+        if shared > 8 << 20:
             break
-    assert lent > 8 << 20
+    assert shared > 8 << 20
 
 
-async def lent_of(peer: Peer, memory: int, size: int) -> int:
+async def shared_of(peer: Peer, memory: int, size: int) -> int:
     """How much of so many bytes came by it."""
     os.pwrite(memory, bytes(16), CONFIRMED_AT)
     spec = peer.spec("sh", "-c", f"seq 1000000000 | head -c {size}")
     fields = {"exec_id": spec.exec_id, "stdout": 0, "stderr": 0, "spec": json.loads(spec.as_json())}
     channel = await peer.begin_with(memory, "exec", **fields, memory=inode(memory))
-    found, lent = b"", 0
+    found, shared = b"", 0
     while (frame := await peer.next(channel)).type != FrameType.EXIT:
-        if frame.type == FrameType.LENT:
+        if frame.type == FrameType.SHARED:
             at, count = PLACE.unpack(frame.payload)
             assert frame.offset == len(found) and at + count <= CONFIRMED_AT
             found += os.pread(memory, count, at)
-            lent += count
+            shared += count
         elif frame.type == FrameType.DATA:
             assert frame.offset == len(found)
             found += frame.payload
-        if lent:
+        if shared:
             os.pwrite(memory, confirmation(len(found)), CONFIRMED_AT)
         else:
             await peer.confirm(spec.exec_id, len(found))
     alone = await asyncio.create_subprocess_shell(f"seq 1000000000 | head -c {size}", stdout=asyncio.subprocess.PIPE)
     assert found == (await alone.communicate())[0]
-    return lent
+    return shared

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.backends.landlock import calls, plan, probe, promises, remains, rules
+from aviato.server.backends.landlock import plan, probe, promises, remains, rules
 from aviato.server.backends.local import facts, filters, syscalls
+from aviato.server.backends.local import landlock_calls as calls
 from aviato.server.backends.local import plan as local_plan
 from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.backends.local.limits import limits_of
@@ -94,7 +95,7 @@ class LandlockBackend(LocalBackend):
 
     def root_path(self, sandbox_id: str) -> str:
         """See `Backend`."""
-        return f"{self._places.path(sandbox_id)}/{plan.ROOT}"
+        return f"{self._directories.path(sandbox_id)}/{plan.ROOT}"
 
     def kill(self, sandbox_id: str) -> bool:
         """See `Backend`: what is inside has to be looked for first."""
@@ -112,12 +113,12 @@ class LandlockBackend(LocalBackend):
         self._command_filter = filters.compile_rules(rules.command_rules())
 
     def _gather(self) -> None:
-        """Sandboxes have no skeleton; all else is in `_look_around`."""
+        """Sandboxes have no base root; all else is in `_look_around`."""
 
     def _look_around(self) -> list[Check]:
-        self._places.make()
-        self._places.empty_trash()
-        # Processes are counted by looking; a group of its own would take a thread of the supervisor, which it could be hit by.
+        self._directories.make()
+        self._directories.empty_trash()
+        # Processes are counted by looking; a group of its own would take a thread of process 1, which it could be hit by.
         self._facts = replace(facts.gather(grouped=False), limit_processes=True)
         found = find_interpreters()
         interpreters = [one for one in found if probe.is_open(one.executable)] if self._root else found
@@ -130,7 +131,7 @@ class LandlockBackend(LocalBackend):
         unkept = promises.unkept(self._abi, self._root)
         self.unkept_promises = tuple(f"{name}: {text}" for name, text in unkept.items())
         uids = len(choices) if choices else None
-        where, granted = str(self._places.sandboxes), plan.readable(interpreters)
+        where, granted = str(self._directories.sandboxes), plan.readable(interpreters)
         checks = probe.explain(self._abi, where, granted, uids, interpreters, self._asks, unkept, self._usual())
         return [*checks, etc_check(self._facts)]
 
@@ -140,7 +141,7 @@ class LandlockBackend(LocalBackend):
     def _own_options(self, spec: SandboxSpec, uid: int) -> plan.PlanOptions:
         interpreter = self._images.interpreter_at(spec.image.interpreter)
         return plan.PlanOptions(
-            place=self._places.path(spec.sandbox_id),
+            place=self._directories.path(spec.sandbox_id),
             abi=self._abi,
             facts=self._facts,
             interpreter=(interpreter.prefix, interpreter.executable, interpreter.minor) if interpreter else None,
@@ -173,7 +174,7 @@ class LandlockBackend(LocalBackend):
 
     def _environment(self, spec: SandboxSpec) -> dict[str, str]:
         interpreter = self._images.interpreter_at(spec.image.interpreter)
-        return plan.environment(self._places.path(spec.sandbox_id), interpreter.prefix if interpreter else None)
+        return plan.environment(self._directories.path(spec.sandbox_id), interpreter.prefix if interpreter else None)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         return Configuration.of(self._configuration(spec))  # Its folder is in it.

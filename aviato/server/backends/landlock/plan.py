@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aviato.server.backends.landlock import calls
 from aviato.server.backends.landlock.rules import supervisor_rules
+from aviato.server.backends.local import landlock_calls as calls
 from aviato.server.backends.local.bounds import LIMIT_FILE_BYTES
 from aviato.server.backends.local.host_tree import (
     CONFIGURATION,
@@ -76,7 +76,7 @@ class PlanOptions:
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
-    """The steps that the child takes, in order, from its fork to being the supervisor."""
+    """The steps that the child takes, in order, from its fork to being process 1."""
     limits = {"nofile": options.facts.open_files, "fsize": LIMIT_FILE_BYTES, "core": 0}
     if options.processes is not None:
         limits["nproc"] = 2 * options.processes + 1
@@ -89,15 +89,15 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         Step("offer", (BADNESS,), "where the machine runs out of memory, sandboxes go before servers and trainers"),
         *([Step("ids", options.ids, "a uid that nothing else has, and with it no capability")] if options.ids else []),
         Step("directories", (tuple((f"{ROOT}/{name}", 0o755) for name in (WORKSPACE, HOME, TEMPORARY)),), "its own folders"),
-        Step("keep_layer", (ROOT,), "a descriptor by which the supervisor counts what is in them"),
-        Step("limits", (tuple(limits.items()),), "each command has a keeper, which is a process too"),
+        Step("keep_layer", (ROOT,), "a descriptor by which process 1 counts what is in them"),
+        Step("limits", (tuple(limits.items()),), "each command has a subreaper, which is a process too"),
         *([Step("processors", (options.processors,), "as many as its limit")] if options.processors else []),
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
         Step("restrict", (), "from here on Landlock refuses all other files, TCP, signals to the outside and looking into it"),
         Step(
             "asking_filter" if options.asks else "filter",
             (families(supervisor_rules(options.abi)),),
-            "system calls that nobody makes from here on, the supervisor included",
+            "system calls that nobody makes from here on, process 1 included",
         ),
     )
 

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from aviato.server.backends.landlock import calls
-
-ASK = "AVIATO_BACKEND=landlock"
-GIVES_UP = (
-    "sandboxes without namespaces, with less isolation: no root directory, /tmp, network and list of processes of their own, "
-    "and memory and processes are only watched; `aviato doctor` with it set and the threat model have the whole list"
-)
-"""In a line, for those who are offered it."""
+from aviato.server.backends.local import landlock_calls as calls
 
 
 def unkept(abi: int, own_ids: bool) -> dict[str, str]:
@@ -26,9 +19,9 @@ def unkept(abi: int, own_ids: bool) -> dict[str, str]:
         "paths": "there is no root directory of its own: outside of its own folder no path can be written to, /tmp included",
         "names": "host name, user names, processors and load are the machine's; commands are not uid 0, whatever exec(user=) "
         "says",
-        "supervisor": "commands have the uid of their supervisor; filters of system calls and Landlock keep them from it, and "
+        "supervisor": "commands have the uid of their process 1; filters of system calls and Landlock keep them from it, and "
         "no namespace",
-        "ends": "what commands leave behind is found by descent: where both the supervisor and the server's zygote process "
+        "ends": "what commands leave behind is found by descent: where both process 1 and the server's zygote process "
         "are killed, it can live on",
         "memory": "memory and the number of processes are watched and never kept by the kernel; what pairs of sockets hold is "
         "not counted, and CPU time is not shared out",

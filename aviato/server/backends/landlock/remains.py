@@ -1,4 +1,4 @@
-"""Killing what the end of a supervisor without namespaces does not end. Blocking: call it in a thread."""
+"""Killing what the end of a process 1 without namespaces does not end. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pid_of(pidfd: int) -> int | None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all that descend from a supervisor, which stands still meanwhile and starts nothing; it is left to be killed."""
+    """Kill all that descend from a process 1, which stands still meanwhile and starts nothing; it is left to be killed."""
     seen: set[str] = set()
     _signal(str(pid), signal.SIGSTOP)
     for _ in range(ROUNDS):

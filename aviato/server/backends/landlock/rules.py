@@ -1,20 +1,20 @@
 """The filters of sandboxes without namespaces, as data: those of the local backend, and what its namespaces do there.
 
-There are two. The first is the supervisor's, and so everyone's. The second is that of commands alone, taken by their keepers:
-it names the supervisor and the keeper by numbers that are put in when they are known.
+There are two. The first is that of process 1, and so everyone's. The second is that of commands, taken by their subreapers:
+it names process 1 and the subreaper by numbers that are put in when they are known.
 """
 
 from __future__ import annotations
 
 import errno
 
-from aviato.server.backends.landlock import calls
 from aviato.server.backends.local import filters
+from aviato.server.backends.local import landlock_calls as calls
 from aviato.server.backends.local import rules as local
 from aviato.server.backends.local.rules import Condition, Rule
 
-SUPERVISOR, KEEPER = 0x5A0B71D3, 0x5A0B71E7
-"""Stand in the filter for two numbers that are known late; so do their negatives, for process groups. As in `keeper.rs`."""
+SUPERVISOR, SUBREAPER = 0x5A0B71D3, 0x5A0B71E7
+"""Stand in the filter for two numbers that are known late; so do their negatives, for process groups. As in `subreaper.rs`."""
 LOW = local.LOW
 F_SETSIG = 10
 EVERYONE = -1 & LOW
@@ -23,15 +23,15 @@ _IPC = (
     *("mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr"),
 )
 _REPLACED = ("process 1", "sockets")
-PROCESSES = (SUPERVISOR, KEEPER)
+PROCESSES = (SUPERVISOR, SUBREAPER)
 
 
 def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
-    """What nobody in a sandbox may call, its supervisor included.
+    """What nobody in a sandbox may call, its process 1 included.
 
     Args:
         abi: the version of Landlock.
-        asks: whether the supervisor can be asked about limits by number; else those are refused for all numbers but 0.
+        asks: whether process 1 can be asked about limits by number; else those are refused for all numbers but 0.
     """
     kept = tuple(rule for rule in local.RULES if rule.family not in _REPLACED)
     return (
@@ -54,12 +54,12 @@ def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
 
 
 def second_arguments() -> list[int]:
-    """The calls that the supervisor is asked about whose second argument is the number of a process, by their numbers here."""
+    """The calls that process 1 is asked about whose second argument is the number of a process, by their numbers here."""
     return [filters.number(call) for call in ("setpriority", "ioprio_set")]
 
 
 def command_rules() -> tuple[Rule, ...]:
-    """What commands may not do to their supervisor and their keeper, and to groups, in which those are."""
+    """What commands may not do to their process 1 and their subreaper, and to groups, in which those are."""
     found = [Rule("signals", ("kill",), where=(Condition(0, EVERYONE),))]
     for number in PROCESSES:
         found += [

@@ -33,19 +33,19 @@ from aviato.server.backends.local import (
     way_out,
 )
 from aviato.server.backends.local.affinity import Affinity
+from aviato.server.backends.local.base_roots import BaseRoots
+from aviato.server.backends.local.directories import Directories
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of, seen_of
-from aviato.server.backends.local.places import Places
 from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
-from aviato.server.backends.local.skeletons import Skeletons
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
-from aviato.server.link.link import Configuration, SandboxGone, SupervisorLink
-from aviato.server.link.passage import Passage
+from aviato.server.link.descriptor_channel import DescriptorChannel
+from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Held:
     uid: int
     asked: asyncio.Future[tuple[int, int]] | None = None
     pidfd: int | None = None
-    link: SupervisorLink | None = None
+    link: Process1Link | None = None
     killed: bool = False
     """Process 1 is on its way out, with all that is inside."""
     grouped: bool = True
@@ -115,28 +115,28 @@ class LocalBackend(Backend):
         allow_any_directory: bool = False,
         shared: Path | None = None,
     ) -> None:
-        self._places = Places(directory)
+        self._directories = Directories(directory)
         self._uid_base = uid_base
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
         self._root = os.geteuid() == 0
-        self._places.ranges = subordinate.find() if self.ids > 1 else None
+        self._directories.ranges = subordinate.find() if self.ids > 1 else None
         self._packages = self._find_packages(packages or {}, private)
         self._modern = facts.kernel() >= (5, 12)
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
-        self._left = LeftPlaces(self._places, lambda uid: self._uids.give_back(uid))
+        self._left = LeftPlaces(self._directories, lambda uid: self._uids.give_back(uid))
         self._affinity = Affinity()
         self._refusals = 0
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._checks: list[Check] = []
         self._filter = self._supervisor_filter = self._born_filter = b""
-        self._skeletons = Skeletons((shared or directory) / "skeletons")
+        self._base_roots = BaseRoots((shared or directory) / "skeletons")
         self._remembered: Remembered | None = None
         self._layered = False
-        """Whether the writable layers of `host` sandboxes can lie on a skeleton."""
+        """Whether the writable layers of `host` sandboxes can lie on a base root."""
 
     def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
         return Packages(registered, foreign=self._root, private=private)
@@ -167,9 +167,9 @@ class LocalBackend(Backend):
 
     async def _look(self, program: Check, *, early: bool = False) -> None:
         compiling = asyncio.create_task(asyncio.to_thread(self._compile))
-        skeleton = await asyncio.to_thread(self._gather)
-        if early and skeleton is not None:
-            self._skeletons.make_early(skeleton)
+        base_root = await asyncio.to_thread(self._gather)
+        if early and base_root is not None:
+            self._base_roots.make_early(base_root)
         checks = [program, *await asyncio.to_thread(self._look_around), await compiling]
         self._checks = [*checks, *probe.other_backend(checks)]
 
@@ -184,24 +184,24 @@ class LocalBackend(Backend):
         self._filter = filters.compile_rules(rules.RULES)
         self._supervisor_filter, self._born_filter = map(filters.compile_rules, rules.of_born(rules.RULES))
 
-    def _gather(self) -> host_tree.Skeleton | None:
-        """Find out what need not be tried; returns the skeleton that most sandboxes will have, if they can have one."""
-        self._places.make()
-        self._places.empty_trash()
-        probe.clear(str(self._places.sandboxes))
-        self._facts = replace(facts.gather(), devices=self._skeletons.devices() if self._root and self._modern else None)
-        self._places.group_directories = groups.remember(self._places.groups, dict(self._facts.groups))
+    def _gather(self) -> host_tree.BaseRoot | None:
+        """Find out what need not be tried; returns the base root that most sandboxes will have, if they can have one."""
+        self._directories.make()
+        self._directories.empty_trash()
+        probe.clear(str(self._directories.sandboxes))
+        self._facts = replace(facts.gather(), devices=self._base_roots.devices() if self._root and self._modern else None)
+        self._directories.group_directories = groups.remember(self._directories.groups, dict(self._facts.groups))
         self._interpreters = find_interpreters()
         strange = facts.strangers(self._interpreters, plan.BASE_PATH.split(":"))
         self._facts = replace(self._facts, strange_tools=strange)
         self._images = LocalImages(self._interpreters, self._registered, self._allow_any_directory)
         if not self._modern:
             return None
-        return host_tree.skeleton(self._facts, self._interpreter(self._images.resolve(None)))
+        return host_tree.base_root(self._facts, self._interpreter(self._images.resolve(None)))
 
     def _look_around(self) -> list[Check]:
         choices = self._take_uids()
-        directory = str(self._places.sandboxes)
+        directory = str(self._directories.sandboxes)
         trial_uid = random.choice(choices) if choices else None
         unified = dict(self._facts.groups).get(groups.UNIFIED)
         trial = {} if self._root and trial_uid is None else probe.run_trial(directory, trial_uid, unified)
@@ -217,14 +217,14 @@ class LocalBackend(Backend):
         """Those that sandboxes can have, but for the ones that are in use."""
         choices = self._uid_choices()
         self._uids = UidPool(choices)
-        for uid in self._places.uids():
+        for uid in self._directories.uids():
             self._uids.keep(uid)
         return choices
 
     @property
     def ids_each(self) -> int:
         """How many users and groups a sandbox has."""
-        return self._uids.each if self._places.ranges is None else 1 + self._places.ranges.size
+        return self._uids.each if self._directories.ranges is None else 1 + self._directories.ranges.size
 
     def _uid_choices(self) -> range | None:
         if not self._root:
@@ -245,7 +245,7 @@ class LocalBackend(Backend):
                 os.close(held.pidfd)
         self._held.clear()
         await self._left.close()
-        await self._skeletons.close()
+        await self._base_roots.close()
         if self._zygote is not None:
             await self._zygote.close()
 
@@ -269,7 +269,7 @@ class LocalBackend(Backend):
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
         if spec.requests or spec.limits:
-            problem = too_much(spec.requests, spec.limits, room(self._facts, str(self._places.sandboxes)))
+            problem = too_much(spec.requests, spec.limits, room(self._facts, str(self._directories.sandboxes)))
             if problem is not None:
                 raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
         if not spec.mounted_files:
@@ -288,7 +288,7 @@ class LocalBackend(Backend):
         async with self._packages.held(reference, self._images.interpreter_at(image.interpreter)):
             pass
 
-    async def create(self, spec: SandboxSpec) -> SupervisorLink:
+    async def create(self, spec: SandboxSpec) -> Process1Link:
         """See `Backend`."""
         if spec.packages is None:
             return await self._create_somewhere(spec)
@@ -299,7 +299,7 @@ class LocalBackend(Backend):
         if "cpu" in (shared := dict(self._facts.groups)):
             zygote.share_processors(shared["cpu"], groups.UNIFIED in shared)
 
-    async def _create_somewhere(self, spec: SandboxSpec) -> SupervisorLink:
+    async def _create_somewhere(self, spec: SandboxSpec) -> Process1Link:
         """In a place of its own, or in one that was left."""
         zygote = await self._live_zygote()
         self._share_processors(zygote)
@@ -317,7 +317,7 @@ class LocalBackend(Backend):
                 zygote = await self._live_zygote()
         return await self._create(spec, zygote, below, None)
 
-    async def _create(self, spec: SandboxSpec, zygote: Zygote, below: str | None, place: LeftPlace | None) -> SupervisorLink:
+    async def _create(self, spec: SandboxSpec, zygote: Zygote, below: str | None, place: LeftPlace | None) -> Process1Link:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
@@ -331,13 +331,13 @@ class LocalBackend(Backend):
                 held.asked = zygote.ask(request, theirs, content)
             if below is not None and usual is not None and usual.lends:
                 held.lent = Lent(zygote, zygote.number, below)
-            held.link = await SupervisorLink.connect(spec.sandbox_id, ours, self._configured(spec))
+            held.link = await Process1Link.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
         except SandboxGone as gone:
             assert held.asked is not None
             await asyncio.shield(held.asked)  # What the zygote could not do says more.
-            message = f"the supervisor of {spec.sandbox_id} ended while it started: {gone}"
+            message = f"process 1 of {spec.sandbox_id} ended while it started: {gone}"
             raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from gone
         except BaseException:
             if held.link is None:
@@ -347,38 +347,38 @@ class LocalBackend(Backend):
             raise
         return held.link
 
-    async def reconnect(self, sandbox_id: str) -> SupervisorLink | None:
+    async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
-        sock = await asyncio.to_thread(self._places.connect, sandbox_id)
+        sock = await asyncio.to_thread(self._directories.connect, sandbox_id)
         if sock is None:
             return None
         sock.setblocking(False)
-        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id)))
+        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id)))
         try:
-            held.link = await asyncio.wait_for(SupervisorLink.connect(sandbox_id, sock), RECONNECT_SECONDS)
+            held.link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
         except (SandboxGone, TimeoutError):
             return None
         return held.link
 
-    async def open_passage(self, sandbox_id: str) -> Passage:
+    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
         """See `Backend`."""
-        sock = await asyncio.to_thread(self._places.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
+        sock = await asyncio.to_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
         if sock is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"the supervisor of {sandbox_id} is gone")
-        return Passage(sock)
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"process 1 of {sandbox_id} is gone")
+        return DescriptorChannel(sock)
 
     def how_ended(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
-        note = self._places.note(sandbox_id)
+        note = self._directories.note(sandbox_id)
         return str(note["reason"]) if note is not None else None
 
     def remember_end(self, sandbox_id: str, reason: str) -> None:
         """See `Backend`."""
-        self._places.leave_note(sandbox_id, reason)
+        self._directories.leave_note(sandbox_id, reason)
 
     def leave_results(self, sandbox_id: str, path: str) -> bool:
         """See `Backend`."""
-        return self._places.leave_results(sandbox_id, path)
+        return self._directories.leave_results(sandbox_id, path)
 
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""
@@ -415,7 +415,7 @@ class LocalBackend(Backend):
 
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
-        return await asyncio.to_thread(self._places.ids)
+        return await asyncio.to_thread(self._directories.ids)
 
     async def probe(self) -> list[Check]:
         """See `Backend`."""
@@ -426,8 +426,8 @@ class LocalBackend(Backend):
     def describe_plan(self, image: ResolvedImage) -> list[str]:
         """The steps that a sandbox of this image would take, for people."""
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        skeleton = self._below(spec)
-        path = None if skeleton is None else self._skeletons.path(skeleton)
+        base_root = self._below(spec)
+        path = None if base_root is None else self._base_roots.path(base_root)
         return plan.describe(plan.make_plan(self._options(spec, path)))
 
     async def recorded(self, image: ResolvedImage) -> bytes:
@@ -452,33 +452,33 @@ class LocalBackend(Backend):
             return self._zygote
 
     async def _start_zygote(self) -> Zygote:
-        zygote = await Zygote.start(self._places.ranges)
+        zygote = await Zygote.start(self._directories.ranges)
         if zygote.ids == 1:
-            self._places.ranges = None
+            self._directories.ranges = None
         return zygote
 
     def _interpreter(self, image: ResolvedImage) -> tuple[str, str, int] | None:
         found = self._images.interpreter_at(image.interpreter)
         return (found.prefix, found.executable, found.minor) if found else None
 
-    def _below(self, spec: SandboxSpec) -> host_tree.Skeleton | None:
+    def _below(self, spec: SandboxSpec) -> host_tree.BaseRoot | None:
         """What lies below its writable layer, or the copies that it has a mount of; None: it has an image."""
         if spec.image.root is not None:
             return None
         if not self._layered:
-            return self._known().skeletons.get(None, lambda: host_tree.copies(self._facts))
+            return self._known().base_roots.get(None, lambda: host_tree.copies(self._facts))
         port = spec.egress_port if self._facts.jvm_networks else None
         kind = self._interpreter(spec.image), spec.packages is not None, port
-        return self._known().skeletons.get(kind, lambda: host_tree.skeleton(self._facts, *kind))
+        return self._known().base_roots.get(kind, lambda: host_tree.base_root(self._facts, *kind))
 
     async def _made_below(self, spec: SandboxSpec) -> str | None:
         below = self._below(spec)
-        if below is not None and self._layered and self._skeletons.is_due(below):
+        if below is not None and self._layered and self._base_roots.is_due(below):
             local = await asyncio.to_thread(own_local.find)
             if local != self._facts.local:  # Somebody has installed something on the machine.
                 self._facts = replace(self._facts, local=local)
                 below = self._below(spec)
-        return None if below is None else await self._skeletons.ready(below)
+        return None if below is None else await self._base_roots.ready(below)
 
     def _known(self) -> Remembered:
         if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
@@ -504,13 +504,13 @@ class LocalBackend(Backend):
         seen = seen_of(spec.limits, limits, self._facts, processors)
         return plan.PlanOptions(
             sandbox_id=spec.sandbox_id,
-            place=self._places.path(spec.sandbox_id),
+            place=self._directories.path(spec.sandbox_id),
             facts=self._facts,
             interpreter=interpreter,
             packages=spec.packages_at,
             lower=spec.image.root,
             strange=spec.image.strange,
-            skeleton=below if self._layered else None,
+            base_root=below if self._layered else None,
             copies=None if self._layered else below,
             upper_in_memory=self._upper_in_memory,
             merged=merged,
@@ -555,7 +555,7 @@ class LocalBackend(Backend):
 
     def _ids(self, uid: int) -> tuple[int, int]:
         """A sandbox's uid and gid as the zygote has them: the server's own are 0 where it gives others, too."""
-        return (uid, uid if self._root else os.getegid()) if self._places.ranges is None else (0, 0)
+        return (uid, uid if self._root else os.getegid()) if self._directories.ranges is None else (0, 0)
 
     def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
         trees: list[tuple[str, str, int, tuple[int, int]]] = []
@@ -574,9 +574,9 @@ class LocalBackend(Backend):
             "ids": options.ids,
             "plan": plan.make_plan(options),
             "trees": trees,
-            "earlier": self._places.left_path(_EARLIER_EXAMPLE) if options.merged else None,
+            "earlier": self._directories.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
-            "lower": (options.lower or options.skeleton) if self._root and not options.merged else None,
+            "lower": (options.lower or options.base_root) if self._root and not options.merged else None,
             "modern": self._modern,
             "descent": None,
             "ports": _has_ports(spec),
@@ -597,7 +597,7 @@ class LocalBackend(Backend):
         return plan.environment(interpreter.prefix if interpreter else None, local, self.ids_each)
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
-        """What its supervisor is told, kept where nothing of it is the caller's own."""
+        """What its process 1 is told, kept where nothing of it is the caller's own."""
         if spec.environment or spec.secrets or spec.egress_port is not None:  # Its own name is in the variables.
             return Configuration.of(self._configuration(spec))
         times = (spec.orphan_timeout_seconds, spec.max_lifetime_seconds, spec.idle_timeout_seconds)
@@ -632,13 +632,13 @@ class LocalBackend(Backend):
         }
 
     async def _destroy(self, sandbox_id: str) -> None:
-        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._places.owner, sandbox_id))
+        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id))
         if held.asked is not None:
             with contextlib.suppress(Exception):
                 _, held.pidfd = await held.asked
             held.asked = None
         if held.pidfd is None:
-            held.pidfd = await asyncio.to_thread(self._places.find, sandbox_id)
+            held.pidfd = await asyncio.to_thread(self._directories.find, sandbox_id)
             if held.place is not None:
                 await asyncio.to_thread(self._left.remove, [held.place.sandbox_id])
         if held.link is not None and held.link.ended() is None:
@@ -649,7 +649,7 @@ class LocalBackend(Backend):
             held.pidfd = None
         await self._kill_rest(held.uid)
         if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
-            await asyncio.to_thread(self._places.remove, sandbox_id)
+            await asyncio.to_thread(self._directories.remove, sandbox_id)
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
 
@@ -666,7 +666,7 @@ class LocalBackend(Backend):
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
             left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
-            removed = await asyncio.to_thread(_remove, self._places, gone) if gone else []
+            removed = await asyncio.to_thread(_remove, self._directories, gone) if gone else []
             for sandbox_id in (*left, *removed):
                 held = dead[sandbox_id]
                 if self._forget(sandbox_id) is None:
@@ -721,7 +721,7 @@ def _await_deaths(killed: Mapping[str, _Held]) -> dict[str, _Held]:
     return dead
 
 
-def _remove(places: Places, dead: Mapping[str, _Held]) -> list[str]:
+def _remove(places: Directories, dead: Mapping[str, _Held]) -> list[str]:
     """Take away the places of sandboxes that are dead; returns those that are gone."""
     removed = []
     for sandbox_id, held in dead.items():

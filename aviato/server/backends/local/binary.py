@@ -121,11 +121,15 @@ def cargo_line() -> str:
 def build(tree: str) -> str | None:
     """Compile the program and put it and its mark into the package of a tree, each at once: others may use the old one.
 
+    What is there and fits stays untouched: servers may be starting from it, by installations into other environments too.
+
     Returns:
-        Why it could not be made; None if it was.
+        Why it could not be made; None if it was, or is there.
     """
     try:
         made_from = mark(tree)
+        if _is_there(f"{tree}/aviato", made_from):
+            return None
         content = compiled(f"{tree}/init")
         marked = f"{made_from} {hashlib.sha256(content).hexdigest()}\n"
         # The mark goes first and comes last, so that what is there between fits none.
@@ -137,6 +141,15 @@ def build(tree: str) -> str | None:
     except OSError as error:
         return f"aviato-init cannot be compiled in {tree}: {error}"
     return None
+
+
+def _is_there(package: str, made_from: str) -> bool:
+    """Whether a package has the program that is made from such sources, whole."""
+    try:
+        with open(f"{package}/{PROGRAM}", "rb") as file:
+            return _marked(package) == [made_from, hashlib.sha256(file.read()).hexdigest()]
+    except OSError:
+        return False
 
 
 class NotCompiled(Exception):
@@ -231,7 +244,7 @@ def trouble() -> Trouble | None:
     except OSError as error:
         return Trouble(Kind.NO_PROGRAM, f"{subject} cannot be read: {error.strerror}", repair)
     machine = _machine(content)
-    marked = [] if named else _marked()
+    marked = [] if named else _marked(PACKAGE)
     changed = len(marked) == 2 and hashlib.sha256(content).hexdigest() != marked[1]
     if changed and machine in (None, architecture()):
         return Trouble(Kind.CUT, f"{subject} is cut, or was changed since it was built", repair)
@@ -254,10 +267,10 @@ def _repair() -> str:
     return again if cargo() else f"{cargo_line()} && {again}"
 
 
-def _marked() -> list[str]:
+def _marked(package: str) -> list[str]:
     """What the mark says, both hashes; nothing where there is none."""
     try:
-        with open(f"{PACKAGE}/{MARK}", encoding="ascii") as file:
+        with open(f"{package}/{MARK}", encoding="ascii") as file:
             return file.read().split()
     except (OSError, UnicodeError):
         return []
@@ -288,7 +301,7 @@ def renew() -> str | None:
 
 
 def _fits() -> bool:
-    marked = _marked()
+    marked = _marked(PACKAGE)
     return len(marked) == 2 and os.path.exists(f"{PACKAGE}/{PROGRAM}") and _is_current(marked[0])
 
 

@@ -11,7 +11,7 @@ import resource
 import stat
 from typing import TYPE_CHECKING
 
-from aviato.server import host
+from aviato.server import machine
 from aviato.server.backends.local import configuration, groups, hardware, own_local, tools, way_out
 from aviato.server.backends.local.bounds import (
     LIMIT_FILE_BYTES,
@@ -74,7 +74,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         limit_processes=kernel() >= (5, 14) or os.geteuid() == 0,
         memory_bytes=memory_bytes(),
         processors=len(os.sched_getaffinity(0)),
-        swap=bool(host.meminfo_bytes("SwapTotal")),
+        swap=bool(machine.meminfo_bytes("SwapTotal")),
         groups=groups.find() if grouped else (),
     )
 
@@ -128,8 +128,8 @@ def _sockets() -> Iterator[tuple[str, int]]:
 
 def memory_bytes() -> int:
     """Of the machine, or of the smallest control group around this process if one has less."""
-    total = host.meminfo_bytes("MemTotal") or 0
-    limit = host.group_limit("memory", "memory.max", "memory.limit_in_bytes")
+    total = machine.meminfo_bytes("MemTotal") or 0
+    limit = machine.group_limit("memory", "memory.max", "memory.limit_in_bytes")
     return total if limit is None else min(total, limit)
 
 

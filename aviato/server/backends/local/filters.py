@@ -1,4 +1,4 @@
-"""Compiles the rules to what the kernel takes, by libseccomp. Runs in the server: supervisors get the bytes."""
+"""Compiles the rules to what the kernel takes, by libseccomp. Runs in the server: process 1s get the bytes."""
 
 from __future__ import annotations
 

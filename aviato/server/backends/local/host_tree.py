@@ -39,12 +39,12 @@ HOSTS = "/run/hosts"
 
 
 COPIES = "/etc/.machine"
-"""Where what is shared of the machine's /etc and /sys is mounted in a sandbox that lies on no skeleton; links lead there."""
+"""Where what is shared of the machine's /etc and /sys is mounted in a sandbox that lies on no base root; links lead there."""
 RUN = "/run"
 
 
 @dataclass(frozen=True, eq=False)
-class Skeleton:
+class BaseRoot:
     """What every `host` sandbox begins with: directories (parents first) with modes, links with targets, files with contents.
 
     `copies` are paths of files and directories that are like the machine's, `nodes` devices with their numbers.
@@ -63,16 +63,16 @@ class Skeleton:
         return hashlib.sha256(repr(content).encode("utf-8", "surrogateescape")).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Skeleton) and self.digest == other.digest
+        return isinstance(other, BaseRoot) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
 
-def skeleton(
+def base_root(
     facts: HostFacts, interpreter: tuple[str, str, int] | None, packages: bool = False, proxy_port: int | None = None
-) -> Skeleton:
-    """What `PlanOptions.skeleton` has to hold.
+) -> BaseRoot:
+    """What `PlanOptions.base_root` has to hold.
 
     Args:
         facts: of the machine.
@@ -114,7 +114,7 @@ def skeleton(
         directories += [(path, 0o755) for path in facts.local.directories]
         links, programs = [*links, *facts.local.links], facts.local.copies
     copied = (*shared_copies(facts), *facts.records, *programs)
-    return Skeleton(tuple(dict.fromkeys(directories)), tuple(links), tuple(files), copied)
+    return BaseRoot(tuple(dict.fromkeys(directories)), tuple(links), tuple(files), copied)
 
 
 def shared_copies(facts: HostFacts) -> tuple[str, ...]:
@@ -122,10 +122,10 @@ def shared_copies(facts: HostFacts) -> tuple[str, ...]:
     return tuple(f"/etc/{name}" for name, _ in facts.etc_shared)
 
 
-def copies(facts: HostFacts) -> Skeleton:
-    """What a sandbox that lies on no skeleton has a mount of."""
+def copies(facts: HostFacts) -> BaseRoot:
+    """What a sandbox that lies on no base root has a mount of."""
     of_hardware = ((path, 0o755) for path in hardware.directories(facts.hardware))
-    return Skeleton((("/etc", 0o755), ("/sys", 0o755), *of_hardware), (), facts.hardware, shared_copies(facts))
+    return BaseRoot((("/etc", 0o755), ("/sys", 0o755), *of_hardware), (), facts.hardware, shared_copies(facts))
 
 
 def links_to_copies(facts: HostFacts) -> list[tuple[str, str]]:
@@ -170,9 +170,9 @@ DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), 
 DEVICE_DIRECTORIES = ("pts", "shm")
 
 
-def devices() -> Skeleton:
+def devices() -> BaseRoot:
     """What /dev has, but for what is mounted on its directories: one for all sandboxes, where the server can make devices."""
-    return Skeleton(
+    return BaseRoot(
         tuple((f"/{name}", 0o755) for name in DEVICE_DIRECTORIES),
         tuple((f"/{name}", target) for name, target in DEVICE_LINKS),
         nodes=tuple((f"/{name}", major, minor) for name, (major, minor) in DEVICE_NUMBERS.items()),

@@ -1,4 +1,4 @@
-"""Places that sandboxes have left as they were made, kept for others to have them: see `layers.c`."""
+"""Directories that sandboxes have left as they were made, kept for others to have them: see `init/src/pool/layers.rs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aviato.server.backends.local.places import Places
+    from aviato.server.backends.local.directories import Directories
     from aviato.server.backends.local.zygote import Zygote
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class LeftPlaces:
         give_back: gets the host ids of those that are removed.
     """
 
-    def __init__(self, places: Places, give_back: Callable[[int], None]) -> None:
-        self._places = places
+    def __init__(self, places: Directories, give_back: Callable[[int], None]) -> None:
+        self._directories = places
         self._give_back = give_back
         self._left: dict[str, LeftPlace] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class LeftPlaces:
             zygote.forget(kept)
             self._spawn(asyncio.to_thread(self.remove, [asked[number][0] for number in kept]))
 
-        path, left_path = self._places.path, self._places.left_path
+        path, left_path = self._directories.path, self._directories.left_path
         found = await zygote.bury([(number, path(one), left_path(one)) for number, (one, *_) in asked.items()], late)
         if self._closed:
             late(found)
@@ -112,7 +112,7 @@ class LeftPlaces:
         resisting = set()
         for sandbox_id in sandbox_ids:
             try:
-                self._places.remove_left(sandbox_id)
+                self._directories.remove_left(sandbox_id)
             except OSError as error:
                 log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
                 resisting.add(sandbox_id)

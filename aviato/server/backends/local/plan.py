@@ -17,6 +17,7 @@ from aviato.server.backends.local.host_tree import (
     DEVICE_NUMBERS,
     HOSTS,
     LINKS_DIRECTORY,
+    base_root,
     hosts,
     links_to_copies,
     local_time,
@@ -24,7 +25,6 @@ from aviato.server.backends.local.host_tree import (
     packages_directory,
     search_path,
     shared_copies,
-    skeleton,
 )
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ class PlanOptions:
             and in it it is known.
         lower: root directory of a `dir` image; None is `host`.
         strange: of a `dir` image, see `ResolvedImage`.
-        skeleton: of `host` images, a directory with `skeleton`'s names in it, to lie below their writable layer; None makes
+        base root: of `host` images, a directory with `base root`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
-        copies: of `host` images without a skeleton, a directory with what is shared of the machine's /etc and /sys.
+        copies: of `host` images without a base root, a directory with what is shared of the machine's /etc and /sys.
         upper_in_memory: the place cannot carry an overlay's writable layer.
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
         lends: the root is sent to the zygote, so that a later sandbox can have it.
@@ -172,7 +172,7 @@ class PlanOptions:
     packages: tuple[str, int, int] | None = None
     lower: str | None = None
     strange: tuple[tuple[str, int], ...] = ()
-    skeleton: str | None = None
+    base_root: str | None = None
     copies: str | None = None
     upper_in_memory: bool = False
     merged: bool = False
@@ -189,7 +189,7 @@ class PlanOptions:
 
 
 def make_plan(options: PlanOptions) -> tuple[Step, ...]:
-    """The steps that the child takes, in order, from its clone into new namespaces to being the supervisor."""
+    """The steps that the child takes, in order, from its clone into new namespaces to being process 1."""
     return (
         *_sources(options),
         Step("identity", (), "wait until the zygote has mapped unprivileged ids, then be 0 inside"),
@@ -214,7 +214,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
 
 def _below(options: PlanOptions) -> str | None:
     """What lies below the writable layer."""
-    return options.skeleton if options.lower is None else options.lower
+    return options.base_root if options.lower is None else options.lower
 
 
 def _in_memory(options: PlanOptions) -> bool:
@@ -335,20 +335,20 @@ def _root(options: PlanOptions) -> list[Step]:
 
 
 def _has_copies(options: PlanOptions) -> bool:
-    """Whether what is shared of the machine's /etc and /sys has to be mounted: a skeleton has it."""
-    return options.lower is None and options.skeleton is None and options.copies is not None
+    """Whether what is shared of the machine's /etc and /sys has to be mounted: a base root has it."""
+    return options.lower is None and options.base_root is None and options.copies is not None
 
 
 def _has_own_hosts(options: PlanOptions) -> bool:
-    """Whether /etc/hosts is the skeleton's link to a file of the sandbox's own."""
-    return options.lower is None and options.skeleton is not None
+    """Whether /etc/hosts is the base root's link to a file of the sandbox's own."""
+    return options.lower is None and options.base_root is not None
 
 
 def _host_tree(options: PlanOptions) -> list[Step]:
-    if options.skeleton is not None:
+    if options.base_root is not None:
         return []
     # What it has of /sys and /etc of the machine is mounted, and its /usr/local is the machine's.
-    made = skeleton(replace(options.facts, hardware=(), local=None), options.interpreter, options.packages is not None)
+    made = base_root(replace(options.facts, hardware=(), local=None), options.interpreter, options.packages is not None)
     shared = links_to_copies(options.facts) if _has_copies(options) else []
     links = tuple(link for link in made.links if not link[0].startswith("/etc/"))
     top, below_etc = (
@@ -479,7 +479,7 @@ def _in_proc(facts: HostFacts, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _has_local(options: PlanOptions) -> bool:
     """Whether /usr/local is the sandbox's own: it needs layers, in which what the machine has there has been made before."""
-    return options.skeleton is not None and options.facts.local is not None
+    return options.base_root is not None and options.facts.local is not None
 
 
 def _own_local(options: PlanOptions) -> list[Step]:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
-from aviato.server.backends.landlock import calls, promises
-from aviato.server.backends.local import binary, container, facts, groups, own_ids, subordinate
+from aviato.server.backends.local import binary, container, facts, groups, landlock_calls, own_ids, subordinate
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
@@ -37,6 +36,12 @@ APPARMOR = (
     "printf 'abi <abi/4.0>,\\nprofile aviato flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/aviato"
     " && sudo apparmor_parser -r /etc/apparmor.d/aviato"
 )
+ASK_FOR_LANDLOCK = "AVIATO_BACKEND=landlock"
+LANDLOCK_GIVES_UP = (
+    "sandboxes without namespaces, with less isolation: no root directory, /tmp, network and list of processes of their own, "
+    "and memory and processes are only watched; `aviato doctor` with it set and the threat model have the whole list"
+)
+"""In a line, for those who are offered it."""
 WITHOUT_NAMESPACES = "without namespaces"
 NAMESPACE_CHECKS = (
     "user namespaces",
@@ -226,9 +231,9 @@ def program_check(trouble: binary.Trouble | None) -> Check:
 def other_backend(checks: list[Check]) -> list[Check]:
     """A line on the landlock backend, where namespaces are what is missing and it would work. It is never used unasked."""
     failed = first_failure(checks)
-    if failed is None or failed.name not in NAMESPACE_CHECKS or not calls.abi():
+    if failed is None or failed.name not in NAMESPACE_CHECKS or not landlock_calls.abi():
         return []
-    detail = f"export {promises.ASK}: {promises.GIVES_UP}"
+    detail = f"export {ASK_FOR_LANDLOCK}: {LANDLOCK_GIVES_UP}"
     return [Check(name=WITHOUT_NAMESPACES, ok=True, detail=detail, required=False)]
 
 

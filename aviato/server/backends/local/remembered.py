@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Limit
     from aviato.server.backends.local import requests
-    from aviato.server.backends.local.host_tree import Skeleton
+    from aviato.server.backends.local.host_tree import BaseRoot
     from aviato.server.backends.local.plan import HostFacts
     from aviato.server.link.link import Configuration
 
@@ -45,7 +45,7 @@ class Remembered:
         self._facts = facts
         self._compiled = compiled
         self.limits: Known[dict[str, Limit]] = Known()
-        self.skeletons: Known[Skeleton] = Known()
+        self.base_roots: Known[BaseRoot] = Known()
         self.requests: Known[requests.Request] = Known()
         self.configurations: Known[Configuration] = Known()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 LOW = 0xFFFFFFFF
 ASK = -1
-"""An answer: the supervisor decides, see `by_number`."""
+"""An answer: process 1 decides, see `by_number`."""
 
 
 class Condition(NamedTuple):

@@ -75,7 +75,7 @@ class Zygote:
 
         Args:
             request: what it is to be, by its fields or made from an example.
-            connection: the supervisor's end of the first one.
+            connection: process 1's end of the first one.
             content: what its read-only files hold, one behind the other.
 
         Returns:

@@ -1,6 +1,6 @@
 """Control groups of version 2, where this server may make some.
 
-`BASE/aviato` has a group for each sandbox's commands, and one for all supervisors. A supervisor starts its commands in their
+`BASE/aviato` has a group for each sandbox's commands, and one for all supervisors. A process 1 starts its commands in their
 group (`clone3`), since moving a process waits for every processor of the machine. The kernel lets it where it may
 write to `cgroup.procs` of the sandbox's group and of the one that both lie in, which takes nobody in, as it has groups below.
 
@@ -160,7 +160,7 @@ def _make(base: str) -> tuple[tuple[str, str], ...]:
     if "cpu" in shared:
         _write(f"{supervisors}/cpu.weight", str(MOST_WEIGHT))
     if os.geteuid() == 0:
-        os.chmod(f"{found}/cgroup.procs", 0o666)  # Supervisors have uids of their own.
+        os.chmod(f"{found}/cgroup.procs", 0o666)  # Process 1s have uids of their own.
     return (*((controller, found) for controller in CONTROLLERS if controller in shared), (UNIFIED, found))
 
 

@@ -1,0 +1,124 @@
+"""All connections of a server: fewer than it has descriptors for, so that sandboxes can always be made and reached."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxResourceExhaustedError
+
+if TYPE_CHECKING:
+    from aviato.server.callers import Caller
+    from aviato.server.connections.open_connections import OpenConnections
+
+SHARE = 2
+"""They may have one in so many of the descriptors."""
+LEAST = 32
+BATCH = 16
+"""One in so many is cut off at once, so that a flood is not looked through for each that comes."""
+TENANT_SHARE = 0.75
+"""How much of that one tenant may have requests on."""
+AGAIN_SECONDS = 1.0
+BACKLOG = 4096
+_RELIEF = ("/stop", "/cancel", "/acknowledgements", "/health")
+"""Requests that make room, or are over at once."""
+
+
+def open_files() -> int:
+    """How many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def backlog() -> int:
+    """How many connections may wait to be accepted, and so come at once: those too must have descriptors."""
+    return max(16, min(BACKLOG, open_files() // 4))
+
+
+class ConnectionLimit:
+    """Which connections have a request under way. Where there are too many, those that have none are cut off, oldest first.
+
+    A client opens another when it has something to ask, so this costs it nothing. What has nothing but half a request, or an
+    answer that it does not read, is one of them.
+
+    Args:
+        connections: all that there are.
+    """
+
+    def __init__(self, connections: OpenConnections) -> None:
+        self._connections = connections
+        self._busy: dict[asyncio.BaseTransport, str | None] = {}
+        self._of_tenant: Counter[str | None] = Counter()
+        self._idle_since: dict[asyncio.BaseTransport, float] = {}
+
+    def most(self) -> int:
+        """How many may be connected."""
+        return max(LEAST, open_files() // SHARE)
+
+    def begin(self, connection: asyncio.BaseTransport, method: str, path: str, caller: Caller) -> None:
+        """A request is under way on its connection.
+
+        Raises:
+            SandboxResourceExhaustedError: there are as many as there may be.
+        """
+        if len(self._busy) >= TENANT_SHARE * LEAST and len(self._busy) >= TENANT_SHARE * self.most():
+            self._refuse(method, path, caller)
+        self.take_in(connection, caller)
+
+    def take_in(self, connection: asyncio.BaseTransport, caller: Caller) -> None:
+        """A request is under way on this connection, whatever it is."""
+        self._busy[connection] = caller.tenant
+        self._of_tenant[caller.tenant] += 1
+        self._idle_since.pop(connection, None)
+
+    def end(self, connection: asyncio.BaseTransport) -> None:
+        """It was answered, or its caller has gone."""
+        if connection in self._busy:
+            tenant = self._busy.pop(connection)
+            self._of_tenant[tenant] -= 1
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+
+    def make_room(self) -> None:
+        """One more comes: look at the others where there are many."""
+        if len(self._connections.all()) >= self.most():
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Cut off those that are too many.
+
+        Args:
+            now: in seconds, by a clock that does not go back.
+        """
+        found = self._connections.all()
+        idle = [one for one in found if one not in self._busy]
+        self._idle_since = {one: self._idle_since.get(one, now) for one in idle}
+        too_many = len(found) - self.most() + 1
+        if too_many <= 0:
+            return
+        idle.sort(key=self._idle_since.__getitem__)
+        for one in idle[: too_many + self.most() // BATCH]:
+            one.abort()
+
+    async def keep_few(self, seconds: float = 1.0) -> None:
+        """Take note of who is idle, again and again."""
+        while True:
+            await asyncio.sleep(seconds)
+            if len(self._connections.all()) >= self.most() // 2:
+                self.look(time.monotonic())
+            else:
+                self._idle_since.clear()
+
+    def _refuse(self, method: str, path: str, caller: Caller) -> None:
+        if method == "DELETE" or path.endswith(_RELIEF) or path.startswith("/v1/leases/"):
+            return
+        most = self.most()
+        own = self._of_tenant[caller.tenant]
+        if len(self._busy) < most * (1 + TENANT_SHARE) / 2 and own < TENANT_SHARE * most:
+            return
+        raise SandboxResourceExhaustedError(
+            f"the server has {len(self._busy)} requests under way ({own} of this caller), and descriptors for no more",
+            retry_delay_seconds=AGAIN_SECONDS,
+        )

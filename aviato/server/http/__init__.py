@@ -1,0 +1,1 @@
+"""HTTP: who is let in, how many, and the operations as routes of aiohttp."""

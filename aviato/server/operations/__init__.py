@@ -1,0 +1,15 @@
+"""What can be asked of a server, and what is answered, whatever carries it. One table says all that is true of it."""
+
+from aviato.server.operations import execs, files, leases, ports, run_code, sandboxes, system
+from aviato.server.operations.table import Operation
+
+OPERATIONS: tuple[Operation, ...] = (
+    *system.OPERATIONS,
+    *sandboxes.OPERATIONS,
+    *execs.OPERATIONS,
+    *files.OPERATIONS,
+    *ports.OPERATIONS,
+    *leases.OPERATIONS,
+    *run_code.OPERATIONS,
+)
+__all__ = ["OPERATIONS", "Operation"]

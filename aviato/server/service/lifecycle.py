@@ -1,0 +1,346 @@
+"""The life of a sandbox: one task from its place in the queue to the removal of its place."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from base64 import b64decode
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError
+from aviato.options import SandboxStatus
+from aviato.server.backends.base import MountedFile, SandboxSpec
+from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.service.batch_cleanup import BatchCleanup
+from aviato.server.service.egress import port_of
+from aviato.server.states import Ending, ending_of, lost, start_failed
+from aviato.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.service.egress import Egress
+    from aviato.server.service.live_sandbox import LiveSandbox
+    from aviato.server.service.main_command import MainCommand
+    from aviato.server.service.output.retained_results import RetainedResults
+    from aviato.server.service.ports import Ports
+    from aviato.server.service.registry import Registry
+    from aviato.server.service.slots import Slots
+    from aviato.server.settings import ServerSettings
+    from aviato.server.store import SandboxRecord
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+STOP_SLACK_SECONDS = 10.0
+"""More than a process 1 takes to kill everything and to drain what was written."""
+DESTROY_SECONDS = 20.0
+OUTPUT_SECONDS = 2.0
+
+
+class Lifecycle:
+    """Starts, watches and ends sandboxes.
+
+    Args:
+        settings: of the server.
+        backend: where they run.
+        registry: where they are found.
+        main: reads the output of main commands.
+        ports: connects to those that are exposed.
+        egress: is the way to the network.
+        results: keeps what nobody has confirmed.
+    """
+
+    slots: Slots
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        backend: Backend,
+        registry: Registry,
+        main: MainCommand,
+        ports: Ports,
+        egress: Egress,
+        results: RetainedResults,
+    ) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._registry = registry
+        self._main = main
+        self._ports = ports
+        self._egress = egress
+        self._results = results
+        self.on_gone: list[Callable[[LiveSandbox], None]] = []
+        self.adopt: Callable[[LiveSandbox], Awaitable[None]] | None = None
+        """Told when a sandbox that ended without a server has left results behind."""
+        self.leftovers: set[str] = set()
+        """Ids whose place could not be taken away yet."""
+        self.batch_cleanup = BatchCleanup(registry, self._destroy_all, self._forget)
+
+    def begin(self, sandbox: LiveSandbox) -> None:
+        """Let it live: a new one from the queue on, one with a link from there on."""
+        sandbox.task = asyncio.create_task(self._live(sandbox), name=f"life of {sandbox.sandbox_id}")
+
+    def ask_to_end(self, sandbox: LiveSandbox, reason: str, grace_seconds: float = 0.0) -> None:
+        """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""
+        if (
+            sandbox.asked is not None
+            and sandbox.ending is None
+            and sandbox.ready.is_set()
+            and grace_seconds < sandbox.grace_seconds
+        ):
+            sandbox.grace_seconds = grace_seconds
+            sandbox.spawn(asyncio.create_task(self._stop(sandbox, grace_seconds)))
+        if (
+            sandbox.asked is not None
+            or sandbox.ending is not None
+            or (sandbox.link is not None and sandbox.link.ended() is not None)
+        ):
+            return
+        sandbox.asked, sandbox.grace_seconds = reason, grace_seconds
+        self.slots.leaving(sandbox)
+        if sandbox.record.status is not SandboxStatus.TERMINATING:
+            self._save(sandbox, sandbox.move(SandboxStatus.TERMINATING, status_reason=reason))
+        if sandbox.for_one_run and sandbox.ready.is_set() and sandbox.request.command is None and not grace_seconds:
+            self._kill(sandbox)  # Its command is over and was read: there is nothing to drain.
+        elif sandbox.ready.is_set():
+            sandbox.spawn(asyncio.create_task(self._stop(sandbox, grace_seconds)))
+        elif sandbox.entered and sandbox.task is not None:
+            # A task that is cancelled before its first step never runs at all; that one looks at `asked` itself.
+            sandbox.task.cancel()
+
+    async def _live(self, sandbox: LiveSandbox) -> None:
+        sandbox.entered = True
+        try:
+            ending = await self._until_ended(sandbox)
+        except asyncio.CancelledError:
+            if sandbox.link is not None:
+                sandbox.link.detach()
+            raise
+        except Exception as error:
+            log.exception("sandbox %s: its life broke off", sandbox.sandbox_id)
+            ending = lost(f"the server failed: {type(error).__name__}")
+        sandbox.settle(ending)
+        await self.conclude(sandbox)
+
+    async def _until_ended(self, sandbox: LiveSandbox) -> Ending:
+        if sandbox.asked is not None and not sandbox.ready.is_set():
+            return ending_of("stopped", asked=sandbox.asked)
+        if not sandbox.ready.is_set():
+            try:
+                await self._start(sandbox)
+            except asyncio.CancelledError:
+                if sandbox.asked is None:
+                    raise
+                _uncancel()
+                return ending_of("stopped", asked=sandbox.asked)
+            except TimeoutError:
+                return start_failed(f"its start took longer than {START_SECONDS:g} s")
+            except AviatoError as error:
+                return start_failed(str(error), is_infrastructure=error.is_infrastructure)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return start_failed(f"the server has no descriptor left for it ({error.strerror}); raise its `ulimit -n`")
+        return await self._watch(sandbox)
+
+    async def _start(self, sandbox: LiveSandbox) -> None:
+        await sandbox.place
+        if not sandbox.record.begun:
+            sandbox.record = sandbox.record.but(begun=True)
+            self._registry.save(sandbox.record)
+        async with asyncio.timeout(START_SECONDS):
+            assert sandbox.image is not None
+            spec, sandbox.spec = sandbox.spec or self.spec(sandbox), None
+            sandbox.link = await self._backend.create(spec)
+            del spec
+            sandbox.secrets = {}
+            await self.run(sandbox)
+
+    async def run(self, sandbox: LiveSandbox) -> None:
+        """Start its main command, if it has one, and say that it runs."""
+        link = sandbox.link
+        assert link is not None
+        # In this order: the channel of the ports stays, and a newer one would replace it.
+        await self._egress.attach(sandbox)
+        await self._ports.attach(sandbox)
+        if sandbox.request.command is not None:
+            with suppress(SandboxGone):
+                await self._main.start(sandbox, link)
+        is_new = sandbox.record.status is SandboxStatus.PENDING
+        if is_new:
+            seconds = time.monotonic() - sandbox.accepted_at
+            sandbox.move(SandboxStatus.RUNNING, started_at=time.time(), startup_seconds=seconds)
+        lifetime = self.lifetime(sandbox)
+        sandbox.expires_at = None if lifetime is None else time.monotonic() + lifetime
+        sandbox.ready.set()
+        for begin in sandbox.on_run:
+            begin()
+        sandbox.on_run.clear()
+        if is_new:
+            # While its first command starts. In the same turn: nobody is told of a result before a later server would know that
+            # something has run in it, and until then its process 1 remembers the command.
+            self._save(sandbox, sandbox.record)
+        self.slots.started(sandbox)
+
+    def _save(self, sandbox: LiveSandbox, record: SandboxRecord) -> None:
+        """Put a change on record; of a sandbox for one command only if that lasts: its end overtakes most of them."""
+        if sandbox.for_one_run:
+            self._registry.save_soon(record)
+        else:
+            self._registry.save(record)
+
+    def lifetime(self, sandbox: LiveSandbox) -> float | None:
+        """Its lifetime in seconds; None for a leased one that asked for none."""
+        if sandbox.request.max_lifetime_seconds is not None or not sandbox.record.detached:
+            return sandbox.request.max_lifetime_seconds
+        return self._settings.max_detached_lifetime
+
+    def spec(self, sandbox: LiveSandbox) -> SandboxSpec:
+        """What the backend is asked for."""
+        assert sandbox.image is not None
+        return SandboxSpec(
+            sandbox_id=sandbox.sandbox_id,
+            image=sandbox.image,
+            environment=sandbox.request.environment_variables,
+            secrets=sandbox.secrets,
+            packages=sandbox.request.packages,
+            working_dir=sandbox.request.working_dir,
+            max_lifetime_seconds=self.lifetime(sandbox),
+            idle_timeout_seconds=sandbox.request.idle_timeout_seconds,
+            orphan_timeout_seconds=self._settings.orphan_timeout,
+            mounted_files=tuple(
+                MountedFile(path=file.mount_path, content=b64decode(file.file_content))
+                for file in sandbox.request.mounted_files
+            ),
+            exposes_ports=bool(sandbox.request.ports),
+            egress_port=port_of(sandbox.request),
+            requests=sandbox.request.resources.requests.named(),
+            limits=sandbox.request.resources.limits.named(),
+        )
+
+    async def _watch(self, sandbox: LiveSandbox) -> Ending:
+        assert sandbox.link is not None
+        try:
+            ended = await sandbox.link.wait_ended()
+        except asyncio.CancelledError:
+            if not sandbox.forced:
+                raise
+            _uncancel()
+            ended = Ended(reason="lost")
+        left = None
+        if ended.reason == "lost" and sandbox.asked is None:
+            left = await in_thread(self._backend.how_ended, sandbox.sandbox_id)
+        await self._main.drained(sandbox, OUTPUT_SECONDS)
+        return ending_of(ended.reason, asked=sandbox.asked, left=left, returncode=ended.returncode, message=ended.message)
+
+    async def _stop(self, sandbox: LiveSandbox, grace_seconds: float) -> None:
+        assert sandbox.link is not None
+        try:
+            async with asyncio.timeout(grace_seconds + STOP_SLACK_SECONDS):
+                await sandbox.link.stop(grace_seconds)
+                return
+        except SandboxGone:
+            return
+        except (TimeoutError, AviatoError) as error:
+            log.warning("sandbox %s did not stop when it was told to (%r); its place is taken away", sandbox.sandbox_id, error)
+        self.force(sandbox)
+
+    def _kill(self, sandbox: LiveSandbox) -> None:
+        """End it without a word; its life goes on when its link ends."""
+        if self._backend.kill(sandbox.sandbox_id):
+            sandbox.forced = True
+            sandbox.killed_at = time.monotonic()
+        else:
+            self.force(sandbox)
+
+    def force(self, sandbox: LiveSandbox) -> None:
+        """Its process 1 is of no use any more: go on to the removal of its place."""
+        if sandbox.ending is None and sandbox.task is not None:
+            sandbox.forced = True
+            sandbox.task.cancel()
+
+    async def conclude(self, sandbox: LiveSandbox) -> None:
+        """Its end is known: take its place away and put the end on record."""
+        self._ports.close(sandbox.sandbox_id)
+        self._egress.close(sandbox.sandbox_id)
+        dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
+        if sandbox.record.begun and not dead:
+            if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
+                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results, sandbox.confirmed)
+                if sandbox.link is None and self.adopt is not None:
+                    await self.adopt(sandbox)
+            await self.destroy(sandbox.sandbox_id)
+        if sandbox.link is not None:
+            sandbox.link.detach()
+        ending = sandbox.ending
+        assert ending is not None
+        record = sandbox.move(
+            ending.status,
+            status_reason=ending.reason,
+            message=ending.message,
+            returncode=ending.returncode,
+            is_infrastructure=ending.is_infrastructure,
+            ended_at=time.time(),
+            ports=dict.fromkeys(sandbox.record.ports),
+            body=None,
+        )
+        for begin in sandbox.on_run:
+            begin()
+        sandbox.on_run.clear()
+        if dead:
+            # Nobody waits for the rest, and it holds nothing that others would wait for.
+            self.slots.gone(sandbox)
+            self.batch_cleanup.add(sandbox)
+            return
+        if not self._registry.save(record) and not sandbox.for_one_run:
+            await self._remember_end(sandbox.sandbox_id, ending.reason)
+        self._forget(sandbox)
+
+    def _forget(self, sandbox: LiveSandbox) -> None:
+        del self._registry.live[sandbox.sandbox_id]
+        self._registry.let_go.pop(sandbox.sandbox_id, None)
+        self.slots.gone(sandbox)
+        try:
+            for callback in self.on_gone:
+                callback(sandbox)
+        finally:
+            sandbox.gone.set()
+
+    async def _remember_end(self, sandbox_id: str, reason: str) -> None:
+        """The store takes no end now: a server that comes before it does would make the sandbox anew, after its stop."""
+        self.leftovers.add(sandbox_id)
+        try:
+            await in_thread(self._backend.remember_end, sandbox_id, reason)
+        except OSError as error:
+            log.error("the end of sandbox %s cannot be remembered: %s", sandbox_id, error)
+
+    async def destroy(self, sandbox_id: str) -> None:
+        """Take a place away; what resists is tried again by the reaper."""
+        try:
+            async with asyncio.timeout(DESTROY_SECONDS):
+                await self._backend.destroy(sandbox_id)
+            self.leftovers.discard(sandbox_id)
+        except Exception as error:
+            self.leftovers.add(sandbox_id)
+            log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+
+    async def _destroy_all(self, sandbox_ids: Sequence[str]) -> None:
+        """As `destroy`, for sandboxes that were killed."""
+        try:
+            async with asyncio.timeout(DESTROY_SECONDS):
+                left = await self._backend.destroy_all(sandbox_ids)
+        except Exception as error:
+            log.warning("the places of sandboxes cannot be taken away yet: %r", error)
+            left = list(sandbox_ids)
+        self.leftovers.update(left)
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

@@ -1,0 +1,1 @@
+"""Sessions: operations over connections of frames, as `wire.session` has them."""

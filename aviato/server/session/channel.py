@@ -1,0 +1,198 @@
+"""One request of a session: its body as it comes, and its answer as far as the client has room for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.server.operations.bodies import SMALL_BODY_BYTES
+from aviato.server.operations.reply import Last, Reply
+from aviato.wire.flow import Incoming, Outgoing
+from aviato.wire.frames import FrameType, head
+from aviato.wire.session import LENGTH_HEADER, PIECE_BYTES, TYPE_HEADER, WHOLE, WINDOW_BYTES, encode_head
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Mapping
+
+    from aviato.server.callers import Caller
+    from aviato.server.session.session import Session
+
+
+class Channel:
+    """A request and its answer. The session feeds it; a task of its own answers it.
+
+    Args:
+        session: carries it.
+        number: in the session.
+        headers: of the request.
+        first: bytes of its body that came with them.
+        whole: those are all.
+
+    Attributes:
+        task: answers it.
+    """
+
+    __slots__ = (
+        "_coming", "_ended", "_held", "_held_bytes", "_incoming", "_is_over", "_number", "_outgoing", "_session",
+        "headers", "size_bytes", "task",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, number: int, headers: Mapping[str, str], first: bytes, *, whole: bool) -> None:
+        self.headers = headers
+        self.size_bytes: int | None = len(first) if whole else _size(headers)
+        self.task: asyncio.Task[None] | None = None
+        self._session = session
+        self._number = number
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._ended = whole
+        self._is_over = False
+        """Its number is another's from then on."""
+        self._coming: asyncio.Future[None] | None = None
+        """Waits for more of the body."""
+        self._incoming = Incoming(session, number)
+        self._outgoing = Outgoing(session, number)
+        if first:
+            self._hold(first)
+
+    # -- the request, as `operations.call.Incoming` has it
+
+    @property
+    def transport(self) -> asyncio.BaseTransport | None:
+        """Of the session's connection."""
+        return self._session.transport
+
+    async def chunks(self, caller: Caller) -> AsyncIterator[bytes]:
+        """Its body as it comes, as far as the caller may send it."""
+        while True:
+            while not self._held:
+                if self._ended:
+                    return
+                self._coming = self._session.loop.create_future()
+                await self._coming
+            for piece in self._taken():
+                caller.check_size(self._incoming.taken + len(piece))
+                self._incoming.take(len(piece))
+                yield piece
+
+    async def read(self, caller: Caller) -> bytes:
+        """All of its body, where it is not large."""
+        if self._ended and self._held_bytes <= SMALL_BODY_BYTES:
+            caller.check_size(self._held_bytes)
+            pieces = self._taken()
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return await self._session.bodies.read(self.chunks(caller), self.size_bytes, caller)
+
+    def cut(self) -> None:
+        """Break it off, and end whoever answers it: the client sees that as the end of a connection, and comes back."""
+        self.break_off()
+        if self.task is not None:
+            self.task.cancel()
+
+    def break_off(self) -> None:
+        """Send no more of the answer, and say so; of one that is over a no-op."""
+        self._last(head(FrameType.CUT, 0, channel=self._number))
+
+    # -- what the session has heard
+
+    def feed(self, data: bytes) -> None:
+        """More of the body has come.
+
+        Raises:
+            ValueError: more than there is room for.
+        """
+        may_be = self._hold(data)
+        if self._held_bytes > 2 * WINDOW_BYTES:
+            raise ValueError("a body that does not wait for room")
+        if not may_be:
+            self.cut()
+        _wake(self._coming)
+
+    def end(self) -> None:
+        """That was all of the body."""
+        self._ended = True
+        self._incoming.close()
+        _wake(self._coming)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._taken()
+
+    def allow(self, taken_bytes: int) -> None:
+        """The client has taken so much of the answer."""
+        self._outgoing.allow(taken_bytes)
+
+    # -- the answer
+
+    async def send(self, reply: Reply) -> None:
+        """Send an answer. Whether it was sent whole is said in it.
+
+        Raises:
+            Exception: what its pieces raise.
+        """
+        while self._session.is_paused:
+            await self._session.drained()
+        if self._is_over:
+            return  # Its caller has gone, and its number may be another's.
+        headers = dict(reply.headers)
+        if reply.content_type is not None:
+            headers[TYPE_HEADER] = reply.content_type
+        whole = reply.pieces is None and len(reply.body) <= PIECE_BYTES
+        if reply.pieces is None and not whole:
+            headers[LENGTH_HEADER] = str(len(reply.body))
+        first = encode_head(str(reply.status), headers)
+        size = len(first) + (len(reply.body) if whole else 0)
+        begin = head(FrameType.ANSWER, size, stream=WHOLE if whole else 0, channel=self._number, offset=len(first)) + first
+        if whole:
+            self._last(begin + reply.body)
+        else:
+            self._session.write(begin)
+            await (self._outgoing.send(reply.body) if reply.pieces is None else self._send_pieces(reply.pieces))
+            self._last(head(FrameType.END, 0, channel=self._number))
+        reply.sent = self._session.is_open
+
+    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
+        try:
+            async for piece in pieces:
+                await self._outgoing.send(piece)
+                if isinstance(piece, Last):
+                    break
+        finally:
+            if (close := getattr(pieces, "aclose", None)) is not None:
+                await close()
+
+    def _hold(self, data: bytes) -> bool:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        return self._session.hold(len(data))
+
+    def _taken(self) -> list[bytes]:
+        pieces, self._held = self._held, []
+        if self._held_bytes:
+            self._session.hold(-self._held_bytes)
+            self._held_bytes = 0
+        return pieces
+
+    def _last(self, frame: bytes) -> None:
+        """Send what ends the channel: from then on its number can be used again."""
+        if not self._is_over:
+            self._is_over = True
+            self._taken()
+            self._incoming.close()
+            self._outgoing.close()
+            self._session.write(frame)
+            self._session.release(self._number)
+
+
+def _size(headers: Mapping[str, str]) -> int | None:
+    said = headers.get(LENGTH_HEADER)
+    if said is None:
+        return None
+    if not (said.isascii() and said.isdigit() and len(said) <= 18):
+        raise ValueError(f"a length {said[:20]!r}")
+    return int(said)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
