@@ -7,7 +7,7 @@ import mmap
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aviato.exceptions import SandboxUnavailableError
+from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.transport.connecting import connect
 from aviato.transport.faults import CONNECT
 from aviato.transport.session import RefusedError, Session
@@ -57,7 +57,8 @@ class Sessions:
             credentials: headers that say who asks.
 
         Raises:
-            SandboxUnavailableError: there is none within this time.
+            SandboxUnavailableError: no connection could be made within this time.
+            SandboxRequestTimeoutError: one was, over which the server said nothing.
             OSError: none can be made.
         """
         if credentials != self._credentials:
@@ -74,7 +75,10 @@ class Sessions:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._opening)
         except TimeoutError:
-            raise SandboxUnavailableError(f"{self._endpoint.url}: no connection within {seconds:g} s", reason=CONNECT) from None
+            url = self._endpoint.url
+            if any(session.is_open and not session.opened.done() for session in self._all):
+                raise SandboxRequestTimeoutError(f"{url}: no answer within {seconds:g} s") from None
+            raise SandboxUnavailableError(f"{url}: no connection within {seconds:g} s", reason=CONNECT) from None
 
     def close(self) -> None:
         """Close them all."""

@@ -12,7 +12,7 @@ use crate::frames;
 use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
 use crate::limits::cgroup::Group;
-use crate::output::Took;
+use crate::output::{Output, Took};
 use crate::paths::{self, join};
 use crate::process_tree::Processes;
 use crate::programs::Programs;
@@ -733,11 +733,11 @@ impl Commands {
         }
     }
 
-    /// Bytes, or with `done` the whole result, have arrived for good.
-    pub fn confirm(&mut self, exec_id: &[u8], offsets: [u64; 2], done: bool, looper: &mut EventLoop) {
+    /// Bytes, or with `done` the whole result, have arrived for good. How much a command had printed that is kept no more.
+    pub fn confirm(&mut self, exec_id: &[u8], offsets: [u64; 2], done: bool, looper: &mut EventLoop) -> u64 {
         let number = match self.by_id.get(exec_id) {
             Some(number) => *number,
-            None => return,
+            None => return 0,
         };
         if let Some(command) = self.by_number.get_mut(&number) {
             for (output, offset) in command.outputs.iter_mut().zip(offsets) {
@@ -751,11 +751,13 @@ impl Commands {
         self.moved(number, looper);
         if done && self.by_number.get(&number).map_or(false, |command| command.result.is_some()) {
             self.by_id.remove(exec_id);
-            let tag = self.by_number.remove(&number).and_then(|command| command.tag);
-            self.past.insert(exec_id.to_vec(), tag);
+            let command = self.by_number.remove(&number);
+            self.past.insert(exec_id.to_vec(), command.as_ref().and_then(|command| command.tag));
             self.past_in_order.push_back(exec_id.to_vec());
             self.forget_the_oldest();
+            return command.map_or(0, |command| command.outputs.iter().map(Output::end).sum());
         }
+        0
     }
 
     fn forget_the_oldest(&mut self) {

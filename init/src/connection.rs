@@ -16,7 +16,7 @@ const TURN_BYTES: usize = 1 << 20;
 const MOST_PIECES: usize = 64;
 
 /// A payload of so much leaves memory behind that is worth giving back.
-const LARGE_BYTES: usize = 16 << 10;
+pub const LARGE_BYTES: usize = 16 << 10;
 
 /// So long at most frames wait that may wait for others. Each message wakes the server, which is dearer than all that is in it.
 const TOGETHER_SECONDS: f64 = 0.1;
@@ -129,7 +129,6 @@ impl Connection {
     }
 
     fn queue(&mut self, head: Head, payload: &[u8]) {
-        self.had_much |= payload.len() > LARGE_BYTES;
         let size = HEAD_BYTES + payload.len();
         let small = self.out.back().map_or(false, |last| last.len() + size <= last.capacity());
         if !small {
@@ -198,6 +197,8 @@ impl Connection {
             }
             count -= left;
             self.sent = 0;
+            // Whoever reads may be slow: what was queued is memory until then.
+            self.had_much |= first.len() > LARGE_BYTES;
             self.out.pop_front();
         }
     }

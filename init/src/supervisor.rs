@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::mem;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::by_number::ByNumber;
 use crate::command::{fingerprint, Listener};
 use crate::commands::{Commands, News};
-use crate::connection::{Connection, Sent, Source};
+use crate::connection::{Connection, Sent, Source, LARGE_BYTES};
 use crate::ending::Ending;
 use crate::errors::{Fields, Refused};
 use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
@@ -120,6 +121,8 @@ pub struct Supervisor {
     lifetime_end: f64,
     idle_seconds: Option<f64>,
     last_call: f64,
+    /// Whether this turn has let go of what a command had printed.
+    freed_much: bool,
     /// When memory was last needed that is to be given back.
     needed_memory: Option<f64>,
 }
@@ -175,6 +178,7 @@ impl Supervisor {
             lifetime_end: f64::INFINITY,
             idle_seconds: None,
             last_call: now,
+            freed_much: false,
             needed_memory: None,
         };
         if subreapers.is_some() {
@@ -724,7 +728,8 @@ impl Supervisor {
         let said = json::parse(payload).map_err(Refused::invalid)?;
         let fields = Fields(&said);
         let offsets = [fields.size("stdout")?, fields.size("stderr")?];
-        self.commands.confirm(fields.text("exec_id")?, offsets, fields.flag("done")?, &mut self.looper);
+        let printed = self.commands.confirm(fields.text("exec_id")?, offsets, fields.flag("done")?, &mut self.looper);
+        self.freed_much |= printed > LARGE_BYTES as u64;
         Ok(())
     }
 
@@ -798,7 +803,8 @@ impl Supervisor {
 
     /// Whether this turn left memory behind: it is given back once no turn has for a while.
     fn note_memory(&mut self) {
-        if self.connection.as_mut().map_or(false, Connection::take_had_much)
+        let passed = self.connection.as_mut().map_or(false, Connection::take_had_much);
+        if (mem::take(&mut self.freed_much) || passed)
             && self.needed_memory.replace(self.looper.now()).is_none()
         {
             self.looper.after(GIVE_BACK_SECONDS, Call::GiveMemoryBack);

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -434,8 +435,21 @@ def test_where_nobody_listens_whoever_asks_hears_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_begins_nothing_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(SandboxUnavailableError, match="no connection within"):
+    with pytest.raises(SandboxRequestTimeoutError, match=r"no answer within 0\.2 s"):
         run(tmp_path, saying(), once, 0.2, begun=b"")
+
+
+def test_a_server_that_no_connection_comes_to_is_given_up() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
+            for _ in range(4):  # What is accepted by nobody fills its queue.
+                one = stack.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(server.getsockname())
+            with pytest.raises(SandboxUnavailableError, match=r"no connection within 0\.2 s"):
+                await once(HttpTransport(f"http://127.0.0.1:{server.getsockname()[1]}", request_timeout_seconds=0.2))
+
+    asyncio.run(main())
 
 
 def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:

@@ -191,12 +191,12 @@ async def held(arena: Arena, *, main: bool, end: Callable[[Any, str], Awaitable[
         await heard(holder)
         exec_id, subscription = box.start("python3", "-I", "-c", TRACED)
         try:
-            async with asyncio.timeout(8):
-                await heard(subscription)
-                await end(box, exec_id)
-                return False
-        except TimeoutError:
-            return True
+            await asyncio.wait_for(heard(subscription), 60)  # On a busy machine an interpreter begins late.
+            try:
+                await asyncio.wait_for(end(box, exec_id), 8)
+            except TimeoutError:
+                return True
+            return False
         finally:
             holder.close()
             subscription.close()
