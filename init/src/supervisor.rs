@@ -804,9 +804,7 @@ impl Supervisor {
     /// Whether this turn left memory behind: it is given back once no turn has for a while.
     fn note_memory(&mut self) {
         let passed = self.connection.as_mut().map_or(false, Connection::take_had_much);
-        if (mem::take(&mut self.freed_much) || passed)
-            && self.needed_memory.replace(self.looper.now()).is_none()
-        {
+        if (mem::take(&mut self.freed_much) || passed) && self.needed_memory.replace(self.looper.now()).is_none() {
             self.looper.after(GIVE_BACK_SECONDS, Call::GiveMemoryBack);
         }
     }
