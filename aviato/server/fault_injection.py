@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.states import State
 from aviato.wire.frames import FrameDecoder, FrameError, FrameType
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ POINTS = {
     "exit.after": Point(("aviato.server.service.output.feed:ExecFeed.close",), after=True, sent=True, only=_is_over),
     "acknowledgement.before": Point(_ACKNOWLEDGE),
     "acknowledgement.after": Point(_ACKNOWLEDGE, after=True, sent=True),
-    "stop.before": Point(("aviato.server.service.lifecycle:Lifecycle.ask_to_end",)),
+    "stop.before": Point(("aviato.server.service.live_sandbox:LiveSandbox.ask_to_end",)),
     "stop.after": Point(("aviato.server.service.sandboxes:Sandboxes.stop",), after=True),
 }
 
@@ -162,7 +163,7 @@ class Switch:
     @property
     def _creating(self) -> int:
         sandboxes = self._service.registry.live.values()
-        return sum(not sandbox.ready.is_set() and sandbox.asked is None for sandbox in sandboxes)
+        return sum(sandbox.state < State.RUNNING for sandbox in sandboxes)
 
     def _wrap(self, name: str, point: Point, function: str) -> None:
         module, _, path = function.partition(":")

@@ -125,8 +125,8 @@ class Reaper:
     def _end_expired(self, now: float) -> None:
         for sandbox in list(self._service.registry.live.values()):
             if sandbox.expires_at is not None and now > sandbox.expires_at + LIFETIME_SLACK_SECONDS:
-                self._service.lifecycle.ask_to_end(sandbox, "lifetime")
-            if sandbox.killed_at is not None and sandbox.ending is None and now > sandbox.killed_at + STOP_SLACK_SECONDS:
+                sandbox.ask_to_end("lifetime")
+            if sandbox.killed_at is not None and not sandbox.is_dead and now > sandbox.killed_at + STOP_SLACK_SECONDS:
                 self._service.lifecycle.force(sandbox)
 
     async def _ping(self, sandbox: LiveSandbox) -> None:

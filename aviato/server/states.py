@@ -1,13 +1,15 @@
-"""The life of a sandbox as pure rules: legal transitions, why it ended, and which error an ended one gives.
+"""The life of a sandbox as pure rules: its states, what leads from one to the next, how it ended, and the error of that.
 
 ::
 
-    pending ──► running ──► terminating ──► completed | failed | terminated
-       └──────────┴─────────────┴──────────────────────────┘
+    QUEUED ──► STARTING ──► RUNNING ──► STOPPING ──► ENDED ──► GONE
+       └───────────┴────────────┴───────────┘          ▲
+       └───────────┴────────────┴───────────┴──────────┘
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,16 +19,57 @@ from aviato.options import SandboxStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ENDS = frozenset({SandboxStatus.COMPLETED, SandboxStatus.FAILED, SandboxStatus.TERMINATED})
 
-TRANSITIONS: Mapping[SandboxStatus, frozenset[SandboxStatus]] = {
-    SandboxStatus.PENDING: frozenset({SandboxStatus.RUNNING, SandboxStatus.TERMINATING}) | _ENDS,
-    SandboxStatus.RUNNING: frozenset({SandboxStatus.TERMINATING}) | _ENDS,
-    SandboxStatus.TERMINATING: _ENDS,
-    SandboxStatus.COMPLETED: frozenset(),
-    SandboxStatus.FAILED: frozenset(),
-    SandboxStatus.TERMINATED: frozenset(),
+class State(enum.IntEnum):
+    """Where a sandbox is in its life; it only goes forward."""
+
+    QUEUED = enum.auto()
+    """It waits for its slot."""
+    STARTING = enum.auto()
+    """Its process 1 is being made, or found again after a restart of the server."""
+    RUNNING = enum.auto()
+    """Commands can be sent."""
+    STOPPING = enum.auto()
+    """It was told to end."""
+    ENDED = enum.auto()
+    """How it ended is known; its directory is being removed."""
+    GONE = enum.auto()
+    """Nothing of it is left but its record."""
+
+
+class Event(enum.Enum):
+    """What leads from one state to another."""
+
+    ADMITTED = "has its slot"
+    STARTED = "runs"
+    ASKED = "is told to end"
+    ENDED = "has ended"
+    REMOVED = "is removed"
+
+
+TABLE: Mapping[tuple[State, Event], State] = {
+    (State.QUEUED, Event.ADMITTED): State.STARTING,
+    (State.QUEUED, Event.ASKED): State.STOPPING,
+    (State.QUEUED, Event.ENDED): State.ENDED,
+    (State.STARTING, Event.STARTED): State.RUNNING,
+    (State.STARTING, Event.ASKED): State.STOPPING,
+    (State.STARTING, Event.ENDED): State.ENDED,
+    (State.RUNNING, Event.ASKED): State.STOPPING,
+    (State.RUNNING, Event.ENDED): State.ENDED,
+    (State.STOPPING, Event.ENDED): State.ENDED,
+    (State.ENDED, Event.REMOVED): State.GONE,
 }
+"""Every transition that there is."""
+
+_STATUS = {
+    State.QUEUED: SandboxStatus.PENDING,
+    State.STARTING: SandboxStatus.PENDING,
+    State.RUNNING: SandboxStatus.RUNNING,
+    State.STOPPING: SandboxStatus.TERMINATING,
+    State.ENDED: SandboxStatus.TERMINATING,
+}
+LIVING = tuple(dict.fromkeys(_STATUS.values()))
+"""The statuses of a sandbox that has not ended, in their order."""
 
 INFRASTRUCTURE_REASONS = frozenset({"lease_expired", "shutdown", "orphaned", "released", "start_failed", "lost"})
 """Endings that nothing inside a sandbox can bring about."""
@@ -53,14 +96,20 @@ class Ending:
     is_infrastructure: bool = False
 
 
-def check_transition(old: SandboxStatus, new: SandboxStatus) -> None:
-    """Hold the table of legal transitions.
+def after(state: State, event: Event) -> State:
+    """The state that an event leads to.
 
     Raises:
-        ValueError: a sandbox cannot go from `old` to `new`.
+        ValueError: it cannot happen in this state.
     """
-    if new not in TRANSITIONS.get(old, frozenset()):
-        raise ValueError(f"a sandbox cannot go from {str(old)!r} to {str(new)!r}")
+    if (state, event) not in TABLE:
+        raise ValueError(f"a sandbox that is {state.name} cannot be one that {event.value}")
+    return TABLE[state, event]
+
+
+def status_of(state: State, before: SandboxStatus) -> SandboxStatus:
+    """What clients are told of a sandbox in a state. One that was found again keeps what they were told before."""
+    return max(_STATUS[state], before, key=LIVING.index)
 
 
 def terminated(reason: str, message: str | None = None, returncode: int | None = None) -> Ending:

@@ -340,7 +340,7 @@ async def test_a_removal_under_way_takes_nothing_of_the_next_attempt(server, mon
     await asyncio.sleep(0.05)
     go.set()
     assert (await asyncio.wait_for(again, 5))[-1][1]["returncode"] == 0
-    await until(lambda: not server.service.execs.detached._removals)
+    await until(lambda: not server.service.detached._removals)
     await until(lambda: os.path.exists(os.path.join(server.service.folder.execs, sandbox_id, exec_id, "exit")))
 
 

@@ -283,10 +283,13 @@ async def test_one_that_breaks_off_holds_up_no_other(server, monkeypatch, caplog
     bodies = [request_of(server, "true") for _ in range(3)]
     broken = bodies[0]["sandbox"]["sandbox_id"]
 
-    def breaks_off(box):
-        assert box.sandbox_id != broken, "armed by a test"
+    forget = server.service.leases.forget
 
-    server.service.lifecycle.on_gone.insert(0, breaks_off)
+    def breaks_off(sandbox):
+        assert sandbox.sandbox_id != broken, "armed by a test"
+        forget(sandbox)
+
+    monkeypatch.setattr(server.service.leases, "forget", breaks_off)
     await asyncio.gather(*(run(server, body) for body in bodies))
     await asyncio.gather(*(server.wait(body["sandbox"]["sandbox_id"], "ended") for body in bodies))
 

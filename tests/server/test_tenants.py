@@ -18,7 +18,7 @@ from aviato.server.connections.listening import Listeners, listen_tcp, listen_un
 from aviato.server.front import Front
 from aviato.server.operations import OPERATIONS
 from aviato.server.service import Service
-from aviato.server.service.execs import RECORD_DELAY_SECONDS
+from aviato.server.service.exec_records import RECORD_DELAY_SECONDS
 from aviato.server.settings import ServerSettings
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
 from aviato.wire.sandboxes import CreateSandbox

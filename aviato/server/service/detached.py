@@ -18,6 +18,7 @@ from aviato.server.service.output.feed import cancelled_error
 from aviato.server.service.output.recorded_output import RecordedOutput
 from aviato.server.service.output.recorder import keep
 from aviato.server.service.output.retained_results import KEPT_SECONDS
+from aviato.server.states import State
 from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType
@@ -27,6 +28,7 @@ from aviato.wire.sandboxes import CreateSandbox
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine
 
+    from aviato.server.service.exec_records import ExecRecords
     from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.store import SandboxRecord
     from aviato.wire.execution import ExecRequest
@@ -44,12 +46,12 @@ class Detached:
 
     Args:
         directory: a directory a sandbox, in it one a command.
-        record: puts a command on record.
+        records: puts them on record.
     """
 
-    def __init__(self, directory: str, record: Callable[[ExecState], None]) -> None:
+    def __init__(self, directory: str, records: ExecRecords) -> None:
         self._directory = directory
-        self._record = record
+        self._records = records
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._left: dict[tuple[str, str], tuple[LiveSandbox, ExecState]] = {}
 
@@ -103,7 +105,7 @@ class Detached:
             sandbox = None
             if record is not None:
                 request = CreateSandbox.model_construct(sandbox_id=sandbox_id)
-                sandbox = LiveSandbox(record=record, request=request, holder="detached")
+                sandbox = LiveSandbox(record=record, request=request, holder="detached", state=State.GONE)
                 for exec_id, output in await in_thread(self._load, sandbox_id):
                     self._found(sandbox, exec_id, output)
             if sandbox is not None and sandbox.execs:
@@ -160,10 +162,10 @@ class Detached:
     def _note(self, state: ExecState, output: RecordedOutput, frame: Frame) -> None:
         if frame.type == FrameType.STARTED:
             state.started = True
-            self._record(state)
+            self._records.note(state)
         elif frame.type == FrameType.EXIT:
             state.exit = ExecExit.model_validate_json(frame.payload)
-            self._record(state)
+            self._records.note(state)
         output.note(frame)
 
     def _settle(self, sandbox: LiveSandbox, state: ExecState, output: RecordedOutput) -> None:

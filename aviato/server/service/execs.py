@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.service.detached import Detached, spec_of
+from aviato.server.service.detached import spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.output.feed import ExecFeed
 from aviato.server.service.output.retained_feed import RetainedFeed
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import Subscription
+    from aviato.server.service.detached import Detached
+    from aviato.server.service.exec_records import ExecRecords
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.output.recorded_reader import RecordedReader
@@ -32,52 +34,48 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
     from aviato.server.shared_memory import Memory
-    from aviato.server.store import ExecRecord, Store
     from aviato.wire.execution import ExecRequest
 
 log = logging.getLogger(__name__)
 
 ABANDONED_SECONDS = 60.0
 """How long a command of a detached sandbox lives on when nobody reads it."""
-RECORD_DELAY_SECONDS = 0.2
 
 
 class Execs:
     """The commands of living sandboxes.
 
     Args:
-        store: for their records, written in batches after the reply.
         registry: finds the sandboxes.
         slots: tells where a sandbox waits.
         long_polls: waits for the ends of sandboxes.
         results: what ended sandboxes left behind.
-        kept_directory: where the output of detached commands is kept.
+        records: puts them on record.
+        detached: runs and keeps the detached ones.
     """
 
     def __init__(
         self,
-        store: Store,
         registry: Registry,
         slots: Slots,
         long_polls: LongPolls,
         results: RetainedResults,
-        recorded_directory: str,
+        records: ExecRecords,
+        detached: Detached,
     ) -> None:
-        self._store = store
         self._registry = registry
         self._slots = slots
         self._long_polls = long_polls
         self._results = results
-        self._unsaved: dict[str, ExecRecord] = {}
-        self._save_timer: asyncio.TimerHandle | None = None
+        self._records = records
+        self._detached = detached
         self.feeds: set[ExecFeed] = set()
         self._recorded: dict[tuple[str, str, str], ExecFeed] = {}
         """Readers of detached commands, by sandbox, command and reader; also of those whose sandbox has ended."""
-        self.detached = Detached(recorded_directory, self._record)
 
     async def restore(self, sandbox: LiveSandbox) -> None:
         """Find what an earlier server knew of the commands of a sandbox, before a request asks for them."""
-        await self.detached.restore(sandbox)
+        await self._detached.restore(sandbox)
         assert sandbox.link is not None
         for exec_id in sandbox.link.hello["execs"]:
             if exec_id != sandbox.main_exec_id and exec_id not in sandbox.execs and sandbox.record.detached:
@@ -107,7 +105,7 @@ class Execs:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
             sandbox.execs[request.exec_id] = state
             if request.detach:
-                self.detached.begin(sandbox, state)
+                self._detached.begin(sandbox, state)
         elif state.request is None:
             state.request = request
         elif state.request != request:
@@ -190,7 +188,7 @@ class Execs:
     async def cancel_all(self, sandbox_id: str) -> None:
         """Kill all commands of a running sandbox but the main one, and what they left behind; returns when all are dead."""
         sandbox = self._registry.find(sandbox_id)
-        with self._registry.call(sandbox):
+        with self._slots.use(sandbox):
             link = await running(sandbox)
             try:
                 await link.cancel_all()
@@ -257,7 +255,7 @@ class Execs:
 
     def _confirm_left(self, ack: ExecAck, caller: Caller) -> None:
         """The result of a command whose sandbox has ended has arrived."""
-        if (left := self.detached.left(ack.sandbox_id, ack.exec_id)) is not None:
+        if (left := self._detached.left(ack.sandbox_id, ack.exec_id)) is not None:
             if caller.sees(left[0].record.owner):
                 left[1].take()
         elif caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
@@ -285,15 +283,6 @@ class Execs:
                 feed.cut()
                 total -= held[feed]
 
-    def flush(self) -> None:
-        """Put what is not on record yet there."""
-        if self._save_timer is not None:
-            self._save_timer.cancel()
-            self._save_timer = None
-        if self._unsaved:
-            self._store.save_execs(list(self._unsaved.values()))
-            self._unsaved = {}
-
     def _retained_feed(
         self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str, error: SandboxError
     ) -> ExecFeed | RetainedFeed:
@@ -302,7 +291,7 @@ class Execs:
         Raises:
             SandboxError: the given one; nobody knows that the command began to run.
         """
-        if (left := self.detached.left(sandbox_id, exec_id)) is not None:
+        if (left := self._detached.left(sandbox_id, exec_id)) is not None:
             return self._feed(*left, offsets, reader_id)
         sandbox = self._registry.live.get(sandbox_id)
         state = None if sandbox is None else sandbox.execs.get(exec_id)
@@ -367,7 +356,7 @@ class Execs:
         if state.feed is feed:
             state.feed = None
             if state.started or state.exit is not None:
-                self._record(state)
+                self._records.note(state)
             if state.exit is None and not feed.over and sandbox.record.detached and sandbox.runs:
                 self._abandon(sandbox, state)
             elif feed.over and state.exit is None and not state.started and sandbox.execs.get(state.exec_id) is state:
@@ -404,18 +393,6 @@ class Execs:
         if sandbox.runs and sandbox.link is not None and state.feed is None:
             sandbox.spawn(asyncio.create_task(_cancel(sandbox.link, state.exec_id)))
 
-    def _record(self, state: ExecState) -> None:
-        self._unsaved[state.exec_id] = state.record()
-        if self._save_timer is None:
-            self._save_timer = asyncio.get_running_loop().call_later(RECORD_DELAY_SECONDS, self._flush_on_time)
-
-    def _flush_on_time(self) -> None:
-        self._save_timer = None
-        try:
-            self.flush()
-        except Exception as error:
-            log.error("commands could not be put on record: %s", error)
-
     def _refuse_main(self, sandbox: LiveSandbox, exec_id: str) -> None:
         if exec_id == sandbox.main_exec_id:
             raise ExecNotFoundError(f"{exec_id} is the main command; read its logs", sandbox_id=sandbox.sandbox_id)
@@ -423,7 +400,7 @@ class Execs:
     async def _on_link(self, sandbox_id: str, exec_id: str, call: Callable[[Process1Link], Awaitable[None]]) -> None:
         sandbox = self._registry.find(sandbox_id, exec_id=exec_id)
         self._refuse_main(sandbox, exec_id)
-        with self._registry.call(sandbox):
+        with self._slots.use(sandbox):
             link = await running(sandbox)
             try:
                 await call(link)

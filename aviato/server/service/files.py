@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aviato.server.link.link import Process1Link
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
+    from aviato.server.service.slots import Slots
     from aviato.server.shared_memory import Memory
     from aviato.wire.files import FilePart
 
@@ -35,8 +36,9 @@ class Opened(NamedTuple):
 class Files:
     """File calls. All raise `SandboxFileError` for what is wrong inside, and the error of the ending of an ended sandbox."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, slots: Slots) -> None:
         self._registry = registry
+        self._slots = slots
 
     async def stat(self, sandbox_id: str, path: str) -> FileStat:
         """What is at a path."""
@@ -134,7 +136,7 @@ class Files:
             raise await error_of_gone(sandbox, gone) from None
 
     def _link(self, sandbox_id: str, path: str) -> _Call:
-        return _Call(self._registry, sandbox_id, path)
+        return _Call(self._registry, self._slots, sandbox_id, path)
 
 
 class _Call:
@@ -143,12 +145,12 @@ class _Call:
     A class, since each call has one: what is made of a generator takes several times as long.
     """
 
-    def __init__(self, registry: Registry, sandbox_id: str, path: str) -> None:
+    def __init__(self, registry: Registry, slots: Slots, sandbox_id: str, path: str) -> None:
         if not path:
             raise SandboxFileError("path is empty", filepath=path, reason="no_such_file", sandbox_id=sandbox_id)
         self._path = path
         self._box = registry.find(sandbox_id)
-        self._use = registry.call(self._box)
+        self._use = slots.use(self._box)
 
     async def __aenter__(self) -> Process1Link:
         self._use.__enter__()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aviato.server.callers import OPERATOR
 from aviato.server.peers import Asker, boot_id, notice_loss, open_process, start_ticks
+from aviato.server.states import State
 from aviato.server.store import LeaseRecord
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.sandboxes import LeaseInfo
@@ -71,12 +72,10 @@ class Leases:
     Args:
         store: where they survive a restart.
         period_seconds: without a heartbeat, after which a lease ends.
-        end: ends a sandbox, given the reason and the grace in seconds.
     """
 
-    def __init__(self, store: Store, period_seconds: float, end: Callable[[LiveSandbox, str, float], None]) -> None:
+    def __init__(self, store: Store, period_seconds: float) -> None:
         self._store = store
-        self._end_sandbox = end
         self.period_seconds = period_seconds
         self.held: dict[str, Lease] = {}
 
@@ -191,9 +190,9 @@ class Leases:
     def _process_died(self, lease: Lease) -> None:
         self._unwatch(lease)
         for sandbox in list(lease.sandboxes.values()):
-            if not sandbox.place.done() and sandbox.link is None:
+            if sandbox.state is State.QUEUED:
                 # Nothing of it is there yet, and nobody waits for it any more: others need not wait behind it.
-                self._end_sandbox(sandbox, "lease_expired", 0.0)
+                sandbox.ask_to_end("lease_expired")
         grace = min(PROCESS_GRACE_SECONDS, self.period_seconds)
         loop = asyncio.get_running_loop()
         lease.ending = loop.call_later(grace, self._end, lease, "lease_expired", EXPIRED_STOP_GRACE_SECONDS)
@@ -210,7 +209,7 @@ class Leases:
                 # Its sandboxes end all the same; a later server gives it one more period and then forgets it.
                 log.error("lease %s cannot be taken off the record now: %s", lease.lease_id, error)
         for sandbox in list(lease.sandboxes.values()):
-            self._end_sandbox(sandbox, reason, grace_seconds)
+            sandbox.ask_to_end(reason, grace_seconds)
 
     def _save(self, lease: Lease) -> None:
         ticks = None if lease.pid is None else start_ticks(lease.pid)

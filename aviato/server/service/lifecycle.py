@@ -1,4 +1,4 @@
-"""The life of a sandbox: one task from its place in the queue to the removal of its place."""
+"""The life of a sandbox: one task from its place in the queue to the removal of its place, through the states of `states`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
-from aviato.options import SandboxStatus
 from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.egress import port_of
-from aviato.server.states import Ending, ending_of, lost, start_failed
+from aviato.server.states import Ending, State, ending_of, lost, start_failed
 from aviato.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from aviato.server.backends.base import Backend
+    from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
+    from aviato.server.service.leases import Leases
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.main_command import MainCommand
     from aviato.server.service.output.retained_results import RetainedResults
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
     from aviato.server.settings import ServerSettings
-    from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +49,23 @@ class Lifecycle:
         settings: of the server.
         backend: where they run.
         registry: where they are found.
+        slots: are told of those that run, end and are gone.
+        leases: hold them until they are gone.
+        detached: keeps results of detached commands longer than that.
         main: reads the output of main commands.
         ports: connects to those that are exposed.
         egress: is the way to the network.
         results: keeps what nobody has confirmed.
     """
 
-    slots: Slots
-
     def __init__(
         self,
         settings: ServerSettings,
         backend: Backend,
         registry: Registry,
+        slots: Slots,
+        leases: Leases,
+        detached: Detached,
         main: MainCommand,
         ports: Ports,
         egress: Egress,
@@ -70,13 +74,13 @@ class Lifecycle:
         self._settings = settings
         self._backend = backend
         self._registry = registry
+        self._slots = slots
+        self._leases = leases
+        self._detached = detached
         self._main = main
         self._ports = ports
         self._egress = egress
         self._results = results
-        self.on_gone: list[Callable[[LiveSandbox], None]] = []
-        self.adopt: Callable[[LiveSandbox], Awaitable[None]] | None = None
-        """Told when a sandbox that ended without a server has left results behind."""
         self.leftovers: set[str] = set()
         """Ids whose place could not be taken away yet."""
         self.batch_cleanup = BatchCleanup(registry, self._destroy_all, self._forget)
@@ -85,36 +89,24 @@ class Lifecycle:
         """Let it live: a new one from the queue on, one with a link from there on."""
         sandbox.task = asyncio.create_task(self._live(sandbox), name=f"life of {sandbox.sandbox_id}")
 
-    def ask_to_end(self, sandbox: LiveSandbox, reason: str, grace_seconds: float = 0.0) -> None:
-        """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""
-        if (
-            sandbox.asked is not None
-            and sandbox.ending is None
-            and sandbox.ready.is_set()
-            and grace_seconds < sandbox.grace_seconds
-        ):
-            sandbox.grace_seconds = grace_seconds
-            sandbox.spawn(asyncio.create_task(self._stop(sandbox, grace_seconds)))
-        if (
-            sandbox.asked is not None
-            or sandbox.ending is not None
-            or (sandbox.link is not None and sandbox.link.ended() is not None)
-        ):
-            return
-        sandbox.asked, sandbox.grace_seconds = reason, grace_seconds
-        self.slots.leaving(sandbox)
-        if sandbox.record.status is not SandboxStatus.TERMINATING:
-            self._save(sandbox, sandbox.move(SandboxStatus.TERMINATING, status_reason=reason))
-        if sandbox.for_one_run and sandbox.ready.is_set() and sandbox.request.command is None and not grace_seconds:
+    def end(self, sandbox: LiveSandbox, before: State) -> None:
+        """It was told to end in this state: bring that about."""
+        self._slots.leaving(sandbox)
+        self._save(sandbox)
+        if before is State.QUEUED:
+            sandbox.place.cancel()
+        elif before is State.RUNNING and sandbox.for_one_run and sandbox.request.command is None and not sandbox.grace_seconds:
             self._kill(sandbox)  # Its command is over and was read: there is nothing to drain.
-        elif sandbox.ready.is_set():
-            sandbox.spawn(asyncio.create_task(self._stop(sandbox, grace_seconds)))
-        elif sandbox.entered and sandbox.task is not None:
-            # A task that is cancelled before its first step never runs at all; that one looks at `asked` itself.
+        elif before is State.RUNNING:
+            self.stop(sandbox)
+        elif sandbox.task is not None:
             sandbox.task.cancel()
 
+    def stop(self, sandbox: LiveSandbox) -> None:
+        """Tell its process 1 to end, with what is left of the grace."""
+        sandbox.spawn(asyncio.create_task(self._stop(sandbox, sandbox.grace_seconds)))
+
     async def _live(self, sandbox: LiveSandbox) -> None:
-        sandbox.entered = True
         try:
             ending = await self._until_ended(sandbox)
         except asyncio.CancelledError:
@@ -128,9 +120,7 @@ class Lifecycle:
         await self.conclude(sandbox)
 
     async def _until_ended(self, sandbox: LiveSandbox) -> Ending:
-        if sandbox.asked is not None and not sandbox.ready.is_set():
-            return ending_of("stopped", asked=sandbox.asked)
-        if not sandbox.ready.is_set():
+        if sandbox.link is None:
             try:
                 await self._start(sandbox)
             except asyncio.CancelledError:
@@ -146,10 +136,15 @@ class Lifecycle:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
                 return start_failed(f"the server has no descriptor left for it ({error.strerror}); raise its `ulimit -n`")
+        elif sandbox.state is State.STOPPING:
+            self.stop(sandbox)  # It was found again, and an earlier server had told it to end.
         return await self._watch(sandbox)
 
     async def _start(self, sandbox: LiveSandbox) -> None:
         await sandbox.place
+        if sandbox.asked is not None:
+            raise asyncio.CancelledError  # In the turn in which it got its slot.
+        sandbox.admit()
         if not sandbox.record.begun:
             sandbox.record = sandbox.record.but(begun=True)
             self._registry.save(sandbox.record)
@@ -162,7 +157,7 @@ class Lifecycle:
             await self.run(sandbox)
 
     async def run(self, sandbox: LiveSandbox) -> None:
-        """Start its main command, if it has one, and say that it runs."""
+        """Start its main command, if it has one, and say that it runs; one that was told to end meanwhile does not."""
         link = sandbox.link
         assert link is not None
         # In this order: the channel of the ports stays, and a newer one would replace it.
@@ -171,28 +166,24 @@ class Lifecycle:
         if sandbox.request.command is not None:
             with suppress(SandboxGone):
                 await self._main.start(sandbox, link)
-        is_new = sandbox.record.status is SandboxStatus.PENDING
-        if is_new:
-            seconds = time.monotonic() - sandbox.accepted_at
-            sandbox.move(SandboxStatus.RUNNING, started_at=time.time(), startup_seconds=seconds)
-        lifetime = self.lifetime(sandbox)
-        sandbox.expires_at = None if lifetime is None else time.monotonic() + lifetime
-        sandbox.ready.set()
-        for begin in sandbox.on_run:
-            begin()
-        sandbox.on_run.clear()
-        if is_new:
-            # While its first command starts. In the same turn: nobody is told of a result before a later server would know that
-            # something has run in it, and until then its process 1 remembers the command.
-            self._save(sandbox, sandbox.record)
-        self.slots.started(sandbox)
+        if sandbox.state is State.STARTING:
+            before = sandbox.record.status
+            sandbox.start()
+            lifetime = self.lifetime(sandbox)
+            sandbox.expires_at = None if lifetime is None else time.monotonic() + lifetime
+            sandbox.tell_running()
+            if sandbox.record.status is not before:
+                # While its first command starts. In the same turn: nobody is told of a result before a later server would know
+                # that something has run in it, and until then its process 1 remembers the command.
+                self._save(sandbox)
+        self._slots.started(sandbox)
 
-    def _save(self, sandbox: LiveSandbox, record: SandboxRecord) -> None:
+    def _save(self, sandbox: LiveSandbox) -> None:
         """Put a change on record; of a sandbox for one command only if that lasts: its end overtakes most of them."""
         if sandbox.for_one_run:
-            self._registry.save_soon(record)
+            self._registry.save_soon(sandbox.record)
         else:
-            self._registry.save(record)
+            self._registry.save(sandbox.record)
 
     def lifetime(self, sandbox: LiveSandbox) -> float | None:
         """Its lifetime in seconds; None for a leased one that asked for none."""
@@ -260,7 +251,7 @@ class Lifecycle:
 
     def force(self, sandbox: LiveSandbox) -> None:
         """Its process 1 is of no use any more: go on to the removal of its place."""
-        if sandbox.ending is None and sandbox.task is not None:
+        if sandbox.state < State.ENDED and sandbox.task is not None:
             sandbox.forced = True
             sandbox.task.cancel()
 
@@ -272,44 +263,31 @@ class Lifecycle:
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
                 await self._results.gather(sandbox.sandbox_id, self._backend.leave_results, sandbox.confirmed)
-                if sandbox.link is None and self.adopt is not None:
-                    await self.adopt(sandbox)
+                if sandbox.link is None:
+                    await self._detached.adopt(sandbox, self._results)
             await self.destroy(sandbox.sandbox_id)
         if sandbox.link is not None:
             sandbox.link.detach()
-        ending = sandbox.ending
-        assert ending is not None
-        record = sandbox.move(
-            ending.status,
-            status_reason=ending.reason,
-            message=ending.message,
-            returncode=ending.returncode,
-            is_infrastructure=ending.is_infrastructure,
-            ended_at=time.time(),
-            ports=dict.fromkeys(sandbox.record.ports),
-            body=None,
-        )
-        for begin in sandbox.on_run:
-            begin()
-        sandbox.on_run.clear()
+        record = sandbox.conclude()
+        sandbox.tell_running()
         if dead:
             # Nobody waits for the rest, and it holds nothing that others would wait for.
-            self.slots.gone(sandbox)
+            self._slots.gone(sandbox)
             self.batch_cleanup.add(sandbox)
             return
         if not self._registry.save(record) and not sandbox.for_one_run:
-            await self._remember_end(sandbox.sandbox_id, ending.reason)
+            await self._remember_end(sandbox.sandbox_id, str(record.status_reason))
         self._forget(sandbox)
 
     def _forget(self, sandbox: LiveSandbox) -> None:
         del self._registry.live[sandbox.sandbox_id]
         self._registry.let_go.pop(sandbox.sandbox_id, None)
-        self.slots.gone(sandbox)
+        self._slots.gone(sandbox)
         try:
-            for callback in self.on_gone:
-                callback(sandbox)
+            self._leases.forget(sandbox)
+            self._detached.forget(sandbox)
         finally:
-            sandbox.gone.set()
+            sandbox.remove()
 
     async def _remember_end(self, sandbox_id: str, reason: str) -> None:
         """The store takes no end now: a server that comes before it does would make the sandbox anew, after its stop."""

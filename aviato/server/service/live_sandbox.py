@@ -7,18 +7,19 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aviato.options import SandboxStatus
-from aviato.server.service.event import Event
-from aviato.server.states import Ending, check_transition, error_of, terminated
+from aviato.server.service import event
+from aviato.server.states import Ending, Event, State, after, error_of, status_of, terminated
 from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo, service_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.exceptions import SandboxError
+    from aviato.options import SandboxStatus
     from aviato.server.backends.base import ResolvedImage, SandboxSpec
     from aviato.server.link.link import Process1Link
     from aviato.server.service.exec_state import ExecState
+    from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.output.main_output import MainOutput
     from aviato.server.store import SandboxRecord
 
@@ -28,34 +29,39 @@ UNDER_WAY = 64
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class LiveSandbox:
-    """One living sandbox.
+    """One living sandbox: the state it is in, and what belongs to it.
+
+    Its state changes only by its methods, as `states.TABLE` has it; what follows from a change is done by its lifecycle.
 
     Attributes:
         record: what the store knows of it.
+        lifecycle: starts, watches and ends it; None where it had ended before this server began.
+        state: where it is in its life.
         image: None for one found again after a restart.
         secrets: environment variables, until its process 1 has them.
         spec: what the backend is asked for, where that was made and it can start at once.
         client: whose turn in the queue it takes, where it has no lease.
         accepted_at: by the monotonic clock.
-        place: resolves when it may start.
+        place: resolves when it may start, and is cancelled where it was told to end before.
         link: to its process 1, from the moment that it has one.
         asked: the reason for which this server wants it to end.
         grace_seconds: given to its commands when it was asked.
-        entered: its task has taken its first step.
         forced: its process 1 did not end when it was told to, or was not told.
         killed_at: when its process 1 was killed without being told to end, by the monotonic clock.
         ending: how it ended, once that is known.
-        ready: it runs, or never will.
-        settled: `ending` is known.
-        gone: its place is taken away and the end is on record.
+        ready: set when it runs, or never will.
+        settled: set with `ENDED`.
+        gone: set with `GONE`.
         calls: requests that use it now.
-        on_run: called in order when it runs, before any waiter of `ready`.
+        on_run: called in order when it runs or has ended, before any waiter of `ready`.
         confirmed: commands whose results have arrived: all since it was told to end, of those before only the latest.
     """
 
     record: SandboxRecord
     request: CreateSandbox
     holder: str
+    lifecycle: Lifecycle | None = field(default=None, repr=False)
+    state: State = State.QUEUED
     client: str = ""
     spec: SandboxSpec | None = field(default=None, repr=False)
     image: ResolvedImage | None = None
@@ -65,14 +71,13 @@ class LiveSandbox:
     link: Process1Link | None = None
     asked: str | None = None
     grace_seconds: float = 0.0
-    entered: bool = False
     forced: bool = False
     killed_at: float | None = None
     ending: Ending | None = None
     output: MainOutput | None = None
-    ready: Event = field(default_factory=Event)
-    settled: Event = field(default_factory=Event)
-    gone: Event = field(default_factory=Event)
+    ready: event.Event = field(default_factory=event.Event)
+    settled: event.Event = field(default_factory=event.Event)
+    gone: event.Event = field(default_factory=event.Event)
     execs: dict[str, ExecState] = field(default_factory=dict)
     confirmed: dict[str, None] = field(default_factory=dict)
     calls: int = 0
@@ -100,7 +105,7 @@ class LiveSandbox:
     @property
     def is_dead(self) -> bool:
         """Whether all that is left to be done is to put its end on record and to take its place away."""
-        return self.killed_at is not None and self.ending is not None
+        return self.killed_at is not None and self.state >= State.ENDED
 
     @property
     def main_exec_id(self) -> str:
@@ -110,7 +115,7 @@ class LiveSandbox:
     @property
     def runs(self) -> bool:
         """Whether commands can be sent to it."""
-        return self.link is not None and self.ready.is_set() and self.asked is None and self.ending is None
+        return self.state is State.RUNNING
 
     def confirm(self, exec_id: str) -> None:
         """A whole result has arrived: it need not be kept, even if its process 1 should end before it can be told."""
@@ -122,7 +127,7 @@ class LiveSandbox:
         """Whether it is ending, with a result of this command that may yet be left behind."""
         state = self.execs.get(exec_id)
         here = (state is not None and state.started) or (self.link is not None and self.link.has(exec_id))
-        return here and not self.gone.is_set() and not self.forced
+        return here and self.state < State.GONE and not self.forced
 
     @property
     def idle(self) -> bool:
@@ -134,20 +139,61 @@ class LiveSandbox:
         """Whether it may end so that another can start."""
         return self.let_go and self.request.releasable and not self.record.detached and self.runs and self.idle
 
-    def move(self, status: SandboxStatus, **changes: Any) -> SandboxRecord:
-        """Go to another status; the new record is returned, and is not in the store yet."""
-        check_transition(self.record.status, status)
-        self.record = self.record.but(status=status, status_updated_at=time.time(), **changes)
-        return self.record
+    def admit(self) -> None:
+        """It has its slot."""
+        self._go(Event.ADMITTED)
+
+    def start(self) -> None:
+        """Commands can be sent to it from now on."""
+        self._go(Event.STARTED, started_at=time.time(), startup_seconds=time.monotonic() - self.accepted_at)
+        self.ready.set()
+
+    def ask_to_end(self, reason: str, grace_seconds: float = 0.0) -> None:
+        """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""
+        assert self.lifecycle is not None
+        if self.state is State.STOPPING and self.ready.is_set() and grace_seconds < self.grace_seconds:
+            self.grace_seconds = grace_seconds
+            self.lifecycle.stop(self)
+        elif self.state < State.STOPPING and not (self.link is not None and self.link.ended() is not None):
+            before = self.state
+            self.asked, self.grace_seconds = reason, grace_seconds
+            self._go(Event.ASKED, status_reason=reason)
+            self.lifecycle.end(self, before)
 
     def settle(self, ending: Ending) -> None:
         """Its end is known: wake everybody who waits for it to run, or for its end."""
         self.ending = ending
-        if self.record.status is not SandboxStatus.TERMINATING:
-            # From here on calls raise the error of the ending, so nobody may still be told that it runs.
-            self.move(SandboxStatus.TERMINATING)
+        # From here on calls raise the error of the ending, so nobody may still be told that it runs.
+        self._go(Event.ENDED)
         self.settled.set()
         self.ready.set()
+
+    def conclude(self) -> SandboxRecord:
+        """What goes on record of its end, and nothing after it."""
+        ending = self.ending
+        assert ending is not None
+        self._note(
+            ending.status,
+            status_reason=ending.reason,
+            message=ending.message,
+            returncode=ending.returncode,
+            is_infrastructure=ending.is_infrastructure,
+            ended_at=time.time(),
+            ports=dict.fromkeys(self.record.ports),
+            body=None,
+        )
+        return self.record
+
+    def remove(self) -> None:
+        """Nothing of it is left but its record."""
+        self._go(Event.REMOVED)
+        self.gone.set()
+
+    def tell_running(self) -> None:
+        """Call who waits for it to run; it does, or has ended."""
+        for begin in self.on_run:
+            begin()
+        self.on_run.clear()
 
     def error(self, *, started: bool | None = None) -> SandboxError:
         """The error that calls raise now that it is ending."""
@@ -158,6 +204,14 @@ class LiveSandbox:
         """Keep a helper task alive until it is done."""
         self.helpers.add(task)
         task.add_done_callback(self.helpers.discard)
+
+    def _go(self, what: Event, **changes: Any) -> None:
+        self.state = after(self.state, what)
+        if self.state < State.GONE and (status := status_of(self.state, self.record.status)) is not self.record.status:
+            self._note(status, **changes)
+
+    def _note(self, status: SandboxStatus, **changes: Any) -> None:
+        self.record = self.record.but(status=status, status_updated_at=time.time(), **changes)
 
 
 def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInfo:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aviato.server.link.link import Process1Link
     from aviato.server.link.subscription import Subscription
     from aviato.server.service.leases import Leases
-    from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
@@ -153,7 +152,6 @@ class OneShots:
 
     Args:
         sandboxes: makes them.
-        lives: ends them.
         registry: finds them.
         leases: they are held by a lease of this process, so that they end with it, whatever its end.
         long_polls: tells when the server goes.
@@ -164,7 +162,6 @@ class OneShots:
     def __init__(
         self,
         sandboxes: Sandboxes,
-        lifecycle: Lifecycle,
         registry: Registry,
         leases: Leases,
         long_polls: LongPolls,
@@ -172,7 +169,6 @@ class OneShots:
         concurrency: int | None = None,
     ) -> None:
         self._sandboxes = sandboxes
-        self._lifecycle = lifecycle
         self._registry = registry
         self._leases = leases
         self._long_polls = long_polls
@@ -227,7 +223,7 @@ class OneShots:
     async def close(self) -> None:
         """End what is left: nobody waits for it any more."""
         for sandbox in list(self._live.values()):
-            self._lifecycle.ask_to_end(sandbox, "stopped")
+            sandbox.ask_to_end("stopped")
         if self._endings:
             await asyncio.wait(self._endings, timeout=CLOSE_SECONDS)
         for task in self._endings:
@@ -251,7 +247,7 @@ class OneShots:
             return sandbox
 
     def _end(self, sandbox: LiveSandbox) -> None:
-        self._lifecycle.ask_to_end(sandbox, "stopped")
+        sandbox.ask_to_end("stopped")
         task = asyncio.create_task(self._until_gone(sandbox))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
+    from aviato.server.service.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +81,14 @@ class Ports:
     Args:
         backend: makes the connections inside.
         registry: where sandboxes are found.
+        slots: are told of those that are in use.
         long_polls: end when the server goes.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, long_polls: LongPolls) -> None:
+    def __init__(self, backend: Backend, registry: Registry, slots: Slots, long_polls: LongPolls) -> None:
         self._backend = backend
         self._registry = registry
+        self._slots = slots
         self._long_polls = long_polls
         self._exposed: dict[str, _Exposed] = {}
         self._full: set[_Port] = set()
@@ -272,7 +275,7 @@ class Ports:
             outer.close()
             return
         # It uses the sandbox, so that is not let go meanwhile.
-        with self._registry.call(exposed.sandbox):
+        with self._slots.use(exposed.sandbox):
             try:
                 async with port.dials:
                     channel = await self._channel(exposed)
@@ -311,7 +314,7 @@ class Ports:
             message = f"port {number} of sandbox {sandbox_id} is not exposed; exposed are: {exposed}"
             raise AviatoValidationError(message, field_violations={"port": "not exposed"})
         deadline = time.monotonic() + timeout_seconds
-        with self._registry.call(sandbox):
+        with self._slots.use(sandbox):
             listening = await self._long_polls.wait(sandbox.ready, timeout_seconds) and await self._look(
                 sandbox, number, deadline
             )

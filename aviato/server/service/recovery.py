@@ -14,7 +14,7 @@ from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.live_sandbox import LiveSandbox
-from aviato.server.states import ending_of, lost, start_failed
+from aviato.server.states import LIVING, State, ending_of, lost, start_failed
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Backend
     from aviato.server.link.link import Process1Link
+    from aviato.server.service.detached import Detached
     from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
     from aviato.server.service.lifecycle import Lifecycle
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 10.0
 AGAIN_SECONDS = 0.2
-_LIVING = (SandboxStatus.PENDING, SandboxStatus.RUNNING, SandboxStatus.TERMINATING)
 
 
 class Recovery:
@@ -55,6 +55,7 @@ class Recovery:
         slots: Slots,
         leases: Leases,
         execs: Execs,
+        detached: Detached,
         ports: Ports,
         secrets: Secrets,
     ) -> None:
@@ -64,6 +65,7 @@ class Recovery:
         self._slots = slots
         self._leases = leases
         self._execs = execs
+        self._detached = detached
         self._ports = ports
         self._secrets = secrets
         self._unbegun: dict[str, SandboxRecord] = {}
@@ -83,7 +85,7 @@ class Recovery:
         for sandbox_id in await self._backend.place_ids():
             if sandbox_id not in known:
                 await self._lifecycle.destroy(sandbox_id)
-        await self._execs.detached.clear(self._registry.live, self._registry.find_record)
+        await self._detached.clear(self._registry.live, self._registry.find_record)
 
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
         try:
@@ -102,24 +104,30 @@ class Recovery:
         elif sandbox.task is not None:
             sandbox.task.cancel()
             await asyncio.wait((sandbox.task,))
-            if sandbox.gone.is_set():
+            if sandbox.state is State.GONE:
                 return
         # Whatever runs there is out of reach for good, so its place goes too.
         sandbox.record = sandbox.record.but(begun=True)
-        if sandbox.ending is None:
+        if sandbox.state < State.ENDED:
             sandbox.settle(lost(message))
         self._slots.gone(sandbox)  # It may have been in the queue.
         self._slots.hold(sandbox)
         sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
 
     def _unusable(self, record: SandboxRecord) -> LiveSandbox:
-        status = record.status if record.status in _LIVING else SandboxStatus.RUNNING
+        status = record.status if record.status in LIVING else SandboxStatus.RUNNING
         request = CreateSandbox.model_construct(sandbox_id=record.sandbox_id)
-        return LiveSandbox(record=record.but(status=status), request=request, holder="detached")
+        return LiveSandbox(
+            record=record.but(status=status),
+            request=request,
+            lifecycle=self._lifecycle,
+            holder="detached",
+            state=State.STARTING,
+        )
 
     async def _queue(self, record: SandboxRecord) -> None:
         """Nothing of it is there: it waits for a place, again or still."""
-        sandbox = self._box(record)
+        sandbox = self._found(record, State.QUEUED)
         try:
             sandbox.secrets = await self._secrets.find_again(sandbox.request.secrets)
             sandbox.image = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
@@ -140,17 +148,13 @@ class Recovery:
         """Go on with it, or with its end."""
         if record.sandbox_id in self._placed:
             record = record.but(begun=True)  # So it was, or its end was remembered there.
-        sandbox = self._box(record)
-        if not record.begun and sandbox.asked is None:
+        is_asked = record.status is SandboxStatus.TERMINATING
+        if not record.begun and not is_asked:
             self._unbegun[record.sandbox_id] = record
             return
-        link = await self._reconnect(record.sandbox_id) if sandbox.ending is None else None
-        if (
-            sandbox.ending is None
-            and sandbox.asked is None
-            and record.started_at is None
-            and await self._is_unused(sandbox, link)
-        ):
+        sandbox = self._found(record, State.STOPPING if is_asked else State.STARTING)
+        link = await self._reconnect(record.sandbox_id)
+        if not is_asked and record.started_at is None and await self._is_unused(sandbox, link):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
                 link.detach()
@@ -161,16 +165,12 @@ class Recovery:
         self._enter(sandbox)
         self._slots.hold(sandbox)
         if link is None:
-            if sandbox.ending is None:
-                left = await in_thread(self._backend.how_ended, record.sandbox_id)
-                sandbox.settle(
-                    ending_of("lost", asked=sandbox.asked, left=left, message="its process 1 was gone after a restart")
-                )
-                await self._execs.detached.restore(sandbox)
+            left = await in_thread(self._backend.how_ended, record.sandbox_id)
+            sandbox.settle(ending_of("lost", asked=sandbox.asked, left=left, message="its process 1 was gone after a restart"))
+            await self._detached.restore(sandbox)
             sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
         sandbox.link = link
-        asked, sandbox.asked = sandbox.asked, None
         try:
             await self._execs.restore(sandbox)
             await self._lifecycle.run(sandbox)
@@ -179,8 +179,6 @@ class Recovery:
             sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
         self._lifecycle.begin(sandbox)
-        if asked is not None:
-            self._lifecycle.ask_to_end(sandbox, asked)
 
     async def _is_unused(self, sandbox: LiveSandbox, link: Process1Link | None) -> bool:
         """Whether nobody can have used a sandbox that is not known to run, so that it can be made again.
@@ -196,21 +194,26 @@ class Recovery:
         left = await in_thread(self._backend.how_ended, sandbox.sandbox_id)
         return left is None and sandbox.request.command is None
 
-    def _box(self, record: SandboxRecord) -> LiveSandbox:
-        if record.status not in _LIVING:
+    def _found(self, record: SandboxRecord, state: State) -> LiveSandbox:
+        if record.status not in LIVING:
             raise ValueError(f"{str(record.status)!r} is no status of a sandbox that has not ended")
         request, unknown = CreateSandbox.from_record(record.body or "{}")
         if unknown:
             log.warning("sandbox %s: fields of another version are ignored: %s", record.sandbox_id, ", ".join(unknown))
         lease = self._leases.held.get(record.lease_id or "")
         waited = max(0.0, time.time() - record.created_at)
-        return LiveSandbox(
+        sandbox = LiveSandbox(
             record=record,
             request=request,
+            lifecycle=self._lifecycle,
+            state=state,
             holder="detached" if lease is None else lease.holder,
             accepted_at=time.monotonic() - waited,
-            asked=record.status_reason if record.status is SandboxStatus.TERMINATING else None,
+            asked=record.status_reason if state is State.STOPPING else None,
         )
+        if state is State.STOPPING:
+            sandbox.ready.set()
+        return sandbox
 
     def _enter(self, sandbox: LiveSandbox) -> None:
         self._registry.live[sandbox.sandbox_id] = sandbox

@@ -8,10 +8,10 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxNotFoundError, SandboxUnavailableError
-from aviato.server.states import Ending, error_of
+from aviato.server.states import Ending, State, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
@@ -32,8 +32,6 @@ class Registry:
         self.store = store
         self.live: dict[str, LiveSandbox] = {}
         self.let_go: dict[str, LiveSandbox] = {}
-        self.on_idle: Callable[[], None] = lambda: None
-        """Called when a sandbox that was let go may have become releasable."""
         self.unable: AviatoError | None = None
         """Why this server cannot reach what runs, if it cannot."""
         self._unsaved: dict[str, SandboxRecord] = {}
@@ -103,7 +101,7 @@ class Registry:
         sandbox = self.live.get(sandbox_id)
         if sandbox is None:
             raise self.error_of_record(self.record(sandbox_id), exec_id=exec_id)
-        if sandbox.asked is not None or sandbox.ending is not None:
+        if sandbox.state >= State.STOPPING:
             state = sandbox.execs.get(exec_id) if exec_id is not None else None
             raise sandbox.error(started=None if exec_id is None else state is not None and state.started)
         return sandbox
@@ -174,27 +172,6 @@ class Registry:
         message = f"sandbox {sandbox_id} has not ended, but this server cannot reach it{why}; a server that can runs on in it"
         return SandboxUnavailableError(message, sandbox_id=sandbox_id, started=started, reason="backend")
 
-    def call(self, sandbox: LiveSandbox) -> Use:
-        """Context in which a request uses a sandbox: it is not released meanwhile."""
-        return Use(self, sandbox)
-
-
-class Use:
-    """A request that uses a sandbox, see `Registry.call`."""
-
-    __slots__ = ("_box", "_registry")
-
-    def __init__(self, registry: Registry, sandbox: LiveSandbox) -> None:
-        self._registry, self._box = registry, sandbox
-
-    def __enter__(self) -> None:
-        self._box.calls += 1
-
-    def __exit__(self, *error: object) -> None:
-        self._box.calls -= 1
-        if self._box.let_go and self._box.calls == 0:
-            self._registry.on_idle()
-
 
 def _unknown(sandbox_id: str) -> SandboxNotFoundError:
     return SandboxNotFoundError(f"sandbox {sandbox_id!r} is not known to this server", sandbox_id=sandbox_id)
@@ -216,7 +193,7 @@ async def running(sandbox: LiveSandbox) -> Process1Link:
 async def error_of_gone(sandbox: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
     """The error of the ending of a sandbox that went away under a request."""
     task = sandbox.task
-    if not sandbox.settled.is_set() and (task is None or task.done()):
+    if sandbox.state < State.ENDED and (task is None or task.done()):
         return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)
     await sandbox.settled.wait()
     return sandbox.error(started=started)

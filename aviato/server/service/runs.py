@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.execs import Execs
-    from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.output.feed import ExecFeed
     from aviato.server.service.output.retained_feed import RetainedFeed
     from aviato.server.service.registry import Registry
@@ -25,11 +24,10 @@ LEFT_SECONDS = 60.0
 class Runs:
     """Puts a create, its first command and the end together; each is what it is by itself, repeats included."""
 
-    def __init__(self, sandboxes: Sandboxes, execs: Execs, registry: Registry, lifecycle: Lifecycle) -> None:
+    def __init__(self, sandboxes: Sandboxes, execs: Execs, registry: Registry) -> None:
         self._sandboxes = sandboxes
         self._execs = execs
         self._registry = registry
-        self._lifecycle = lifecycle
 
     async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed | RetainedFeed:
         """Make the sandbox and run the command in it, or join both.
@@ -65,7 +63,7 @@ class Runs:
     def _end(self, sandbox_id: str) -> None:
         sandbox = self._registry.live.get(sandbox_id)
         if sandbox is not None:
-            self._lifecycle.ask_to_end(sandbox, "stopped")
+            sandbox.ask_to_end("stopped")
 
     def _end_if_over(self, sandbox_id: str) -> None:
         sandbox = self._registry.live.get(sandbox_id)

@@ -15,6 +15,7 @@ from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.callers import OPERATOR
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live_sandbox import LiveSandbox, info_of
+from aviato.server.states import State
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
 from aviato.threads import in_thread
@@ -188,6 +189,7 @@ class Sandboxes:
         sandbox = LiveSandbox(
             record=record,
             request=request,
+            lifecycle=self._lifecycle,
             holder=_holder(lease),
             client=client,
             image=image,
@@ -235,7 +237,7 @@ class Sandboxes:
         sandbox = self._registry.live.get(sandbox_id)
         if sandbox is not None and wait is not None:
             await self._long_polls.wait(sandbox.ready if wait == "running" else sandbox.gone, timeout_seconds)
-            if sandbox.ending is not None:
+            if sandbox.state >= State.ENDED:
                 # Its place is being taken away: that is bounded, and the answer then is its end.
                 await self._long_polls.wait(sandbox.gone, max(timeout_seconds, 1.0))
             return self._info(sandbox, sandbox.record)
@@ -284,7 +286,7 @@ class Sandboxes:
         sandbox = self._registry.live.get(sandbox_id)
         if sandbox is None:
             return self._info(None, self._registry.ended(sandbox_id))
-        self._lifecycle.ask_to_end(sandbox, "stopped", grace_seconds)
+        sandbox.ask_to_end("stopped", grace_seconds)
         await self._long_polls.wait(sandbox.gone, None)
         return self._info(sandbox, sandbox.record)
 
@@ -299,8 +301,8 @@ class Sandboxes:
         if sandbox is None:
             return self._info(None, self._registry.ended(sandbox_id))
         if sandbox.releasable:
-            self._lifecycle.ask_to_end(sandbox, "released")
-        if sandbox.asked is not None or sandbox.ending is not None:
+            sandbox.ask_to_end("released")
+        if sandbox.state >= State.STOPPING:
             await self._long_polls.wait(sandbox.gone, None)
         return self._info(sandbox, sandbox.record)
 
@@ -318,9 +320,9 @@ class Sandboxes:
         ]
         if len(own) < caller.max_sandboxes:
             return
-        soon = any(sandbox.asked is not None for sandbox in own)
+        soon = any(sandbox.state >= State.STOPPING for sandbox in own)
         if not soon and (let_go := [sandbox for sandbox in own if sandbox.releasable]):
-            self._lifecycle.ask_to_end(min(let_go, key=lambda sandbox: sandbox.record.created_at), "released")
+            min(let_go, key=lambda sandbox: sandbox.record.created_at).ask_to_end("released")
             soon = True
         raise SandboxResourceExhaustedError(
             f"this API key has {len(own)} sandboxes and may have {caller.max_sandboxes} at once",

@@ -12,7 +12,9 @@ from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
 from aviato.server.machine import room
 from aviato.server.service.batches import BatchRunner
+from aviato.server.service.detached import Detached
 from aviato.server.service.egress import Egress
+from aviato.server.service.exec_records import ExecRecords
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
 from aviato.server.service.leases import Leases
@@ -31,6 +33,7 @@ from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.service.secrets import Secrets
 from aviato.server.service.slots import Slots
 from aviato.server.shared_memory import SharedMemories
+from aviato.server.states import State
 from aviato.server.store import Store
 from aviato.threads import in_thread
 from aviato.wire.sandboxes import Health
@@ -38,7 +41,6 @@ from aviato.wire.version import WIRE_VERSION
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
-    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.settings import ServerSettings
     from aviato.server.state_dir import StateDirectory
 
@@ -68,39 +70,41 @@ class Service:
         self.store = Store(folder.store)
         self.registry = Registry(self.store)
         self.long_polls = LongPolls()
-        main = MainCommand(folder.output)
-        self.ports = Ports(backend, self.registry, self.long_polls)
-        self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
-        self.results = RetainedResults(folder.results, settings.record_retention)
-        self.lifecycle = Lifecycle(settings, backend, self.registry, main, self.ports, self.egress, self.results)
-        limit = settings.max_sandboxes or capacity(room(0))
         admission = Admission(
-            limit=limit,
+            limit=settings.max_sandboxes or capacity(room(0)),
             in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1),
             queue_bound=settings.max_queued_sandboxes,
         )
-        self.slots = Slots(admission, self.registry, self._release)
-        self.lifecycle.slots = self.slots
-        self.leases = Leases(self.store, settings.lease, self.lifecycle.ask_to_end)
-        self.lifecycle.on_gone.append(self.leases.forget)
-        self.execs = Execs(self.store, self.registry, self.slots, self.long_polls, self.results, folder.execs)
-        self.lifecycle.on_gone.append(self.execs.detached.forget)
-        self.lifecycle.adopt = lambda sandbox: self.execs.detached.adopt(sandbox, self.results)
-        self.files = Files(self.registry)
+        self.slots = Slots(admission, self.registry)
+        self.leases = Leases(self.store, settings.lease)
+        self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
+        self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
+        self.results = RetainedResults(folder.results, settings.record_retention)
+        self.exec_records = ExecRecords(self.store)
+        self.detached = Detached(folder.execs, self.exec_records)
+        main = MainCommand(folder.output)
+        self.lifecycle = Lifecycle(
+            settings,
+            backend,
+            self.registry,
+            self.slots,
+            self.leases,
+            self.detached,
+            main,
+            self.ports,
+            self.egress,
+            self.results,
+        )
+        self.execs = Execs(self.registry, self.slots, self.long_polls, self.results, self.exec_records, self.detached)
+        self.files = Files(self.registry, self.slots)
         self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
             settings, backend, self.registry, self.lifecycle, self.slots, self.leases, self.long_polls, self.ports, self.secrets
         )
-        self.runs = Runs(self.sandboxes, self.execs, self.registry, self.lifecycle)
+        self.runs = Runs(self.sandboxes, self.execs, self.registry)
         self.one_shots = OneShots(
-            self.sandboxes,
-            self.lifecycle,
-            self.registry,
-            self.leases,
-            self.long_polls,
-            self.check_able,
-            settings.run_code_concurrency,
+            self.sandboxes, self.registry, self.leases, self.long_polls, self.check_able, settings.run_code_concurrency
         )
         self.code = CodeRunner(self.one_shots, self.files, self.long_polls)
         self.batches = BatchRunner(self.one_shots, self.files)
@@ -157,7 +161,7 @@ class Service:
         """End every sandbox with reason `shutdown`."""
         sandboxes = list(self.registry.live.values())
         for sandbox in sandboxes:
-            self.lifecycle.ask_to_end(sandbox, "shutdown", SHUTDOWN_GRACE_SECONDS)
+            sandbox.ask_to_end("shutdown", SHUTDOWN_GRACE_SECONDS)
         for sandbox in sandboxes:
             await sandbox.gone.wait()
 
@@ -184,11 +188,11 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.lifecycle.batch_cleanup.close()
-        await self.execs.detached.close()
+        await self.detached.close()
         await self.ports.shut()
         await self.egress.shut()
         try:
-            self.execs.flush()
+            self.exec_records.flush()
             self.registry.save_again()
         except sqlite3.Error as error:
             log.error("commands could not be put on record: %s", error)
@@ -201,7 +205,7 @@ class Service:
 
     async def _finish_starts(self) -> None:
         starting = [sandbox for sandbox in self.registry.live.values() if sandbox.place.done() and not sandbox.ready.is_set()]
-        ending = [sandbox for sandbox in self.registry.live.values() if sandbox.ending is not None]
+        ending = [sandbox for sandbox in self.registry.live.values() if sandbox.state is State.ENDED]
         waits = [*(sandbox.ready.wait() for sandbox in starting), *(sandbox.gone.wait() for sandbox in ending)]
         if waits:
             tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -213,7 +217,15 @@ class Service:
         try:
             await self.backend.open()
             await Recovery(
-                self.backend, self.registry, self.lifecycle, self.slots, self.leases, self.execs, self.ports, self.secrets
+                self.backend,
+                self.registry,
+                self.lifecycle,
+                self.slots,
+                self.leases,
+                self.execs,
+                self.detached,
+                self.ports,
+                self.secrets,
             ).run()
             await in_thread(self.results.restore)
             self.runs.restore()
@@ -224,7 +236,3 @@ class Service:
             log.exception("the backend cannot be opened")
             message = f"the backend {self.backend.name!r} cannot be opened: {error}"
             self.registry.unable = SandboxUnavailableError(message, reason="backend")
-
-    def _release(self, sandbox: LiveSandbox) -> None:
-        log.info("sandbox %s is released: it was let go and its place is needed", sandbox.sandbox_id)
-        self.lifecycle.ask_to_end(sandbox, "released")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
@@ -11,10 +12,10 @@ from aviato.server.admission import RETRY_DELAY_SECONDS, Admission, to_release
 from aviato.wire.sandboxes import QueueInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
+
+log = logging.getLogger(__name__)
 
 QUEUED_BYTES = 256 << 20
 """Of requests that wait, which can hold files. Small ones are not counted."""
@@ -31,19 +32,16 @@ class Slots:
     Args:
         admission: the queue and the limits.
         registry: the living sandboxes.
-        release: ends a sandbox that was let go.
     """
 
-    def __init__(self, admission: Admission, registry: Registry, release: Callable[[LiveSandbox], None]) -> None:
+    def __init__(self, admission: Admission, registry: Registry) -> None:
         self.admission = admission
         self._registry = registry
-        self._release = release
         self._holders: Counter[tuple[str | None, str]] = Counter()
         self._leaving: set[str] = set()
         self._queued_bytes: dict[str, int] = {}
         self._begun: deque[float] = deque(maxlen=RATE_SAMPLES)
         self._refused: deque[float] = deque(maxlen=REFUSED_SAMPLES)
-        registry.on_idle = self.update
 
     def join(self, sandbox: LiveSandbox) -> None:
         """Wait for a place; `sandbox.place` resolves when it is there."""
@@ -111,6 +109,10 @@ class Slots:
         if wanted > 0 and self._registry.let_go:
             self._release_oldest(wanted)
 
+    def use(self, sandbox: LiveSandbox) -> Use:
+        """Context in which a request uses a sandbox: it is not released meanwhile."""
+        return Use(self, sandbox)
+
     def queue_of(self, sandbox: LiveSandbox) -> QueueInfo | None:
         """Where a sandbox waits; None if it does not."""
         position = self.admission.position(sandbox.sandbox_id)
@@ -132,7 +134,25 @@ class Slots:
         let_go = self._registry.let_go
         candidates = [(sandbox.record.created_at, sandbox_id) for sandbox_id, sandbox in let_go.items() if sandbox.releasable]
         for sandbox_id in to_release(candidates, wanted):
-            self._release(let_go[sandbox_id])
+            log.info("sandbox %s is released: it was let go and its place is needed", sandbox_id)
+            let_go[sandbox_id].ask_to_end("released")
+
+
+class Use:
+    """A request that uses a sandbox, see `Slots.use`."""
+
+    __slots__ = ("_sandbox", "_slots")
+
+    def __init__(self, slots: Slots, sandbox: LiveSandbox) -> None:
+        self._slots, self._sandbox = slots, sandbox
+
+    def __enter__(self) -> None:
+        self._sandbox.calls += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._sandbox.calls -= 1
+        if self._sandbox.let_go and self._sandbox.calls == 0:
+            self._slots.update()
 
 
 def _holder(sandbox: LiveSandbox) -> tuple[str | None, str]:
