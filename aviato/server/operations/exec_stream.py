@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from aviato.server.operations.call import Call
     from aviato.server.service.output.feed import ExecFeed
-    from aviato.server.service.output.retained_feed import RetainedFeed
 
 HOLD_BACK_SECONDS = 0.010
 """A command that ends in this time is answered by one response with its length."""
@@ -28,7 +27,7 @@ RUN_HOLD_BACK_SECONDS = 0.25
 KEEPALIVE_SECONDS = 15.0
 
 
-async def exec_reply(call: Call, feed: ExecFeed | RetainedFeed) -> Reply:
+async def exec_reply(call: Call, feed: ExecFeed) -> Reply:
     """A command's frames: at once if it ends quickly, else as they come."""
     async with AsyncExitStack() as stack:
         stack.callback(feed.close)
@@ -36,7 +35,7 @@ async def exec_reply(call: Call, feed: ExecFeed | RetainedFeed) -> Reply:
         return _reply(call, feed, held, stack.pop_all())
 
 
-async def run_reply(call: Call, feed: ExecFeed | RetainedFeed, left: Callable[[bool], None]) -> Reply:
+async def run_reply(call: Call, feed: ExecFeed, left: Callable[[bool], None]) -> Reply:
     """As `exec_reply`, of a command that has a sandbox of its own.
 
     Args:
@@ -63,14 +62,14 @@ async def run_reply(call: Call, feed: ExecFeed | RetainedFeed, left: Callable[[b
         return reply
 
 
-def _reply(call: Call, feed: ExecFeed | RetainedFeed, held: bytes, stack: AsyncExitStack) -> Reply:
+def _reply(call: Call, feed: ExecFeed, held: bytes, stack: AsyncExitStack) -> Reply:
     if feed.over and len(held) <= HOLD_BACK_BYTES:
         return Reply(held, content_type=FRAMES_CONTENT_TYPE, stack=stack)
     feed.cut = call.request.cut
     return Reply(content_type=FRAMES_CONTENT_TYPE, pieces=_pieces(feed, held), stack=stack)
 
 
-async def _hold_back_exec(feed: ExecFeed | RetainedFeed) -> bytes:
+async def _hold_back_exec(feed: ExecFeed) -> bytes:
     """What a command of a sandbox that stays says in the first moment. What it prints is never held for longer than that."""
     held = await _hold_back(feed, HOLD_BACK_SECONDS)
     if feed.is_quiet:
@@ -80,9 +79,7 @@ async def _hold_back_exec(feed: ExecFeed | RetainedFeed) -> bytes:
     return held
 
 
-async def _hold_back(
-    feed: ExecFeed | RetainedFeed, seconds: float, held: bytes = b"", *, enough_bytes: int = HOLD_BACK_BYTES
-) -> bytes:
+async def _hold_back(feed: ExecFeed, seconds: float, held: bytes = b"", *, enough_bytes: int = HOLD_BACK_BYTES) -> bytes:
     """What arrives in so many seconds. An error before anything else is raised, so that it gets a status of its own.
 
     Args:
@@ -104,7 +101,7 @@ async def _hold_back(
     return held
 
 
-async def _pieces(feed: ExecFeed | RetainedFeed, data: bytes) -> AsyncIterator[bytes]:
+async def _pieces(feed: ExecFeed, data: bytes) -> AsyncIterator[bytes]:
     while not feed.over:
         if data:
             with feed.sending(len(data)):

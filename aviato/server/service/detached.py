@@ -13,22 +13,21 @@ from aviato.exceptions import AviatoError
 from aviato.server.link.link import ExecSpec
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.exec_state import ExecState
-from aviato.server.service.live_sandbox import LiveSandbox
+from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import cancelled_error
 from aviato.server.service.output.recorded_output import RecordedOutput
 from aviato.server.service.output.recorder import keep
 from aviato.server.service.output.retained_results import KEPT_SECONDS
-from aviato.server.states import State
 from aviato.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID
-from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine
 
     from aviato.server.service.exec_records import ExecRecords
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.store import SandboxRecord
     from aviato.wire.execution import ExecRequest
@@ -104,8 +103,7 @@ class Detached:
             record = record_of(sandbox_id)
             sandbox = None
             if record is not None:
-                request = CreateSandbox.model_construct(sandbox_id=sandbox_id)
-                sandbox = LiveSandbox(record=record, request=request, holder="detached", state=State.GONE)
+                sandbox = ended_sandbox(record)
                 for exec_id, output in await in_thread(self._load, sandbox_id):
                     self._found(sandbox, exec_id, output)
             if sandbox is not None and sandbox.execs:

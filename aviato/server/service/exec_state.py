@@ -34,7 +34,7 @@ class ExecState:
         replaced: readers that another one took over from.
         recorded: its output on disk, for a detached command.
         recording: the task that keeps it.
-        outlives: what is recorded can be read though its sandbox has ended.
+        outlives: it can be read though its sandbox has ended, or is about to.
         abandon: the timer that kills it when nobody comes back.
     """
 

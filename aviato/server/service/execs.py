@@ -12,8 +12,9 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, 
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.detached import spec_of
 from aviato.server.service.exec_state import ExecState
+from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed
-from aviato.server.service.output.retained_feed import RetainedFeed
+from aviato.server.service.output.retained_reader import RetainedReader
 from aviato.server.service.registry import error_of_gone, running
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.execution import Acknowledgements, ExecAck
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
 
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
-    from aviato.server.link.subscription import Subscription
     from aviato.server.service.detached import Detached
     from aviato.server.service.exec_records import ExecRecords
     from aviato.server.service.live_sandbox import LiveSandbox
-    from aviato.server.service.long_polls import LongPolls
-    from aviato.server.service.output.recorded_reader import RecordedReader
     from aviato.server.service.output.retained_results import RetainedResults
+    from aviato.server.service.output.source import Source
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
     from aviato.server.shared_memory import Memory
@@ -48,7 +47,6 @@ class Execs:
     Args:
         registry: finds the sandboxes.
         slots: tells where a sandbox waits.
-        long_polls: waits for the ends of sandboxes.
         results: what ended sandboxes left behind.
         records: puts them on record.
         detached: runs and keeps the detached ones.
@@ -58,14 +56,12 @@ class Execs:
         self,
         registry: Registry,
         slots: Slots,
-        long_polls: LongPolls,
         results: RetainedResults,
         records: ExecRecords,
         detached: Detached,
     ) -> None:
         self._registry = registry
         self._slots = slots
-        self._long_polls = long_polls
         self._results = results
         self._records = records
         self._detached = detached
@@ -82,7 +78,7 @@ class Execs:
                 state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox.sandbox_id, started=True)
                 self._abandon(sandbox, state)
 
-    def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed | RetainedFeed:
+    def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.
 
         Large output may come by `memory`, if the command begins here and now.
@@ -112,7 +108,7 @@ class Execs:
             raise RequestConflictError(f"{request.exec_id} was used before with another body")
         return self._feed(sandbox, state, (0, 0), "", memory)
 
-    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed | RetainedFeed:
+    def resume(self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
         """Read a command from these offsets of stdout and stderr.
 
         A kept command has any number of readers. Of others the newest reader takes over; one that only comes back does not.
@@ -285,7 +281,7 @@ class Execs:
 
     def _retained_feed(
         self, sandbox_id: str, exec_id: str, offsets: tuple[int, int], reader_id: str, error: SandboxError
-    ) -> ExecFeed | RetainedFeed:
+    ) -> ExecFeed:
         """A reader of what an ended sandbox left behind, once it has ended.
 
         Raises:
@@ -300,16 +296,16 @@ class Execs:
             return self._feed(sandbox, state, offsets, reader_id)
         if not self._results.has(sandbox_id, exec_id) and not (sandbox is not None and sandbox.ends_with(exec_id)):
             raise error
-
-        return RetainedFeed(
-            self._results,
-            sandbox_id,
-            exec_id,
-            offsets,
-            None if sandbox is None else sandbox.gone,
-            self._long_polls,
-            lambda: error,
-        )
+        if sandbox is None:
+            if (record := self._registry.find_record(sandbox_id)) is None:
+                raise error
+            sandbox = ended_sandbox(record)
+        reader = RetainedReader(self._results, sandbox_id, exec_id, offsets, sandbox.gone, error)
+        state = ExecState(exec_id=exec_id, sandbox_id=sandbox_id, outlives=True)
+        sandbox.calls += 1
+        feed = ExecFeed(sandbox, state, offsets, reader_id, lambda _: reader, self._slots, self._closed)
+        self.feeds.add(feed)
+        return feed
 
     def _feed(
         self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
@@ -332,7 +328,7 @@ class Execs:
         self.feeds.add(feed)
         return feed
 
-    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Subscription | RecordedReader:
+    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Source:
         state, request = feed.state, feed.state.request
         if state.recorded is not None:
             return state.recorded.read(feed.offsets)

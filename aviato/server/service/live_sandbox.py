@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.service import event
+from aviato.server.service.event import Event as Flag
 from aviato.server.states import Ending, Event, State, after, error_of, status_of, terminated
 from aviato.wire.sandboxes import CreateSandbox, LimitInfo, QueueInfo, SandboxInfo, service_url
 
@@ -75,9 +75,9 @@ class LiveSandbox:
     killed_at: float | None = None
     ending: Ending | None = None
     output: MainOutput | None = None
-    ready: event.Event = field(default_factory=event.Event)
-    settled: event.Event = field(default_factory=event.Event)
-    gone: event.Event = field(default_factory=event.Event)
+    ready: Flag = field(default_factory=Flag)
+    settled: Flag = field(default_factory=Flag)
+    gone: Flag = field(default_factory=Flag)
     execs: dict[str, ExecState] = field(default_factory=dict)
     confirmed: dict[str, None] = field(default_factory=dict)
     calls: int = 0
@@ -212,6 +212,15 @@ class LiveSandbox:
 
     def _note(self, status: SandboxStatus, **changes: Any) -> None:
         self.record = self.record.but(status=status, status_updated_at=time.time(), **changes)
+
+
+def ended_sandbox(record: SandboxRecord) -> LiveSandbox:
+    """One that had ended before this server began, for what is left of it."""
+    request = CreateSandbox.model_construct(sandbox_id=record.sandbox_id)
+    sandbox = LiveSandbox(record=record, request=request, holder="detached", state=State.GONE)
+    for event in (sandbox.ready, sandbox.settled, sandbox.gone):
+        event.set()
+    return sandbox
 
 
 def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInfo:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from aviato.server.peers import Peer
     from aviato.server.service.execs import Execs
     from aviato.server.service.output.feed import ExecFeed
-    from aviato.server.service.output.retained_feed import RetainedFeed
     from aviato.server.service.registry import Registry
     from aviato.server.service.sandboxes import Sandboxes
     from aviato.wire.execution import RunRequest
@@ -29,7 +28,7 @@ class Runs:
         self._execs = execs
         self._registry = registry
 
-    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed | RetainedFeed:
+    async def start(self, request: RunRequest, peer: Callable[[], Peer | None], caller: Caller) -> ExecFeed:
         """Make the sandbox and run the command in it, or join both.
 
         Raises:

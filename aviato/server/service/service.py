@@ -95,7 +95,7 @@ class Service:
             self.egress,
             self.results,
         )
-        self.execs = Execs(self.registry, self.slots, self.long_polls, self.results, self.exec_records, self.detached)
+        self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
         self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.output.retained_results import RetainedResults
+    from aviato.server.service.output.source import Source
     from aviato.server.service.slots import Slots
 
 
@@ -41,7 +42,7 @@ class ExecFeed(Backpressure):
         state: the command.
         offsets: of stdout and stderr, from which to send.
         reader_id: who reads.
-        subscribe: makes the subscription once the sandbox runs.
+        subscribe: gives the source of its frames, once the sandbox runs or at once where the command outlives it.
         slots: tells where the sandbox waits.
         on_close: called once with this feed.
     """
@@ -52,7 +53,7 @@ class ExecFeed(Backpressure):
         state: ExecState,
         offsets: tuple[int, int],
         reader_id: str,
-        subscribe: Callable[[ExecFeed], Subscription | RecordedReader],
+        subscribe: Callable[[ExecFeed], Source],
         slots: Slots,
         on_close: Callable[[ExecFeed], None],
     ) -> None:
@@ -65,7 +66,7 @@ class ExecFeed(Backpressure):
         self._subscribe = subscribe
         self._slots = slots
         self._on_close = on_close
-        self._subscription: Subscription | RecordedReader | None = None
+        self._subscription: Source | None = None
         self._failure: BaseException | None = None
         self._accepted = False
         self._changed = asyncio.Event()
@@ -171,8 +172,8 @@ class ExecFeed(Backpressure):
         try:
             await subscription.wait(enough_bytes)
             frames = subscription.drain(MOST_BYTES)
-        except SandboxGone as gone:
-            await self._raise(gone)
+        except (SandboxGone, AviatoError) as error:
+            await self._raise(error)
         if self._failure is not None:
             await self._raise(self._failure)
         if not frames:
