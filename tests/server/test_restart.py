@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.service.execs import Execs
 from aviato.wire.ids import new_exec_id, new_lease_id
 
 pytestmark = pytest.mark.anyio
@@ -331,3 +332,20 @@ def _edit(folder, statement, *values):
     with db:
         assert db.execute(statement, values).rowcount == 1
     db.close()
+
+
+async def test_one_that_is_told_to_end_while_it_is_found_again_ends(serving, folder, backend, monkeypatch):
+    async with serving(folder, backend) as (_, client, _):
+        sandbox_id = (await client.running())["sandbox_id"]
+        lease_id = client.lease_id
+    restore = Execs.restore
+
+    async def restoring(execs, sandbox):
+        await restore(execs, sandbox)
+        leases = sandbox.lifecycle._leases
+        leases.close(lease_id)  # As one that expires just then.
+
+    monkeypatch.setattr(Execs, "restore", restoring)
+    async with serving(folder, backend) as (_, client, _):
+        assert (await client.wait(sandbox_id, "ended"))["status_reason"] == "stopped"
+        assert not backend.places
