@@ -44,7 +44,7 @@ def command(*, plan: bool, as_json: bool) -> None:
 
 
 async def _look(plan: bool) -> tuple[list[Check], list[str]]:
-    from aviato.server.carriers import carrier
+    from aviato.server.configured_backend import configured_backend
     from aviato.server.settings import load
     from aviato.server.state_dir import StateDirectory, make_directory, state_directory
 
@@ -55,7 +55,7 @@ async def _look(plan: bool) -> tuple[list[Check], list[str]]:
     make_directory(folder.path)
     try:
         folder.make()
-        backend = carrier(settings, folder, embedded=True)
+        backend = configured_backend(settings, folder, embedded=True)
         checks = [*await backend.probe(), _egress(backend, settings)]
         return checks, _steps(backend) if plan else []
     finally:

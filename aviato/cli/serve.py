@@ -63,7 +63,7 @@ def _serve(settings: ServerSettings) -> None:
 
     from aviato import event_loop
     from aviato.server import login
-    from aviato.server.carriers import carrier
+    from aviato.server.configured_backend import configured_backend
     from aviato.server.connections.tls import tls_of
     from aviato.server.serve import serve
     from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
@@ -86,7 +86,7 @@ def _serve(settings: ServerSettings) -> None:
         folder.make()
     except OSError as error:
         raise click.ClickException(f"the server cannot keep its state in {state!r} ({source}): {error.strerror}") from None
-    backend = carrier(settings, folder)
+    backend = configured_backend(settings, folder)
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder, tls)
     if made is not None:

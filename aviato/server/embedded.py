@@ -67,7 +67,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     import socket
 
     from aviato import event_loop
-    from aviato.server.carriers import carrier
+    from aviato.server.configured_backend import configured_backend
     from aviato.server.connections.listening import Listeners
     from aviato.server.serve import serve
     from aviato.server.settings import load
@@ -85,7 +85,7 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))
     logging.info("the embedded server starts in %s", directory)
-    event_loop.run(serve(settings, folder, carrier(settings, folder, embedded=True), listeners, embedded=True))
+    event_loop.run(serve(settings, folder, configured_backend(settings, folder, embedded=True), listeners, embedded=True))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.carriers import carrier
+from aviato.server.configured_backend import configured_backend
 from aviato.server.service import sandboxes
 from aviato.server.service.secrets import LARGEST_BYTES, LARGEST_TOTAL_BYTES, Secrets, take_variables
 from aviato.server.settings import ServerSettings
@@ -116,7 +116,7 @@ def test_what_an_interpreter_an_image_and_packages_have_is_seen_by_sandboxes(dir
     image.mkdir()
     packages.mkdir()
     settings = ServerSettings(backend=kind, image={"own": str(image)}, packages={"own": str(packages)})
-    shared = carrier(settings, StateDirectory(str(tmp_path / "state"))).shared_paths()
+    shared = configured_backend(settings, StateDirectory(str(tmp_path / "state"))).shared_paths()
     seen = [prefix / "lib", packages / "lib", *([image / "etc"] if kind == "local" else [])]
     for path in seen:
         path.mkdir(parents=True, exist_ok=True)

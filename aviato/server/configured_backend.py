@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aviato.server.state_dir import StateDirectory
 
 
-def carrier(settings: ServerSettings, folder: StateDirectory, *, embedded: bool = False) -> Backend:
+def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embedded: bool = False) -> Backend:
     """The backend of a server, not opened yet.
 
     Args:
