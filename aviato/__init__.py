@@ -98,7 +98,15 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from aviato import exceptions as exceptions
-    from aviato.async_client import AsyncClient as AsyncClient
+    from aviato.aio.async_client import AsyncClient as AsyncClient
+    from aviato.api.process import Process as Process
+    from aviato.api.sandbox import Sandbox as Sandbox
+    from aviato.api.session import Session as Session
+    from aviato.api.sigterm import stop_on_sigterm as stop_on_sigterm
+    from aviato.api.terminal import TerminalSession as TerminalSession
+    from aviato.api.waiting import as_completed as as_completed
+    from aviato.api.waiting import results as results
+    from aviato.api.waiting import wait as wait
     from aviato.bridge.operation import OperationRef as OperationRef
     from aviato.bridge.stream import StreamReader as StreamReader
     from aviato.bridge.writer import StreamWriter as StreamWriter
@@ -133,20 +141,12 @@ if TYPE_CHECKING:
     from aviato.options import SandboxStatus as SandboxStatus
     from aviato.options import Secret as Secret
     from aviato.options import Serialization as Serialization
-    from aviato.process import Process as Process
     from aviato.results import FileInfo as FileInfo
     from aviato.results import GradeCase as GradeCase
     from aviato.results import GradeResult as GradeResult
     from aviato.results import ProcessResult as ProcessResult
     from aviato.results import ResourceUsage as ResourceUsage
     from aviato.results import TerminalResult as TerminalResult
-    from aviato.sandbox import Sandbox as Sandbox
-    from aviato.session import Session as Session
-    from aviato.sigterm import stop_on_sigterm as stop_on_sigterm
-    from aviato.terminal import TerminalSession as TerminalSession
-    from aviato.waiting import as_completed as as_completed
-    from aviato.waiting import results as results
-    from aviato.waiting import wait as wait
 
 
 if not TYPE_CHECKING:  # Type checkers know each name, and that there is no other.
@@ -171,7 +171,7 @@ def _unknown(name: str) -> str:
     # Python asks for a module of ours here too, before it imports it.
     if name.startswith("_") or any(os.path.exists(f"{home}/{name}{end}") for home in __path__ for end in ("", ".py")):
         return message
-    from aviato.suggestions import meant
+    from aviato.values.suggestions import meant
 
     return message + meant(name, __all__, _SYNONYMS)
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
-from aviato.parameters import meant_names, suggesting
-from aviato.representation import Hidden, address, named
-from aviato.text import is_unicode
+from aviato.values.parameters import meant_names, suggesting
+from aviato.values.representation import Hidden, address, named
+from aviato.values.text import is_unicode
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -227,7 +227,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 def _as_list(name: str, value: Any) -> list[str]:
     """What somebody meant who gave a string in place of a list."""
-    from aviato.suggestions import command_list
+    from aviato.values.suggestions import command_list
 
     value = os.fspath(value)
     if name == "command":

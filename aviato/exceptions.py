@@ -34,8 +34,8 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from aviato.representation import beginning
-from aviato.text import printable
+from aviato.values.representation import beginning
+from aviato.values.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from aviato import hosts, quantities
 from aviato.exceptions import AviatoValidationError
-from aviato.parameters import suggesting
-from aviato.representation import short
+from aviato.values import hosts, quantities
+from aviato.values.parameters import suggesting
+from aviato.values.representation import short
 
 
 class SandboxStatus(StrEnum):
@@ -33,7 +33,7 @@ class SandboxStatus(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> SandboxStatus:
-        from aviato.suggestions import meant
+        from aviato.values.suggestions import meant
 
         raise ValueError(f"status {value!r} is none of {', '.join(cls)}{meant(value, cls)}")
 
@@ -58,7 +58,7 @@ class Serialization(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Serialization:
-        from aviato.suggestions import meant
+        from aviato.values.suggestions import meant
 
         raise ValueError(f"serialization {value!r} is none of {', '.join(cls)}{meant(value, cls)}")
 

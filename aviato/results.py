@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from aviato.parameters import Suggesting
-from aviato.representation import Hidden, beginning, named, short
-from aviato.text import line
+from aviato.values.parameters import Suggesting
+from aviato.values.representation import Hidden, beginning, named, short
+from aviato.values.text import line
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import aviato.parsing
-from aviato.parsing import parsed
+import aviato.values.parsing
+from aviato.values.parsing import parsed
 
 
 class Yields:
@@ -23,7 +23,7 @@ class Yields:
 
 
 def test_trees_of_several_threads() -> None:
-    source = Path(aviato.parsing.__file__).with_name("sandbox.py").read_text()
+    source = Path(aviato.__file__).with_name("results.py").read_text()
     expected, wrong = ast.dump(ast.parse(source)), []
 
     def parse(depth: int) -> None:

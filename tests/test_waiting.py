@@ -15,11 +15,11 @@ import weakref
 
 import pytest
 
-from aviato import waiting
+from aviato.api import waiting
+from aviato.api.waiting import as_completed, results, wait
 from aviato.bridge.loop import loop_thread
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AsyncUsageWarning, OperationTimeoutError
-from aviato.waiting import as_completed, results, wait
 
 
 class Gate:
@@ -452,7 +452,7 @@ def test_interrupting_a_wait_leaves_the_work_alone():
     code = """
 import asyncio, os, signal, threading
 from aviato.bridge.operation import OperationRef
-from aviato.waiting import wait, as_completed
+from aviato.api.waiting import wait, as_completed
 ref = OperationRef.start(asyncio.sleep(1.5, "value"), name="work")
 for call in (lambda: wait([ref]), lambda: list(as_completed([ref]))):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -500,7 +500,7 @@ def test_a_thread_that_waits_does_not_hold_up_the_exit():
     code = """
 import asyncio, threading
 from aviato.bridge.operation import OperationRef
-from aviato.waiting import wait
+from aviato.api.waiting import wait
 ref = OperationRef.start(asyncio.sleep(60), name="work")
 threading.Thread(target=wait, args=([ref],), daemon=True).start()
 """

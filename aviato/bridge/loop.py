@@ -12,9 +12,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from aviato import event_loop, monkey_patches, standard_streams
 from aviato.exceptions import AsyncUsageWarning
 from aviato.log import logger
+from aviato.system import event_loop, monkey_patches, standard_streams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,8 +14,8 @@ from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
 from aviato.exceptions import AviatoError, OperationCancelledError, OperationTimeoutError
 from aviato.log import logger
-from aviato.representation import cut
-from aviato.text import line
+from aviato.values.representation import cut
+from aviato.values.text import line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import SandboxExecutionError
-from aviato.text import encode
+from aviato.values.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

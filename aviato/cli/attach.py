@@ -21,7 +21,7 @@ from aviato.cli.command_line import CommandLine
 @common.coroutine
 async def command(sandbox: str, exec_id: str, *, base_url: str | None, stdout_offset: int, stderr_offset: int) -> int:
     """Read the command EXEC of SANDBOX (their ids) to its end and exit with its status. Ctrl-C leaves it running."""
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
     from aviato.cli.relay import follow
 
     async with AsyncClient(base_url=base_url) as client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aviato.cli import common
-from aviato.suggestions import closest
+from aviato.values.suggestions import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,12 @@ from aviato.cli import descriptors
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError
 from aviato.log import logger
 from aviato.policy import retry
-from aviato.text import printable as printable
+from aviato.values.text import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from aviato.async_client import AsyncSandbox
+    from aviato.aio.async_sandbox import AsyncSandbox
 
 FAILED = descriptors.FAILED
 """Exit status when aviato itself could not do it, as other container tools have it."""

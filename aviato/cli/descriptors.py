@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from aviato.exceptions import AviatoValidationError
-from aviato.standard_streams import STDERR, STDIN, STDOUT
+from aviato.system.standard_streams import STDERR, STDIN, STDOUT
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

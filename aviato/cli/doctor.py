@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aviato import process_limits
 from aviato.cli import common
 from aviato.exceptions import AviatoError
+from aviato.system import process_limits
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend, Check

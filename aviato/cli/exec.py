@@ -34,7 +34,7 @@ async def command(
     **given: Any,
 ) -> int:
     """Run COMMAND in SANDBOX (its id) and exit with its status."""
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
 
     program = CommandLine.program(words, behind="SANDBOX")
     if not program:

@@ -12,8 +12,8 @@ import click
 from aviato.cli import numbers
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions
-from aviato.quantities import amount
-from aviato.suggestions import meant
+from aviato.values.quantities import amount
+from aviato.values.suggestions import meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable

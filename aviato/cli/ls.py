@@ -8,7 +8,7 @@ import time
 import click
 
 from aviato.cli import common
-from aviato.text import line
+from aviato.values.text import line
 
 
 @click.command(name="ls")
@@ -23,7 +23,7 @@ async def command(
     *, base_url: str | None, tags: tuple[str, ...], status: tuple[str, ...], everything: bool, quiet: bool, as_json: bool
 ) -> int:
     """List sandboxes, oldest first."""
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
 
     async with AsyncClient(base_url=base_url) as client:
         infos = [sandbox.info for sandbox in await client.list(tags=tags, status=status, include_stopped=everything)]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aviato import __version__, standard_streams
+from aviato import __version__
 from aviato.cli import descriptors
-from aviato.suggestions import closest
+from aviato.system import standard_streams
+from aviato.values.suggestions import closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aviato import network_remedy
+from aviato.calls import network_remedy
 from aviato.cli import descriptors
 from aviato.exceptions import AviatoError
-from aviato.standard_streams import STDERR, STDIN, STDOUT
+from aviato.system.standard_streams import STDERR, STDIN, STDOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aviato.async_client import AsyncProcess, AsyncSandbox
+    from aviato.aio.async_process import AsyncProcess
+    from aviato.aio.async_sandbox import AsyncSandbox
 
 
 async def relay(sandbox: AsyncSandbox, command: Sequence[str], *, interactive: bool, **options: Any) -> int:

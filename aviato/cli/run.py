@@ -11,7 +11,7 @@ from aviato.cli import common, flags
 from aviato.cli.command_line import CommandLine, check_named
 
 if TYPE_CHECKING:
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
 
 NOT_FOUND = 127
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]*(?:/[a-z0-9._-]+)*:[\w.-]+", re.ASCII)
@@ -44,7 +44,7 @@ async def command(
     Options behind COMMAND are its own. With --detach COMMAND becomes the sandbox's main command, whose end ends it; without a
     COMMAND the sandbox lives until it is stopped.
     """
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
 
     if not command and not detach:
         raise click.UsageError("give a COMMAND, or --detach for a sandbox to use later")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aviato import process_limits
 from aviato.exceptions import AviatoError
 from aviato.server.settings import ServerSettings, load
+from aviato.system import process_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,12 +61,12 @@ def command(**flags: Any) -> None:
 def _serve(settings: ServerSettings) -> None:
     import logging
 
-    from aviato import event_loop
     from aviato.server import login
     from aviato.server.configured_backend import configured_backend
     from aviato.server.connections.tls import tls_of
     from aviato.server.serve import serve
     from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
+    from aviato.system import event_loop
 
     if "host" in settings.model_fields_set and settings.port is None:
         given = f"{settings.source('host')} {settings.host}"

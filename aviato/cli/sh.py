@@ -28,7 +28,7 @@ async def command(words: tuple[str, ...], *, base_url: str | None, interactive: 
     Keys go to the sandbox, Ctrl-C and Ctrl-Z too. Enter, `~`, `.` one after the other ends it in any case. The exit status is
     the shell's. TERM is this terminal's, unless -e says otherwise.
     """
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
     from aviato.cli.descriptors import check_terminal
     from aviato.cli.tty import attach, in_new_sandbox
 

@@ -17,7 +17,7 @@ from aviato.exceptions import AviatoError
 @common.coroutine
 async def command(sandboxes: tuple[str, ...], *, base_url: str | None, grace: float) -> int:
     """Stop sandboxes by their ids and print each that has ended."""
-    from aviato.async_client import AsyncClient
+    from aviato.aio.async_client import AsyncClient
 
     async with AsyncClient(base_url=base_url) as client:
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.cli import common, descriptors
 from aviato.exceptions import AviatoError
-from aviato.standard_streams import STDIN, STDOUT
+from aviato.system.standard_streams import STDIN, STDOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aviato.async_client import AsyncClient, AsyncSandbox
-    from aviato.terminal import AsyncTerminal
+    from aviato.aio.async_client import AsyncClient
+    from aviato.aio.async_sandbox import AsyncSandbox
+    from aviato.aio.async_terminal import AsyncTerminal
 
 PIECE_BYTES = 64 << 10
 ESCAPE = b"\r~."

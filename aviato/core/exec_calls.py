@@ -25,7 +25,7 @@ class ExecCalls:
 
     exec_id: str
     outlives: bool
-    _handle: SandboxHandle
+    handle: SandboxHandle
     _client: Client
     _path: str
     _exit: ExecExit | None
@@ -106,15 +106,15 @@ class ExecCalls:
 
     def _submission(self) -> asyncio.Future[None] | None:
         """Keep this process from going before `_has_submitted`, if the command outlives it."""
-        if not self.outlives or self._handle.leased:
+        if not self.outlives or self.handle.leased:
             return None
         submitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._handle.lease.submitting.add(submitted)
+        self.handle.lease.submitting.add(submitted)
         return submitted
 
     def _has_submitted(self, submitted: asyncio.Future[None] | None) -> None:
         if submitted is not None and not submitted.done():
-            self._handle.lease.submitting.discard(submitted)
+            self.handle.lease.submitting.discard(submitted)
             submitted.set_result(None)
 
     @contextmanager

@@ -20,7 +20,7 @@ from aviato.exceptions import (
     SandboxUnavailableError,
 )
 from aviato.log import logger
-from aviato.representation import beginning
+from aviato.values.representation import beginning
 from aviato.wire.errors import ExecNotFoundError
 from aviato.wire.execution import Accepted, ExecExit, Gap, KeepAlive, Started
 from aviato.wire.frames import WIDE_WINDOW_BYTES, Frame, FrameError, FramePieces, FrameType, StreamId
@@ -104,7 +104,7 @@ class Execution(ExecCalls):
         self._ends_sandbox = False
         """The response that is being read is that one: its end is that of the sandbox."""
         self._reader_id = os.urandom(8).hex() if attached else ""
-        self._handle = handle
+        self.handle = handle
         self._client = handle.client
         self._request = request
         self._path = f"{handle.path}/execs"
@@ -129,36 +129,36 @@ class Execution(ExecCalls):
         Raises:
             SandboxError: it has no exit code, and why; `started` tells whether it had begun.
         """
-        self._handle.enter()
+        self.handle.enter()
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("command %s in %s begins: %s", self.exec_id, self._handle.sandbox_id, self._shown())
+            logger.debug("command %s in %s begins: %s", self.exec_id, self.handle.sandbox_id, self._shown())
         if not self._attached:
             self._submitted = self._submission()
         if not self._attached:
-            self._handle.lease.executions[self.exec_id] = self
+            self.handle.lease.executions[self.exec_id] = self
         try:
             if self._attached:
                 await self._check_attachable()
             if not self._only:
-                await self._handle.start()
+                await self.handle.start()
             ended = await self._until_exit()
             if logger.isEnabledFor(logging.DEBUG):
                 self._tell_of_end(ended)
             return ended
         except asyncio.CancelledError:
             begun = self._sent or self._attached
-            if begun and self._exit is None and not self.outlives and not self._handle.lease.ended:
+            if begun and self._exit is None and not self.outlives and not self.handle.lease.ended:
                 await _to_its_end(self.cancel())
                 self._acknowledge_end()
             raise
         except SandboxError as error:
             if error.started is None or self.started:  # a server that was restarted may not know any more that it had
                 error.started = self.started
-            self._handle.has_failed(error)
+            self.handle.has_failed(error)
             raise
         finally:
             self._over()
-            self._handle.leave()
+            self.handle.leave()
 
     def _shown(self) -> str:
         return "attached to" if self._attached else beginning(" ".join(self._request["command"]))
@@ -191,17 +191,17 @@ class Execution(ExecCalls):
             await self._read()
             return True
         except SandboxNotRunningError as error:
-            if not (again and self._only) or self._handle.stopped:
+            if not (again and self._only) or self.handle.stopped:
                 raise
             message = f"the result of command {self.exec_id} was sent, and lost on its way; its sandbox has ended"
             raise SandboxUnavailableError(
-                message, sandbox_id=self._handle.sandbox_id, reason="result_lost", retryable=False
+                message, sandbox_id=self.handle.sandbox_id, reason="result_lost", retryable=False
             ) from error
         except (_Cut, FrameError) as error:
             if not self._moved:
                 raise SandboxUnavailableError(
                     f"the stream of command {self.exec_id} ended before the command: {error}",
-                    sandbox_id=self._handle.sandbox_id,
+                    sandbox_id=self.handle.sandbox_id,
                     reason="stream_cut",
                 ) from None
         except (SandboxUnavailableError, SandboxRequestTimeoutError):
@@ -216,7 +216,7 @@ class Execution(ExecCalls):
             shared, self._shared = self._shared, None
             if shared is not None:
                 shared.end(whole=self._exit is not None)
-        note_output(self._handle, self._total(StreamId.STDOUT))
+        note_output(self.handle, self._total(StreamId.STDOUT))
 
     async def _read_on(self) -> None:
         self._ends_sandbox = False
@@ -228,8 +228,8 @@ class Execution(ExecCalls):
                 response = await self._open("GET", path)
             except ExecNotFoundError as error:
                 raise self._not_known(error) from error
-        elif self._only and not self._handle.accepted:
-            await self._handle.start_by(self._send_run)
+        elif self._only and not self.handle.accepted:
+            await self.handle.start_by(self._send_run)
             self._ends_sandbox = True
             if self._first is None:
                 raise _Cut("the server is of an earlier version")
@@ -237,7 +237,7 @@ class Execution(ExecCalls):
         else:
             body = encode_exec(self._request)
             if not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
-                self._shared = await SharedOutput.of(self._handle)
+                self._shared = await SharedOutput.of(self.handle)
             self._sent = True
             response = await self._open("POST", self._path, body, None if self._shared is None else self._shared.name)
         decoder = FramePieces()
@@ -302,7 +302,7 @@ class Execution(ExecCalls):
             self._exit = ended
             self._acknowledge_end()
             if self._ends_sandbox:
-                self._handle.ends_by_itself()
+                self.handle.ends_by_itself()
             return True
         elif kind == FrameType.STARTED:
             self._has_started(decode(Started, frame.payload))
@@ -317,15 +317,15 @@ class Execution(ExecCalls):
             return True
         elif kind == FrameType.KEEPALIVE:
             if frame.payload:
-                self._handle.lease.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
+                self.handle.lease.waiting_in_queue(decode(KeepAlive, frame.payload).queue)
         elif kind == FrameType.GAP:
             output, gap = self._output(frame), decode(Gap, frame.payload)
             if not self._attached and not self._request.get("detach"):
-                self._verdict = exec_errors.lost(self._handle.sandbox_id, self.exec_id, frame.stream, gap)
+                self._verdict = exec_errors.lost(self.handle.sandbox_id, self.exec_id, frame.stream, gap)
                 return True
             # What would only be left out of the result anyway may as well be gone.
             if not output.skip(gap.to_offset):
-                self._verdict = exec_errors.gone(self._handle.sandbox_id, self.exec_id, frame.stream, gap)
+                self._verdict = exec_errors.gone(self.handle.sandbox_id, self.exec_id, frame.stream, gap)
                 return True
         elif kind == FrameType.ACCEPTED and self._attached:
             command = decode(Accepted, frame.payload).command
@@ -350,10 +350,10 @@ class Execution(ExecCalls):
 
     async def _check_attachable(self) -> None:
         """Refuse what cannot be there, without a request and without starting a sandbox for it."""
-        if EXEC_ID.fullmatch(self.exec_id) is None or not self._handle.begun:
-            raise exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
-        await self._handle.until_accepted()
-        begun_here = self._handle.lease.executions.get(self.exec_id)
+        if EXEC_ID.fullmatch(self.exec_id) is None or not self.handle.begun:
+            raise exec_errors.unknown(self.handle.sandbox_id, self.exec_id)
+        await self.handle.until_accepted()
+        begun_here = self.handle.lease.executions.get(self.exec_id)
         if begun_here is not None:
             await begun_here.is_running()
 
@@ -364,17 +364,17 @@ class Execution(ExecCalls):
     def _not_known(self, error: ExecNotFoundError) -> Exception:
         """The server does not know it: one that has not begun was accepted by a server that died, and is sent again."""
         if self._attached:
-            return exec_errors.unknown(self._handle.sandbox_id, self.exec_id)
+            return exec_errors.unknown(self.handle.sandbox_id, self.exec_id)
         if self.started:
             message = f"the server has lost command {self.exec_id}"
-            return SandboxUnavailableError(message, sandbox_id=self._handle.sandbox_id, retryable=False)
+            return SandboxUnavailableError(message, sandbox_id=self.handle.sandbox_id, retryable=False)
         self._accepted = False
         return _Cut(str(error))
 
     def _has_started(self, started: Started) -> None:
         self.started = True
         self._wide_window = started.wide_window
-        self._handle.runs(started.started_at, started.startup_seconds)
+        self.handle.runs(started.started_at, started.startup_seconds)
         if self._running is not None and not self._running.done():
             self._running.set_result(True)
 
@@ -384,7 +384,7 @@ class Execution(ExecCalls):
             self._first.close()
         self._is_submitted()
         if not self._attached:
-            self._handle.lease.executions.pop(self.exec_id, None)
+            self.handle.lease.executions.pop(self.exec_id, None)
         if self._running is not None and not self._running.done():
             self._running.set_result(False)
         for task in self._catching_up.values():
@@ -426,7 +426,7 @@ class Execution(ExecCalls):
         self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
 
     def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
-        told, sandbox_id = self._handle.lease.acknowledgements, self._handle.sandbox_id
+        told, sandbox_id = self.handle.lease.acknowledgements, self.handle.sandbox_id
         told.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
 
     # -- for its calls

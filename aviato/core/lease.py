@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from aviato import monkey_patches, standard_streams
 from aviato.core.acknowledgements import Acknowledger
 from aviato.core.background import background
 from aviato.core.client import Client
 from aviato.core.following import Following
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.log import logger
+from aviato.system import monkey_patches, standard_streams
 from aviato.transport.http import HttpTransport
 from aviato.wire.ids import new_lease_id
 

@@ -20,7 +20,7 @@ from aviato.exceptions import (
 )
 from aviato.log import logger
 from aviato.options import SandboxStatus
-from aviato.text import line
+from aviato.values.text import line
 from aviato.wire.sandboxes import SandboxInfo
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from aviato.log import logger
-from aviato.text import line
+from aviato.values.text import line
 
 if TYPE_CHECKING:
     from aviato.wire.sandboxes import SandboxInfo

@@ -16,11 +16,11 @@ from aviato.core.client import new_key
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.log import logger
 from aviato.progress import Progress
-from aviato.representation import beginning
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError, shown
 from aviato.trees.pack import gathered, pack
 from aviato.trees.unpack import Arrival
+from aviato.values.representation import beginning
 from aviato.wire.errors import ErrorBody, from_wire
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from aviato.log import logger
 if TYPE_CHECKING:
     import types
 
+    from aviato.api.session import Session
     from aviato.core.lifecycle import SandboxHandle
     from aviato.functions.options import FunctionOptions
     from aviato.results import ProcessResult
-    from aviato.session import Session
 
 RESULT_BYTES = 64 << 20
 """The largest outcome that is read; more belongs into a file of a sandbox."""

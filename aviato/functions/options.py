@@ -9,10 +9,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
-from aviato import sandbox_config
+from aviato.calls import sandbox_config
+from aviato.calls.sandbox_config import SandboxOptions
 from aviato.exceptions import AsyncFunctionError, AviatoValidationError, FunctionError
 from aviato.options import Serialization
-from aviato.sandbox_config import SandboxOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,10 +12,10 @@ from aviato.functions.wrapper import Wrapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from aviato.api.session import Session
     from aviato.functions.call import Call
     from aviato.functions.options import FunctionOptions
     from aviato.results import ProcessResult
-    from aviato.session import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")

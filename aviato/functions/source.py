@@ -26,7 +26,7 @@ from aviato.functions.names import (
 )
 from aviato.functions.options import shown
 from aviato.functions.travel import NotPortable, find_module, module_travels, plain, reduced_cache, travels
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 PROTOCOL = 4
 

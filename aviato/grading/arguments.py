@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
+from aviato.calls.exec_call import output_limit
+from aviato.calls.file_arguments import file_content, file_path
 from aviato.exceptions import AviatoValidationError
-from aviato.file_arguments import file_content, file_path
 from aviato.grading.changes import Changes
 from aviato.grading.gathering import is_pattern
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import LOADED_CODE, is_loaded_by_itself, is_of_the_system
-from aviato.parsing import parsed
-from aviato.process import output_limit
-from aviato.text import is_unicode, shown
+from aviato.values.parsing import parsed
+from aviato.values.text import is_unicode, shown
 
 if TYPE_CHECKING:
     import os

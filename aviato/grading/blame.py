@@ -14,7 +14,7 @@ from aviato.grading.inside import program
 from aviato.grading.judging import run_command
 from aviato.grading.new_sandboxes import new_sandboxes
 from aviato.grading.remedies import with_remedy
-from aviato.text import shown
+from aviato.values.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aviato.exceptions import SandboxExecutionError, SandboxFileError
 from aviato.grading.gathering import RESULT_FILES, Results, is_left_out, no_result, take, walk
 from aviato.grading.judging import run_command
-from aviato.text import encode, shown
+from aviato.values.text import encode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside import FUTURE, program
-from aviato.text import encode
+from aviato.values.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

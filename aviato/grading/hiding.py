@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aviato.grading.judging import run_command
 from aviato.grading.separable import modules_of
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

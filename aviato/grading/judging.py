@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aviato.calls.exec_call import TIMED_OUT_RETURNCODE, exec_request, feed, process_result, streams
 from aviato.grading import driver
 from aviato.grading.inside import program
 from aviato.grading.reports import Reports, read
-from aviato.process import TIMED_OUT_RETURNCODE, exec_request, feed, process_result, streams
 from aviato.results import CaseStatus, GradeResult
-from aviato.text import encode, shown
+from aviato.values.text import encode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

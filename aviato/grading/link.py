@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.bridge.collection import Kept
+from aviato.calls.exec_call import exec_request, process_result
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
 from aviato.grading import driver
 from aviato.grading.inside import program, stand_ins
-from aviato.process import exec_request, process_result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

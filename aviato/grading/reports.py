@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.remedies import with_remedy
 from aviato.results import CaseStatus, GradeCase
-from aviato.text import shown
+from aviato.values.text import shown
 
 if TYPE_CHECKING:
     from aviato.results import ProcessResult

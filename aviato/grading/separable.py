@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.text import is_unicode
+from aviato.values.text import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aviato.api.sandbox import Sandbox
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
 from aviato.log import logger
 from aviato.options import NetworkOptions
-from aviato.sandbox import Sandbox
 
 try:
     from harbor.environments.base import BaseEnvironment, ExecResult

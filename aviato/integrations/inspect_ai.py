@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aviato.api.sandbox import Sandbox
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
 from aviato.log import logger
 from aviato.options import NetworkOptions
-from aviato.sandbox import Sandbox
 
 try:
     from inspect_ai.util import (

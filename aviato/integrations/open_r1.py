@@ -17,18 +17,19 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from aviato import defaults as checks
-from aviato import sandbox_config, scripts
+from aviato import scripts
+from aviato.api.session import Session
 from aviato.bridge.operation import OperationRef
+from aviato.calls import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError
 from aviato.log import logger
 from aviato.policy.infrastructure import retried
-from aviato.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from aviato.sandbox_config import SandboxOptions
+    from aviato.calls.sandbox_config import SandboxOptions
 
 _PYTHON = frozenset({"python", "python3", "py"})
 

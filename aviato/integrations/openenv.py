@@ -16,10 +16,10 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from aviato.api.sandbox import Sandbox
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.integrations import missing
 from aviato.log import logger
-from aviato.sandbox import Sandbox
 
 try:
     import yaml
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from aviato.process import Process
+    from aviato.api.process import Process
 
     T = TypeVar("T")
 

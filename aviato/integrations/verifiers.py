@@ -21,12 +21,12 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from aviato import hosts
+from aviato.api.sandbox import Sandbox
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError, SandboxFileError
 from aviato.integrations import missing, os_error, settled
 from aviato.log import logger
 from aviato.options import NetworkOptions, SandboxStatus
-from aviato.sandbox import Sandbox
+from aviato.values import hosts
 
 try:
     from pydantic_config import BaseConfig
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
     from typing import TypeVar
 
+    from aviato.api.process import Process
     from aviato.bridge.stream import StreamReader
-    from aviato.process import Process
 
     T = TypeVar("T")
 

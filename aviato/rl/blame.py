@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aviato.calls.one_command import run_only
 from aviato.exceptions import SandboxCommandTimeoutError
 from aviato.grading import driver, programs
 from aviato.grading.blame import LOADING
 from aviato.grading.programs import Program
 from aviato.grading.remedies import with_remedy
 from aviato.languages import RECIPES, TRIAL
-from aviato.one_command import run_only
 from aviato.rl.cases import TestCase
 from aviato.rl.grading import NOT_STARTED, grader_failed
 from aviato.rl.in_process import test_cases
 from aviato.rl.outcome import Verdict
 from aviato.rl.without_code import certain_imports, imported_files, stand_ins
-from aviato.text import shown
+from aviato.values.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aviato.grading.inside.crossing import call_of
 from aviato.grading.inside.packing import pack
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

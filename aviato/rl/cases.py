@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
 from aviato import defaults as checks
-from aviato.parameters import suggesting
-from aviato.representation import short
 from aviato.rl import given, judges
 from aviato.rl.given import wrong
 from aviato.rl.judges import Checker, Judge, check_judge
+from aviato.values.parameters import suggesting
+from aviato.values.representation import short
 
 LARGEST_EXPECTED_BYTES = 64 << 20
 """Of what one program is expected to print."""

@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from aviato.parsing import parsed
 from aviato.rl import check_terms as terms
 from aviato.rl.check_marks import Mark, start_of
 from aviato.rl.check_names import FIXTURES, Names
 from aviato.rl.check_subject import asserted
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

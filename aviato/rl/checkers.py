@@ -6,15 +6,15 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from aviato import defaults as checks
+from aviato.calls.one_command import run_only
 from aviato.grading import programs
 from aviato.grading.programs import Program, Ran
 from aviato.languages import RECIPES
 from aviato.log import logger
-from aviato.one_command import run_only
 from aviato.rl import judges
 from aviato.rl.judging import JudgeFailed
-from aviato.text import encode, shown
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
+from aviato.values.text import encode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoValidationError
 from aviato.grading.separable import obstacle
-from aviato.parsing import parsed
 from aviato.rl.cases import TestCase
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

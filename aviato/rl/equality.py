@@ -14,7 +14,7 @@ from decimal import Decimal
 from numbers import Integral, Number
 from typing import Any, TypeAlias
 
-from aviato.text import shown
+from aviato.values.text import shown
 
 Equal: TypeAlias = Callable[[Any, Any], bool]
 

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
+from aviato.api.session import Session
+from aviato.api.waiting import as_completed
 from aviato.bridge.operation import OperationRef
+from aviato.calls.sandbox_config import SandboxOptions
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.log import logger
-from aviato.parameters import check_names
 from aviato.policy.infrastructure import retried
 from aviato.progress import Progress
 from aviato.rl.blame import Blame
@@ -23,18 +25,16 @@ from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.programs import grade_programs
 from aviato.rl.separation import grade_separate
 from aviato.rl.task import Task
-from aviato.sandbox_config import SandboxOptions
-from aviato.session import Session
-from aviato.text import shown
-from aviato.waiting import as_completed
+from aviato.values.parameters import check_names
+from aviato.values.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from typing import Unpack
 
-    from aviato.sandbox_config import SandboxConfig
-    from aviato.sandbox_state import SandboxState
-    from aviato.waiting import AsCompleted
+    from aviato.api.waiting import AsCompleted
+    from aviato.calls.sandbox_config import SandboxConfig
+    from aviato.calls.sandbox_state import SandboxState
 
 ITEMS_PER_PROCESSOR = 2
 ITEMS_ELSEWHERE = 64

@@ -11,7 +11,7 @@ from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError
 from aviato.grading.inside.packing import SEQUENCES, pack
 from aviato.languages import ALIASES, RECIPES
-from aviato.text import encode, is_unicode, shown
+from aviato.values.text import encode, is_unicode, shown
 
 if TYPE_CHECKING:
     from aviato.languages import Recipe

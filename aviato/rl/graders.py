@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from typing import Any
 
+    from aviato.api.session import Session
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.sandbox_config import SandboxConfig
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.grading.link import Link, Solution
-    from aviato.sandbox_config import SandboxConfig
-    from aviato.sandbox_state import SandboxState
-    from aviato.session import Session
 
 TASKS_AT_ONCE = 16
 """In one grader: their processes share its limits of memory and processes."""

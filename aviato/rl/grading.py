@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from aviato.calls.one_command import run_only
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError, SandboxExecutionError
 from aviato.grading.remedies import with_remedy
-from aviato.one_command import run_only
 from aviato.results import CaseStatus
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.text import encode, is_unicode, shown
+from aviato.values.text import encode, is_unicode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.results import ProcessResult
     from aviato.rl.task import Task
-    from aviato.sandbox_state import SandboxState
 
     class Fresh(Protocol):
         """Gives sandboxes of one kind."""

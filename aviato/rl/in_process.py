@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from aviato.calls.one_command import run_only
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
 from aviato.grading import driver
 from aviato.grading.inside.packing import unpack
 from aviato.languages import limited
-from aviato.one_command import run_only
 from aviato.rl.cases import CallCase, TestCase
 from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome, too_late, verdict_of
 from aviato.rl.judges import is_ours
 from aviato.rl.judging import AT_ONCE_BYTES, JudgeFailed, judged
 from aviato.rl.outcome import Verdict
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.results import ProcessResult
     from aviato.rl.outcome import CaseOutcome, Outcome
     from aviato.rl.task import Task
-    from aviato.sandbox_state import SandboxState
 
 LEAST_VALUE_BYTES = 1 << 20
 LEAST_JUDGED_BYTES = 4 << 20

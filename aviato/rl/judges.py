@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aviato import defaults as checks
-from aviato import text as texts
 from aviato.languages import RECIPES
 from aviato.rl import given
 from aviato.rl.equality import ATOL, RTOL, close, equal_values, identical, is_sequence, read_json, same_items
+from aviato.values import text as texts
 
 Judge: TypeAlias = Callable[[Any, Any], "bool | str"]
 

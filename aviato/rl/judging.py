@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.log import logger
 from aviato.rl import judges
-from aviato.text import shown
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
+from aviato.values.text import shown
 
 if TYPE_CHECKING:
     from aviato.rl.cases import CallCase, ProgramCase

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from aviato.representation import Hidden, named, short
 from aviato.results import CaseStatus
-from aviato.text import line, printable
+from aviato.values.representation import Hidden, named, short
+from aviato.values.text import line, printable
 
 if TYPE_CHECKING:
     from aviato.exceptions import AviatoError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aviato.calls.one_command import run_only
 from aviato.exceptions import SandboxCommandTimeoutError, SandboxError
 from aviato.grading import programs
 from aviato.grading.programs import Program, Ran
 from aviato.languages import DEEP, RECIPES, limited
-from aviato.one_command import run_only
 from aviato.rl import judges
 from aviato.rl.cases import ProgramCase
 from aviato.rl.checkers import checked
@@ -17,8 +17,8 @@ from aviato.rl.grading import case_of, grader_failed, not_run, of_error, outcome
 from aviato.rl.judges import Checker
 from aviato.rl.judging import JudgeFailed, judged
 from aviato.rl.outcome import Outcome, Verdict
-from aviato.text import encode, shown
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
+from aviato.values.text import encode, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
+from aviato.calls.exec_call import class_of, class_of_end, count
 from aviato.exceptions import AviatoError, SandboxExecutionError, SandboxResourceExhaustedError
 from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.new_sandboxes import PATIENCE_SECONDS
-from aviato.parsing import parsed
-from aviato.process import class_of, class_of_end, count
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.cases import TestCase
 from aviato.rl.code_names import code_names
@@ -24,11 +23,13 @@ from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
 from aviato.rl.plain import GONE, Answers, NeedsGrader, compared, plain_cases
-from aviato.text import encode
+from aviato.values.parsing import parsed
+from aviato.values.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.grading.link import Link
     from aviato.results import ProcessResult
     from aviato.rl.graders import Graders, Place
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from aviato.rl.outcome import Outcome
     from aviato.rl.plain import Statement
     from aviato.rl.task import Task
-    from aviato.sandbox_state import SandboxState
     from aviato.wire.execution import ExecExit
 
 END_SECONDS = 2.0

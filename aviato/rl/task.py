@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.languages import RECIPES
-from aviato.parameters import suggesting
-from aviato.representation import short
 from aviato.rl import given
 from aviato.rl.cases import CallCase, Case, ProgramCase, TestCase, cases_of
 from aviato.rl.given import wrong
 from aviato.rl.test_source import TestSource, look
+from aviato.values.parameters import suggesting
+from aviato.values.representation import short
 
 if TYPE_CHECKING:
     import os
@@ -186,7 +186,7 @@ def command_words(command: Any) -> tuple[str, ...]:
         AviatoValidationError: there is no word.
     """
     if isinstance(command, (str, bytes)):
-        from aviato.suggestions import command_list
+        from aviato.values.suggestions import command_list
 
         raise TypeError(f"command must be a list of strings, not one string: write {command_list(command)}")
     if isinstance(command, (Mapping, Set)) or not isinstance(command, Iterable):

@@ -8,11 +8,11 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aviato.parsing import parsed
 from aviato.rl.check_marks import Mark, before, insert
 from aviato.rl.check_names import Function, Names
 from aviato.rl.check_terms import dotted
 from aviato.rl.check_walk import DYNAMIC, Check, End, Found, Place, Walk
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,8 +10,8 @@ import copy
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from aviato.parsing import parsed
 from aviato.rl.calls_ahead import NotKnown, imports_names
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import functools
 import symtable
 from typing import TYPE_CHECKING
 
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -66,12 +66,12 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     import logging
     import socket
 
-    from aviato import event_loop
     from aviato.server.configured_backend import configured_backend
     from aviato.server.connections.listening import Listeners
     from aviato.server.serve import serve
     from aviato.server.settings import load
     from aviato.server.state_dir import StateDirectory, sign_lock
+    from aviato.system import event_loop
 
     gc.freeze()
     gc.enable()

@@ -1,6 +1,6 @@
 """Begins as a login would: whatever the starter had that survives exec gets a known value.
 
-What cannot be set is part of which embedded server it is, see `aviato.inheritance`.
+What cannot be set is part of which embedded server it is, see `aviato.system.inheritance`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import signal
 import sys
 from contextlib import suppress
 
-from aviato import inheritance
 from aviato.server.backends.local import syscalls
+from aviato.system import inheritance
 
 TIMER_SLACK_NANOSECONDS = 50_000
 """What the kernel gives its first process."""

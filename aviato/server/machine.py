@@ -7,8 +7,8 @@ import os
 import re
 import resource
 
-from aviato import control_groups
 from aviato.server.admission import HostRoom
+from aviato.system import control_groups
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BLOCK_BYTES = 4 << 20

@@ -15,7 +15,7 @@ from aviato.server.admission import capacity
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.machine import give_memory_back, resident_bytes, room
 from aviato.server.service.lifecycle import STOP_SLACK_SECONDS
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.trees.removal import remove_tree
 
 if TYPE_CHECKING:

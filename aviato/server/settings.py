@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
-from aviato import hosts
 from aviato.exceptions import AviatoValidationError
 from aviato.server.backends.registry import BACKENDS
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
+from aviato.values import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,10 +20,10 @@ import sys
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from aviato import inheritance, process_limits
 from aviato.exceptions import SandboxUnavailableError
 from aviato.log import logger
 from aviato.options import SECRET_PREFIX
+from aviato.system import inheritance, process_limits
 from aviato.transport import embedded_key
 from aviato.wire.embedded import REFUSAL
 from aviato.wire.session import encode_opening

@@ -8,9 +8,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from aviato import inheritance
 from aviato.exceptions import SandboxUnavailableError
 from aviato.options import SECRET_PREFIX
+from aviato.system import inheritance
 from aviato.wire.version import WIRE_VERSION
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from aviato import hosts
 from aviato.options import MAX_SECRETS, SECRET_NAME, SECRET_VARIABLE, SandboxStatus
+from aviato.values import hosts
 from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN

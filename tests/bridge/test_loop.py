@@ -23,7 +23,7 @@ def test_importing_starts_no_thread_installs_no_handler_and_loads_nothing_heavy(
     code = f"""
         import signal, sys, threading
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-        import aviato.bridge.operation, aviato.bridge.stream, aviato.bridge.writer, aviato.waiting
+        import aviato.bridge.operation, aviato.bridge.stream, aviato.bridge.writer, aviato.api.waiting
         import aviato.policy.retry, aviato.policy.metrics
         print(threading.active_count(), [name for name in {HEAVY} if name in sys.modules])
         print((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before)
@@ -151,7 +151,7 @@ def test_a_loop_that_cannot_start_is_an_error_and_the_next_one_is_tried(lines):
         sys.modules["uvloop"] = None
         def full():
             raise OSError(24, "Too many open files")
-        from aviato import event_loop
+        from aviato.system import event_loop
         usual, event_loop.with_overflow = event_loop.with_overflow, full
         for _ in range(2):
             try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aviato import AviatoValidationError, ResourceOptions, SandboxDefaults
-from aviato.sandbox_config import config
+from aviato.calls.sandbox_config import config
 
 
 def test_built_in_values() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, SandboxDefaults
-from aviato.async_client import AsyncSandbox
+from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.core.acknowledgements import AFTER_EXIT_SECONDS
 from aviato.core.execution import ACKNOWLEDGE_BYTES
 from aviato.wire.frames import WIDE_WINDOW_BYTES, FrameType, StreamId

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aviato import AviatoValidationError, ResourceOptions
-from aviato.quantities import amount, format_bytes, parse_quantity
+from aviato.values.quantities import amount, format_bytes, parse_quantity
 
 
 @pytest.mark.parametrize(

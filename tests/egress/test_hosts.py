@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviato import AviatoValidationError, NetworkOptions, hosts
+from aviato import AviatoValidationError, NetworkOptions
+from aviato.values import hosts
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import AsyncClient, Sandbox, async_client
+from aviato import AsyncClient, Sandbox
+from aviato.aio import async_client
 
 
 def open_sockets() -> int:

@@ -52,7 +52,7 @@ def test_a_program_that_does_not_ask_hears_what_it_must_not_miss(script: Any, st
 
 
 @pytest.mark.parametrize(
-    "module", ["aviato.sandbox", "aviato.session", "aviato.async_client", "aviato.rl", "aviato.policy.retry"]
+    "module", ["aviato.api.sandbox", "aviato.api.session", "aviato.aio.async_client", "aviato.rl", "aviato.policy.retry"]
 )
 def test_whatever_is_imported_sets_up_no_handler(script: Any, module: str) -> None:
     found = script(f"import {module}, logging\nassert not logging.getLogger('aviato').handlers and not logging.root.handlers\n")

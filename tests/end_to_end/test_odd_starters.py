@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aviato import inheritance
+from aviato.system import inheritance
 from tests.conftest import embedded_pids, make_state_dir, remove, stop_embedded
 from tests.matrices import deep
 

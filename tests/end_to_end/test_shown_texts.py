@@ -18,7 +18,7 @@ from aviato.cli.ls import command
 from aviato.exceptions import AviatoError
 from aviato.rl import CallCase, ProgramCase, Task, evaluate
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.text import line, printable, shown
+from aviato.values.text import line, printable, shown
 
 KINDS = {
     "an escape sequence": "\x1b[2J",

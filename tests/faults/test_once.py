@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from aviato import OperationRef, Sandbox, SandboxUnavailableError
-from aviato.one_command import run_only
+from aviato.calls.one_command import run_only
 from aviato.transport import http
 from aviato.wire.frames import FrameType, encode
 from aviato.wire.session import WHOLE, encode_head

@@ -13,7 +13,7 @@ import pytest
 
 import aviato
 from aviato import OperationRef, Process, ProcessResult, Sandbox
-from aviato.one_command import run_only
+from aviato.calls.one_command import run_only
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
 from tests.faults.gate import Gate, gate_to

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aviato import control_groups
 from aviato.exceptions import SandboxResourceExhaustedError
 from aviato.server import machine
 from aviato.server.admission import Admission, HostRoom, capacity, to_release
+from aviato.system import control_groups
 
 GIB = 1 << 30
 

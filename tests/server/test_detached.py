@@ -17,7 +17,7 @@ from aviato.server.service.output import recorded_output as recorded_output_modu
 from aviato.server.service.output import ring as ring_module
 from aviato.server.service.output.recorded_output import RecordedOutput
 from aviato.server.service.output.ring import Ring
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id
 

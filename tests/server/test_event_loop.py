@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from aviato import event_loop
 from aviato.server.backends.local import filters
 from aviato.server.backends.local.rules import Condition, Rule
+from aviato.system import event_loop
 from tests.conftest import make_state_dir, remove, start_server, stop_embedded
 
 CONTROL_ADD = 1
@@ -70,7 +70,7 @@ def test_client_server_and_supervisor_go_on(kind):
 
 LIMITED = """
 import asyncio, socket, sys
-from aviato import event_loop
+from aviato.system import event_loop
 from aviato.server.backends.local import syscalls
 async def main():
     loop = asyncio.get_running_loop()

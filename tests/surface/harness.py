@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aviato
-from aviato import async_client, exceptions
+from aviato import exceptions
+from aviato.aio import async_process, async_sandbox, async_terminal
+from aviato.api import sandbox_properties
 
 SYNC: dict[str, list[Callable[..., Any]]] = {}
 ASYNC: dict[str, list[Callable[..., Any]]] = {}
@@ -69,7 +70,7 @@ def owner_and_attribute(name: str) -> tuple[Any, str]:
     first, _, attribute = name.partition(".")
     if not attribute:
         return aviato, first
-    for module in (aviato, exceptions, async_client, importlib.import_module("aviato.sandbox_properties")):
+    for module in (aviato, exceptions, async_process, async_sandbox, async_terminal, sandbox_properties):
         if hasattr(module, first):
             return getattr(module, first), attribute
     raise LookupError(name)

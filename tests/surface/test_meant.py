@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import network_remedy, parameters, quantities, rl
+from aviato import rl
+from aviato.calls import network_remedy
+from aviato.values import parameters, quantities
 
 BOX = aviato.Sandbox()
 """Never started."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aviato.rl import CallCase, Outcome, ProgramCase, Task, TestCase, Verdict
-from aviato.text import is_unicode
+from aviato.values.text import is_unicode
 
 TEXTS = {
     "NUL": "\0",

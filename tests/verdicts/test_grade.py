@@ -366,7 +366,7 @@ def test_whatever_is_written_reaches_a_verdict(session: aviato.Session, kind: st
 
 
 def test_a_text_that_is_shown_is_one_printable_line() -> None:
-    from aviato.text import encode, is_unicode, shown
+    from aviato.values.text import encode, is_unicode, shown
 
     for text, line in (
         ("plain é ☃", "plain é ☃"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aviato import text as texts
 from aviato.rl.datasets.rows import Problem, refused
+from aviato.values import text as texts
 
 if TYPE_CHECKING:
     from aviato.rl.task import Task

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aviato import text as texts
 from aviato.rl.cases import ProgramCase
 from aviato.rl.datasets.rows import Problem, Row, data, items, mapping, of_rows, refused, text
 from aviato.rl.datasets.swe_logs import (
@@ -24,6 +23,7 @@ from aviato.rl.datasets.swe_logs import (
 )
 from aviato.rl.datasets.swe_repositories import command_of, parser_of
 from aviato.rl.task import Task
+from aviato.values import text as texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from aviato.parsing import parsed
+from aviato.values.parsing import parsed
 
 # A text this short is parsed where its lines leave a doubt. A longer one has lines that tell.
 _PARSED_CHARACTERS = 2_000

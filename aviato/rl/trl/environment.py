@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato import defaults as checks
-from aviato import sandbox_config
 from aviato.bridge.operation import OperationRef
+from aviato.calls import sandbox_config
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxCommandTimeoutError
 from aviato.log import logger
 from aviato.rl import datasets
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
+    from aviato.api.sandbox import Sandbox
+    from aviato.api.session import Session
+    from aviato.calls.sandbox_config import SandboxOptions
     from aviato.results import ProcessResult
     from aviato.rl.cases import TestCase
-    from aviato.sandbox import Sandbox
-    from aviato.sandbox_config import SandboxOptions
-    from aviato.session import Session
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.results import CaseStatus, GradeCase
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
-from aviato.text import encode
+from aviato.values.text import encode
 
 if TYPE_CHECKING:
+    from aviato.api.sandbox import Sandbox
     from aviato.results import GradeResult
-    from aviato.sandbox import Sandbox
 
 TEST_FILES = "test_files"
 TEST_COMMAND = "test_command"

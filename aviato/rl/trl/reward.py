@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aviato import sandbox_config
+from aviato.calls import sandbox_config
 from aviato.exceptions import AviatoValidationError
 from aviato.rl.evaluation import check_limits, evaluate
 from aviato.rl.extraction import extract_code
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
+    from aviato.api.session import Session
+    from aviato.calls.sandbox_config import SandboxOptions
     from aviato.rl.evaluation import Evaluation
     from aviato.rl.outcome import Outcome
     from aviato.rl.task import Task
     from aviato.rl.trl.rows import Asked
-    from aviato.sandbox_config import SandboxOptions
-    from aviato.session import Session
 
     Rewards = list[float | None]
 

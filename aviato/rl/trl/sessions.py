@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aviato.session import Session
+from aviato.api.session import Session
 
 if TYPE_CHECKING:
-    from aviato.sandbox_config import SandboxOptions
+    from aviato.calls.sandbox_config import SandboxOptions
 
 _shared: Session | None = None
 

@@ -9,7 +9,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

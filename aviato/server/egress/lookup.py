@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from aviato import hosts
+from aviato.values import hosts
 
 if TYPE_CHECKING:
     from aviato.server.egress.policy import Address

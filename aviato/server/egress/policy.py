@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Literal
 
-from aviato import hosts
+from aviato.values import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from aviato import hosts
+from aviato.values import hosts
 
 MAX_HEAD_BYTES = 32 << 10
 MAX_FIELDS = 128

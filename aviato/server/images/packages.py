@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoValidationError
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping

@@ -9,7 +9,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.operations.reply import Reply, answer
 from aviato.server.operations.table import Operation
 from aviato.server.service.one_shot import busy_error
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.run_code import BatchResult, ExecuteBatch, RouterHealth, RunCode, RunCodeResult
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from aviato.server.service.output.feed import cancelled_error
 from aviato.server.service.output.recorded_output import RecordedOutput
 from aviato.server.service.output.recorder import keep
 from aviato.server.service.output.retained_results import KEPT_SECONDS
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID

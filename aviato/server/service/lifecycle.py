@@ -16,7 +16,7 @@ from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.egress import port_of
 from aviato.server.states import Ending, State, ending_of, lost, start_failed
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

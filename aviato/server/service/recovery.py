@@ -15,7 +15,7 @@ from aviato.server.callers import Caller
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.live_sandbox import LiveSandbox
 from aviato.server.states import LIVING, State, ending_of, lost, start_failed
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from aviato.server.service.live_sandbox import LiveSandbox, info_of
 from aviato.server.states import State
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.mounts import check_mounts
 from aviato.wire.sandboxes import SandboxInfo, SandboxPage

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
 from aviato.options import SECRET_PREFIX, Secret
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence

@@ -35,7 +35,7 @@ from aviato.server.service.slots import Slots
 from aviato.server.shared_memory import SharedMemories
 from aviato.server.states import State
 from aviato.server.store import Store
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.sandboxes import Health
 from aviato.wire.version import WIRE_VERSION
 

@@ -150,7 +150,7 @@ def asking(*hosts: str, port: int = 80) -> list[str]:
 
 KINDS = area.defence("addresses that are not public are refused", swaps={f"{EGRESS}.policy._kind": lambda address: None})
 OWN = area.defence("the machine's own addresses are refused", swaps={f"{EGRESS}.proxy.is_own": lambda address: False})
-ONE_FORM = area.defence("an address is written in one way", swaps={"aviato.hosts.canonical": lambda text: text.lower()})
+ONE_FORM = area.defence("an address is written in one way", swaps={"aviato.values.hosts.canonical": lambda text: text.lower()})
 
 
 SAME = area.defence("names without a public address are answered alike", swaps={f"{EGRESS}.proxy.NO_SUCH_NAME": ()})
@@ -285,7 +285,7 @@ FIRST = area.defence(
 )
 DOT = area.defence(
     "a wildcard covers what is below it",
-    swaps={"aviato.hosts.Pattern.covers": lambda self, host, port: host.endswith(self.host)},
+    swaps={"aviato.values.hosts.Pattern.covers": lambda self, host, port: host.endswith(self.host)},
 )
 MAIL = area.defence("mail is not sent", swaps={f"{EGRESS}.policy.MAIL_PORT": -1})
 

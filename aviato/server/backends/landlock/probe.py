@@ -8,9 +8,9 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
-from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import syscalls
+from aviato.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aviato.quantities import format_bytes
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import binary, container, facts, groups, landlock_calls, own_ids, subordinate
 from aviato.server.backends.local.limits import limits_of
 from aviato.server.backends.local.plan import HostFacts
 from aviato.trees.removal import remove_tree
+from aviato.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Limit, Strength

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from aviato.quantities import format_bytes
+from aviato.values.quantities import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

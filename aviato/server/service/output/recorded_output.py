@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aviato.server.service.output.recorded_reader import RecordedReader
 from aviato.server.service.output.ring import Ring
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.errors import to_wire
 from aviato.wire.frames import Frame, FrameType
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.server.link.subscription import SandboxGone
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.execution import Accepted, Gap
 from aviato.wire.frames import Frame, FrameType
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from aviato.threads import in_thread
+from aviato.system.threads import in_thread
 from aviato.wire.execution import Accepted, Gap
 from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID

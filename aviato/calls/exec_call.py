@@ -1,16 +1,14 @@
-"""Process: one command, from the call to its result, with its streams."""
+"""What an exec asks for and gives, for every client: arguments checked, the run, its result, and the error in place of it."""
 
 from __future__ import annotations
 
 import asyncio
 import binascii
 import math
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from aviato import defaults
-from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
-from aviato.bridge.writer import StreamWriter
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -19,10 +17,9 @@ from aviato.exceptions import (
     SandboxExecutionError,
     SandboxNotRunningError,
 )
-from aviato.parameters import Suggesting
-from aviato.representation import beginning
 from aviato.results import ProcessResult, ResourceUsage
-from aviato.text import encode
+from aviato.values.representation import beginning
+from aviato.values.text import encode
 from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.ids import new_exec_id
 
@@ -31,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aviato.bridge.collection import Collection
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
     from aviato.policy.metrics import Outcome
-    from aviato.sandbox_state import SandboxState
     from aviato.wire.execution import ExecExit
 
 DEFAULT_MAX_OUTPUT_BYTES = 16 << 20
@@ -43,183 +40,44 @@ SHOWN_CHARACTERS = 60
 TIMED_OUT_RETURNCODE = 137
 
 
-class Process(OperationRef[ProcessResult], Suggesting):
-    """A command in a sandbox: a handle on its result, and its streams while it runs.
+class Ran(NamedTuple):
+    """How a command ended: its end, its result, and the error that its caller gets in place of that."""
 
-    `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise
-    `SandboxCommandTimeoutError` (with `exec_result`) when the command ran too long, `SandboxExecutionError` with
-    `check=True`, and otherwise only what kept the command from having a returncode.
+    ended: ExecExit
+    result: ProcessResult
+    failure: AviatoError | None
 
-    Attributes:
-        exec_id: made by the client; the server runs an id at most once.
-        stdout, stderr: text as it arrives.
-        stdin: a writer with `stdin=True`, else None.
 
-    A command begun with `detach=True` lives on when this handle is let go, by a cancelled `await`, Ctrl-C or the end of the
-    process; only `cancel()`, its own time limit and the end of its sandbox end it. The same holds for one that is attached to.
+async def run(
+    execution: Execution,
+    request: dict[str, Any],
+    given: bytes | None,
+    stdout: Collection | StreamReader[str],
+    stderr: Collection | StreamReader[str],
+    *,
+    check: bool = False,
+) -> Ran:
+    """Run a command to its end.
+
+    Args:
+        execution: of it, not begun yet.
+        request: that begins it.
+        given: input that was given whole and is too long for the request.
+        stdout: where that is collected.
+        stderr: where that is.
+        check: whether a returncode other than 0 is raised.
+
+    Raises:
+        AviatoError: it came to no end, and why.
     """
-
-    def __init__(
-        self,
-        state: SandboxState,
-        request: dict[str, Any],
-        *,
-        given: bytes | None = None,
-        writer: bool = False,
-        check: bool = False,
-        max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
-        attach: tuple[int, int] | None = None,
-    ) -> None:
-        self.exec_id: str = request["exec_id"]
-        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
-        self.stdin: StreamWriter | None = None
-        if writer:
-            self.stdin = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
-        self._state = state
-        self._given = given
-        self._check = check
-        self._attached = attach is not None
-        self._command: tuple[str, ...] = tuple(request["command"])
-        self._outlives: bool = self._attached or request.get("detach", False)
-        self._execution: Execution | None = None
-        self._counted = False
-        self._returncode: int | None = None
-        what = f"attach to {self.exec_id}" if self._attached else f"exec {_shown(self.command)}"
-        self._start(self._run(request), name=f"{what} in {state.sandbox_id}")
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """As given; of one that is attached to, as the server tells it, and empty before that."""
-        return (self._execution and self._execution.command) or self._command
-
-    # -- looking
-
-    def poll(self) -> int | None:
-        """The returncode once it has ended, else None.
-
-        Never raises: it is 137 after a timeout, and None after an infrastructure error.
-        """
-        return self._returncode if self.done() else None
-
-    @property
-    def returncode(self) -> int | None:
-        """As `poll()`."""
-        return self.poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the returncode, whatever it is.
-
-        Raises:
-            OperationTimeoutError: `timeout` seconds were not enough; the command goes on.
-            AviatoError: there is no returncode, and why.
-        """
-        error = self.exception(timeout)
-        if self._returncode is not None:
-            return self._returncode
-        assert error is not None
-        raise error
-
-    def on_wait(self) -> None:
-        """Whoever waits here cannot also go on reading: let go of the iterators that this thread or task holds half read."""
-        self.stdout.detach_own()
-        self.stderr.detach_own()
-
-    def send_signal(self, signal: int) -> OperationRef[None]:
-        """Send a signal to the command's process group, once it runs; of one that has ended a no-op."""
-        number = int(signal)
-        if not 1 <= number <= 64:
-            raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
-        return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
-
-    def _state_shown(self) -> str:
-        returncode = self.poll()
-        if returncode is None:
-            return super()._state_shown()
-        failed = self._future.exception()
-        return f"returncode {returncode}" if failed is None else f"returncode {returncode}, {type(failed).__name__}"
-
-    @property
-    def _outlives_waiters(self) -> bool:
-        return self._outlives
-
-    def _cancel_task(self) -> None:
-        if self._execution is not None:
-            self._execution.outlives = False  # This is `cancel()`, and not the end of the process.
-        super()._cancel_task()
-
-    # -- on the loop thread
-
-    async def _run(self, request: dict[str, Any]) -> ProcessResult:
-        from aviato.core.execution import Execution
-
-        feeding: asyncio.Task[None] | None = None
-        try:
-            execution = self._execution = Execution(
-                self._state.handle(), request, self.stdout, self.stderr, attached=self._attached
-            )
-            if self._given is not None:
-                feeding = asyncio.get_running_loop().create_task(feed(execution, self._given))
-                self._given = None
-            ended = await execution.run()
-        except AviatoError as error:
-            self._settle(error, class_of(error, self._state))
-            raise
-        finally:
-            if feeding is not None:
-                feeding.cancel()
-        result = process_result(self.command, ended, self.stdout, self.stderr)
-        self._returncode = result.returncode
-        failed = failure(result, request, self._state.handle(), check=self._check, cancelled=ended.cancelled)
-        # The streams of a command that ended by itself end without an error.
-        by_itself = failed is None or isinstance(failed, SandboxExecutionError)
-        self._settle(None if by_itself else failed, class_of_end(ended), result)
-        if failed is not None:
-            raise failed
-        return result
-
-    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
-        if task.cancelled():
-            # Also where it was cancelled before its first step.
-            self._settle(OperationCancelledError(f"{self._name} was cancelled"), "cancelled")
-        elif (error := task.exception()) is not None:
-            self._settle(error, "error")
-        super()._finish(task)
-
-    def _settle(self, error: BaseException | None, outcome: Outcome, result: ProcessResult | None = None) -> None:
-        """End the streams and count the command, once, before anyone learns of its end."""
-        if self._counted:
-            return
-        self._counted = True
-        self._seen = self._seen or outcome == "cancelled"
-        self.stdout.finish(error)
-        self.stderr.finish(error)
-        if self.stdin is not None:
-            self.stdin.mark_closed("the command has ended")
-        if self._attached:
-            return  # It is counted where it was begun.
-        count(self._state, outcome, error, result)
-
-    async def _write(self, data: bytes, offset: int) -> None:
-        await self._executing().write_stdin(data, offset)
-
-    async def _write_eof(self, offset: int) -> None:
-        await self._executing().end_stdin(offset)
-
-    async def _signal(self, number: int) -> None:
-        if not self.done():
-            await self._executing().send_signal(number)
-
-    def _executing(self) -> Execution:
-        if self._execution is None:
-            raise SandboxExecutionError(f"command {self.exec_id} did not start", reason="stdin_closed")
-        return self._execution
-
-    def _timeout_error(self, timeout: float) -> Exception:
-        error = super()._timeout_error(timeout)
-        if isinstance(error, AviatoError):
-            # Before its start nothing inside can be to blame for the wait.
-            error.is_infrastructure = self._execution is None or not self._execution.started
-        return error
+    feeding = None if given is None else asyncio.get_running_loop().create_task(feed(execution, given))
+    try:
+        ended = await execution.run()
+    finally:
+        if feeding is not None:
+            feeding.cancel()
+    result = process_result(execution.command or tuple(request["command"]), ended, stdout, stderr)
+    return Ran(ended, result, failure(result, request, execution.handle, check=check, cancelled=ended.cancelled))
 
 
 def streams(
@@ -345,19 +203,19 @@ def failure(
         seconds = request.get("timeout_seconds")
         limit = "its time limit" if seconds is None else f"{seconds:g} s"
         return SandboxCommandTimeoutError(
-            f"{_shown(result.command)} ran longer than {limit} and was killed",
+            f"{shown(result.command)} ran longer than {limit} and was killed",
             exec_result=result,
             sandbox_id=handle.sandbox_id,
             started=True,
         )
     if result.returncode == 0:
         return None
-    from aviato import network_remedy
+    from aviato.calls import network_remedy
 
     remedy = network_remedy.said(result, handle)
     if check:
         return SandboxExecutionError(
-            f"{_shown(result.command)} ended with returncode {result.returncode}{_last_words(result)}{remedy}",
+            f"{shown(result.command)} ended with returncode {result.returncode}{_last_words(result)}{remedy}",
             exec_result=result,
             sandbox_id=handle.sandbox_id,
             started=True,
@@ -434,7 +292,8 @@ def class_of_end(ended: ExecExit) -> Outcome:
     return "ok" if ended.returncode == 0 else "nonzero"
 
 
-def _shown(command: tuple[str, ...]) -> str:
+def shown(command: tuple[str, ...]) -> str:
+    """A command, where it is told of."""
     return beginning(" ".join(command), SHOWN_CHARACTERS)
 
 

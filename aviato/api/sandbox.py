@@ -6,18 +6,18 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
-from aviato import sandbox_config
+from aviato.api.sandbox_commands import SandboxCommands
+from aviato.api.sandbox_files import SandboxFiles
+from aviato.api.sandbox_ports import SandboxPorts
+from aviato.api.sandbox_properties import SandboxProperties
+from aviato.calls import sandbox_config
+from aviato.calls.sandbox_config import SandboxConfig
+from aviato.calls.sandbox_state import SandboxState, begin, call, hold_too
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxTimeoutError
 from aviato.log import logger
 from aviato.options import SandboxStatus
-from aviato.parameters import Suggesting, suggests
-from aviato.sandbox_commands import SandboxCommands
-from aviato.sandbox_config import SandboxConfig
-from aviato.sandbox_files import SandboxFiles
-from aviato.sandbox_ports import SandboxPorts
-from aviato.sandbox_properties import SandboxProperties
-from aviato.sandbox_state import SandboxState, begin, call, hold_too
-from aviato.text import line
+from aviato.values.parameters import Suggesting, suggests
+from aviato.values.text import line
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aviato.api.session import Session
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.sandbox_config import Connection, RunOptions
     from aviato.core.client import Client
     from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
     from aviato.options import NetworkOptions, ResourceOptions, Secret
     from aviato.policy.metrics import Metrics
-    from aviato.sandbox_config import Connection, RunOptions
-    from aviato.session import Session
     from aviato.wire.sandboxes import SandboxInfo
 
 ABANDON_SECONDS = 5.0
@@ -163,7 +163,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
     @classmethod
     def session(cls, defaults: SandboxDefaults | None = None) -> Session:
         """A `Session` with these defaults."""
-        from aviato.session import Session
+        from aviato.api.session import Session
 
         return Session(defaults)
 

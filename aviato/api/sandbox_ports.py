@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato import defaults as checks
-from aviato.sandbox_state import begin
+from aviato.calls.sandbox_state import begin
 
 if TYPE_CHECKING:
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.sandbox_state import SandboxState
 
 
 class SandboxPorts:

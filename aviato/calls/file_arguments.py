@@ -6,7 +6,7 @@ import os
 from typing import Literal, cast
 
 from aviato.exceptions import AviatoValidationError
-from aviato.text import is_unicode
+from aviato.values.text import is_unicode
 
 _NO_PATH = "empty, or NUL or a lone surrogate in it, which is no Unicode"
 

@@ -9,16 +9,16 @@ import weakref
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 
 from aviato import defaults as checks
-from aviato import sandbox_config
+from aviato.api.sandbox import Sandbox, find
+from aviato.calls import sandbox_config
+from aviato.calls.sandbox_config import SandboxConfig
+from aviato.calls.sandbox_state import SandboxState, begin, call
 from aviato.exceptions import AviatoValidationError
 from aviato.log import logger
-from aviato.parameters import suggests
 from aviato.policy.metrics import Metrics
 from aviato.policy.reporting import Reporting
-from aviato.representation import cut
-from aviato.sandbox import Sandbox, find
-from aviato.sandbox_config import SandboxConfig
-from aviato.sandbox_state import SandboxState, begin, call
+from aviato.values.parameters import suggests
+from aviato.values.representation import cut
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.sandbox_config import Connection, SandboxOptions
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
-    from aviato.sandbox_config import Connection, SandboxOptions
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""

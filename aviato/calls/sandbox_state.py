@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.sandbox_config import Connection, SandboxConfig
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
     from aviato.policy.metrics import Metrics
-    from aviato.sandbox_config import Connection, SandboxConfig
     from aviato.wire.sandboxes import SandboxInfo
 
 T = TypeVar("T")

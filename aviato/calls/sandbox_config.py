@@ -12,9 +12,9 @@ from aviato import defaults as checks
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SandboxStatus
-from aviato.parameters import check_names
-from aviato.representation import address
-from aviato.text import encode, is_unicode
+from aviato.values.parameters import check_names
+from aviato.values.representation import address
+from aviato.values.text import encode, is_unicode
 from aviato.wire import bounds
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def _no_parameter(what: str, unknown: list[str], known: list[str]) -> str:
 
 def meant_names(unknown: list[str], known: list[str]) -> str:
     """The end of a message about names that are no parameters: what was meant by the first that can be told."""
-    from aviato.suggestions import closest
+    from aviato.values.suggestions import closest
 
     for name in unknown:
         if name in _INSTEAD:
@@ -202,6 +202,6 @@ def no_attribute(owner: object, name: str) -> str:
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
         return message
-    from aviato.suggestions import meant
+    from aviato.values.suggestions import meant
 
     return message + meant(name, (one for one in dir(owner) if not one.startswith("_")), ATTRIBUTES)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aviato.bridge.stream import StreamIterator
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.sandbox_state import SandboxState
 
 T = TypeVar("T", str, bytes)
 

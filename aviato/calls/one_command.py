@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aviato.bridge.collection import Kept
+from aviato.calls.exec_call import class_of, class_of_end, count, exec_request, output_limit, run
 from aviato.exceptions import AviatoError
-from aviato.process import class_of, class_of_end, count, exec_request, failure, feed, output_limit, process_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.policy.metrics import Outcome
     from aviato.results import ProcessResult
-    from aviato.sandbox_state import SandboxState
 
 
 async def run_only(
@@ -51,15 +51,10 @@ async def run_only(
     outcome: Outcome = "error"
     error: AviatoError | None = None
     result: ProcessResult | None = None
-    feeding: asyncio.Task[None] | None = None
     try:
         execution = Execution(state.handle(), request, stdout, stderr, only=True)
-        if given is not None:
-            feeding = asyncio.get_running_loop().create_task(feed(execution, given))
-        ended = await execution.run()
-        result = process_result(request["command"], ended, stdout, stderr)
-        outcome = class_of_end(ended)
-        error = failure(result, request, state.handle(), check=False, cancelled=ended.cancelled)
+        ran = await run(execution, request, given, stdout, stderr)
+        outcome, result, error = class_of_end(ran.ended), ran.result, ran.failure
     except AviatoError as failed:
         outcome, error = class_of(failed, state), failed
         raise
@@ -67,8 +62,6 @@ async def run_only(
         outcome = "cancelled"
         raise
     finally:
-        if feeding is not None:
-            feeding.cancel()
         count(state, outcome, error, result)
     if error is not None:
         raise error

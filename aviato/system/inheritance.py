@@ -11,7 +11,7 @@ import re
 import resource
 from typing import TYPE_CHECKING
 
-from aviato import control_groups
+from aviato.system import control_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

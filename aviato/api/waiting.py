@@ -18,8 +18,8 @@ from aviato import defaults as checks
 from aviato.bridge.loop import SLICE_SECONDS, running_loop_thread
 from aviato.bridge.operation import OperationRef, check_blocking
 from aviato.exceptions import OperationTimeoutError
-from aviato.parameters import suggests
 from aviato.progress import Progress
+from aviato.values.parameters import suggests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,7 +9,7 @@ from aviato.options import SandboxStatus
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from aviato.sandbox_state import SandboxState
+    from aviato.calls.sandbox_state import SandboxState
 
 
 class Limit(NamedTuple):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aviato.calls.sandbox_state import begin
 from aviato.exceptions import AviatoValidationError
-from aviato.parameters import suggests
-from aviato.sandbox_state import begin
+from aviato.values.parameters import suggests
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Literal
 
+    from aviato.api.process import Process
+    from aviato.api.terminal import TerminalSession
     from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.process import Process
     from aviato.results import GradeResult
-    from aviato.sandbox_state import SandboxState
-    from aviato.terminal import TerminalSession
 
 
 class SandboxCommands:
@@ -65,7 +65,8 @@ class SandboxCommands:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
         """
-        from aviato.process import Process, exec_request, output_limit
+        from aviato.api.process import Process
+        from aviato.calls.exec_call import exec_request, output_limit
 
         request, given = exec_request(
             command,
@@ -103,7 +104,8 @@ class SandboxCommands:
                 are gone: so much came after them (`is_infrastructure` False), or the server's disk did not take them (True).
                 The message names them and the offset to go on from.
         """
-        from aviato.process import Process, attach_request
+        from aviato.api.process import Process
+        from aviato.calls.exec_call import attach_request
 
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
         return Process(self._state_in_use(), request, attach=offsets)
@@ -130,7 +132,8 @@ class SandboxCommands:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
         """
-        from aviato.terminal import TerminalSession, terminal_request
+        from aviato.api.terminal import TerminalSession
+        from aviato.calls.terminal_call import terminal_request
 
         request = terminal_request(command, width, height, cwd=cwd, env=env)
         return TerminalSession(self._state_in_use(), request)
@@ -216,7 +219,7 @@ class SandboxCommands:
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""
-        from aviato.transfer import LazyStream
+        from aviato.calls.transfer import LazyStream
 
         if tail_lines is not None and (isinstance(tail_lines, bool) or not isinstance(tail_lines, int) or tail_lines < 0):
             raise AviatoValidationError(f"tail_lines must be 0 or more, got {tail_lines!r}")

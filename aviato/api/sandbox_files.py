@@ -6,8 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
-from aviato.file_arguments import file_content, file_mode, file_path, link_choice, local_path
-from aviato.sandbox_state import begin
+from aviato.calls.file_arguments import file_content, file_mode, file_path, link_choice, local_path
+from aviato.calls.sandbox_state import begin
 
 if TYPE_CHECKING:
     import os
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from aviato.bridge.operation import OperationRef
     from aviato.bridge.stream import StreamReader
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
     from aviato.progress import Told
     from aviato.results import FileInfo
-    from aviato.sandbox_state import SandboxState
 
 
 class SandboxFiles:
@@ -153,6 +153,6 @@ def _copies() -> Any:
 
 def _transfer() -> Any:
     """Streams and sources on the caller's side."""
-    from aviato import transfer
+    from aviato.calls import transfer
 
     return transfer

@@ -73,7 +73,7 @@ def amount(name: str, value: object) -> float:
     """
     resource = RESOURCES.get(name) if isinstance(name, str) else None
     if resource is None:
-        from aviato.suggestions import meant
+        from aviato.values.suggestions import meant
 
         hint = meant(name, RESOURCES, _SYNONYMS)
         raise ValueError(f"there is no resource {name!r}; there are {', '.join(RESOURCES)}{hint}")

@@ -1,0 +1,1 @@
+"""The same as plain coroutines on the caller's own loop."""

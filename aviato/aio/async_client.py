@@ -1,0 +1,159 @@
+"""AsyncClient: sandboxes as plain coroutines on the caller's own loop, without a thread.
+
+::
+
+    async with AsyncClient() as client:
+        sandbox = await client.sandbox(tags=["rollout"])
+        result = await sandbox.exec(["python", "-c", "print(6 * 7)"])
+
+        process = sandbox.spawn(["make", "test"])
+        async for text in process.stdout:
+            print(text, end="")
+        result = await process
+
+Calls are retried by the same policy as everywhere; no metrics are counted. A client and what it makes belong to the loop that
+entered it. Leaving the `async with` ends its sandboxes, except the detached ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from aviato import defaults as checks
+from aviato.aio.async_sandbox import AsyncSandbox
+from aviato.calls import sandbox_config
+from aviato.calls.sandbox_state import begin, connect
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
+from aviato.log import logger
+from aviato.policy.retry import RetryPolicy
+from aviato.values.parameters import suggests
+from aviato.values.representation import cut
+from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from aviato.calls.sandbox_config import Connection, SandboxOptions
+    from aviato.core.lease import Lease
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.defaults import SandboxDefaults
+    from aviato.options import SandboxStatus
+    from aviato.wire.sandboxes import SandboxInfo
+
+LEAVE_SECONDS = 5.0
+LEAVE_AGAIN_SECONDS = 1.0
+
+
+class AsyncClient:
+    """Makes and finds sandboxes on one server. Enter it with `async with`.
+
+    Args:
+        base_url: the server; None is that of the defaults, `AVIATO_BASE_URL`, or the embedded one.
+        defaults: of its sandboxes.
+    """
+
+    @suggests
+    def __init__(self, *, base_url: str | None = None, defaults: SandboxDefaults | None = None) -> None:
+        self._connection: Connection = sandbox_config.connection(defaults, base_url)
+        self._defaults = defaults
+        self._here: Lease | None = None
+
+    async def __aenter__(self) -> Self:
+        from aviato.core.lease import Lease
+
+        self._here = Lease(self._connection.base_url, RetryPolicy())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        here, self._here = self._lease(), None
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await here.end(again=True)  # The lease may be this process, which lives on.
+        except BaseException as failed:
+            begin(_leave_later(self._connection, here.lease_id), "end the sandboxes of a client")
+            if not isinstance(failed, (AviatoError, TimeoutError)) or (error is None and isinstance(failed, AviatoError)):
+                raise
+            why = str(failed) or f"no answer within {LEAVE_SECONDS:g} s"
+            logger.warning("the end of the client's sandboxes is asked for on, from the background: %s", why)
+
+    async def sandbox(self, **options: Unpack[SandboxOptions]) -> AsyncSandbox:
+        """Make a sandbox; it has been accepted by the server when this returns.
+
+        Args:
+            options: as the constructor of `Sandbox`.
+        """
+        options["defaults"] = options.get("defaults") or self._defaults
+        options["base_url"] = options.get("base_url") or self._connection.base_url
+        if options["base_url"] != self._connection.base_url:
+            raise AviatoValidationError("an AsyncClient speaks to one server; make another one for another base_url")
+        config = sandbox_config.config(options)
+        made = AsyncSandbox(self._handle(new_sandbox_id(), config.connection, config.create), config.exec_timeout_seconds)
+        await made.start()
+        return made
+
+    async def from_id(self, sandbox_id: str) -> AsyncSandbox:
+        """A sandbox that exists; it is used, not owned.
+
+        Raises:
+            SandboxNotFoundError: the server does not know it.
+        """
+        if SANDBOX_ID.fullmatch(sandbox_id) is None:
+            raise SandboxNotFoundError(f"{sandbox_id!r} is not the id of a sandbox", sandbox_id=sandbox_id)
+        found = self._found(sandbox_id)
+        await found.get_status()
+        return found
+
+    async def list(
+        self, *, tags: Sequence[str] = (), status: Sequence[SandboxStatus | str] = (), include_stopped: bool = False
+    ) -> list[AsyncSandbox]:
+        """All sandboxes that match, oldest first; a terminal status implies `include_stopped`."""
+        wanted = sandbox_config.statuses(status)
+        client = self._client(self._connection)
+        infos = await client.list_sandboxes(
+            tags=checks.tags(tags),
+            status=wanted,
+            include_stopped=include_stopped or any(item.is_terminal for item in wanted),
+        )
+        return [self._found(info.sandbox_id, info) for info in infos]
+
+    def __repr__(self) -> str:
+        state = "not entered" if self._here is None else "open"
+        return cut(f"<AsyncClient of {self._connection.server}: {state}>")
+
+    def _found(self, sandbox_id: str, info: SandboxInfo | None = None) -> AsyncSandbox:
+        handle = self._handle(sandbox_id, self._connection, None)
+        handle.info = info
+        return AsyncSandbox(handle, (self._defaults or sandbox_config.BUILT_IN).exec_timeout_seconds)
+
+    def _handle(self, sandbox_id: str, connection: Connection, create: dict[str, Any] | None) -> SandboxHandle:
+        from aviato.core.lifecycle import SandboxHandle
+
+        return SandboxHandle(sandbox_id, self._client(connection), self._lease(), create)
+
+    def _client(self, connection: Connection) -> Any:
+        return self._lease().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
+
+    def _lease(self) -> Lease:
+        if self._here is None:
+            raise AviatoValidationError("use an AsyncClient inside its `async with`")
+        return self._here
+
+
+async def _leave_later(connection: Connection, lease_id: str) -> None:
+    """End a lease whose server was away. It is held by this process, which may live for days."""
+    client, _ = connect(connection)
+    while True:
+        try:
+            await client.end_lease(lease_id, again=True)
+        except AviatoError as error:
+            logger.debug("a lease could not be ended: %s", error)
+            if not error.is_infrastructure:
+                return
+        else:
+            return
+        await asyncio.sleep(LEAVE_AGAIN_SECONDS)

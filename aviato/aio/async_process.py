@@ -1,0 +1,116 @@
+"""AsyncProcess: a command of an `AsyncSandbox`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aviato.calls.exec_call import run, streams
+from aviato.exceptions import OperationCancelledError
+from aviato.values.parameters import Suggesting
+from aviato.values.representation import beginning
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from aviato.core.execution import Execution
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.results import ProcessResult
+
+
+class AsyncProcess(Suggesting):
+    """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`.
+
+    A cancelled `await` kills the command, but lets go of one begun with `detach=True` or attached to.
+    """
+
+    def __init__(
+        self,
+        handle: SandboxHandle,
+        request: dict[str, Any],
+        given: bytes | None,
+        *,
+        check: bool,
+        max_bytes: int,
+        text: bool,
+        attach: tuple[int, int] | None = None,
+    ) -> None:
+        from aviato.core.execution import Execution
+
+        self.exec_id: str = request["exec_id"]
+        self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
+        self._command: tuple[str, ...] = tuple(request["command"])
+        self._sandbox_id = handle.sandbox_id
+        self._handle = handle
+        self._request = request
+        self._given = given
+        self._check = check
+        self._sent = 0
+        self._execution: Execution = Execution(handle, request, self.stdout, self.stderr, attached=attach is not None)
+
+    def _begin(self) -> None:
+        """Run it in a task of its own."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._finish)
+
+    def __await__(self) -> Generator[Any, None, ProcessResult]:
+        self.stdout.detach_own()
+        self.stderr.detach_own()
+        return self._task.__await__()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """As given; of one that is attached to, as the server tells it, and empty before that."""
+        return self._execution.command or self._command
+
+    async def started(self) -> bool:
+        """Wait until it runs; False if it came to an end without."""
+        return await self._execution.is_running()
+
+    def done(self) -> bool:
+        """Whether it has ended, its clean-up included."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """Kill its process tree; `await` it to know that it is dead."""
+        self._execution.outlives = False
+        self._task.cancel()
+
+    async def write_stdin(self, data: bytes) -> None:
+        """Send input to a command begun with `stdin=True`; one write at a time."""
+        await self._execution.write_stdin(data, self._sent)
+        self._sent += len(data)
+
+    async def close_stdin(self) -> None:
+        """End its input."""
+        await self._execution.end_stdin(self._sent)
+
+    async def send_signal(self, signal: int) -> None:
+        """Send a signal to its process group."""
+        await self._execution.send_signal(signal)
+
+    def __repr__(self) -> str:
+        command = beginning(" ".join(self.command))
+        return f"<AsyncProcess {self.exec_id} {command} in {self._sandbox_id}: {self._state_shown()}>"
+
+    def _state_shown(self) -> str:
+        if not self.done():
+            return "running"
+        if self._task.cancelled():
+            return "cancelled"
+        error = self._task.exception()
+        return f"returncode {self._task.result().returncode}" if error is None else type(error).__name__
+
+    async def _run(self) -> ProcessResult:
+        """Run it in the task that calls: for one that nobody reads along."""
+        given, self._given = self._given, None
+        ran = await run(self._execution, self._request, given, self.stdout, self.stderr, check=self._check)
+        if ran.failure is not None:
+            raise ran.failure
+        return ran.result
+
+    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
+        cancelled = OperationCancelledError(f"command {self.exec_id} was cancelled")
+        error = cancelled if task.cancelled() else task.exception()
+        self.stdout.finish(error)
+        self.stderr.finish(error)

@@ -1,0 +1,194 @@
+"""Process: one command, from the call to its result, with its streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aviato.bridge.operation import OperationRef
+from aviato.bridge.writer import StreamWriter
+from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, class_of, class_of_end, count, run, shown, streams
+from aviato.exceptions import (
+    AviatoError,
+    AviatoValidationError,
+    OperationCancelledError,
+    SandboxExecutionError,
+)
+from aviato.results import ProcessResult
+from aviato.values.parameters import Suggesting
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aviato.calls.sandbox_state import SandboxState
+    from aviato.core.execution import Execution
+    from aviato.policy.metrics import Outcome
+
+
+class Process(OperationRef[ProcessResult], Suggesting):
+    """A command in a sandbox: a handle on its result, and its streams while it runs.
+
+    `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise
+    `SandboxCommandTimeoutError` (with `exec_result`) when the command ran too long, `SandboxExecutionError` with
+    `check=True`, and otherwise only what kept the command from having a returncode.
+
+    Attributes:
+        exec_id: made by the client; the server runs an id at most once.
+        stdout, stderr: text as it arrives.
+        stdin: a writer with `stdin=True`, else None.
+
+    A command begun with `detach=True` lives on when this handle is let go, by a cancelled `await`, Ctrl-C or the end of the
+    process; only `cancel()`, its own time limit and the end of its sandbox end it. The same holds for one that is attached to.
+    """
+
+    def __init__(
+        self,
+        state: SandboxState,
+        request: dict[str, Any],
+        *,
+        given: bytes | None = None,
+        writer: bool = False,
+        check: bool = False,
+        max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        attach: tuple[int, int] | None = None,
+    ) -> None:
+        self.exec_id: str = request["exec_id"]
+        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
+        self.stdin: StreamWriter | None = None
+        if writer:
+            self.stdin = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
+        self._state = state
+        self._given = given
+        self._check = check
+        self._attached = attach is not None
+        self._command: tuple[str, ...] = tuple(request["command"])
+        self._outlives: bool = self._attached or request.get("detach", False)
+        self._execution: Execution | None = None
+        self._counted = False
+        self._returncode: int | None = None
+        what = f"attach to {self.exec_id}" if self._attached else f"exec {shown(self.command)}"
+        self._start(self._run(request), name=f"{what} in {state.sandbox_id}")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """As given; of one that is attached to, as the server tells it, and empty before that."""
+        return (self._execution and self._execution.command) or self._command
+
+    # -- looking
+
+    def poll(self) -> int | None:
+        """The returncode once it has ended, else None.
+
+        Never raises: it is 137 after a timeout, and None after an infrastructure error.
+        """
+        return self._returncode if self.done() else None
+
+    @property
+    def returncode(self) -> int | None:
+        """As `poll()`."""
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the returncode, whatever it is.
+
+        Raises:
+            OperationTimeoutError: `timeout` seconds were not enough; the command goes on.
+            AviatoError: there is no returncode, and why.
+        """
+        error = self.exception(timeout)
+        if self._returncode is not None:
+            return self._returncode
+        assert error is not None
+        raise error
+
+    def on_wait(self) -> None:
+        """Whoever waits here cannot also go on reading: let go of the iterators that this thread or task holds half read."""
+        self.stdout.detach_own()
+        self.stderr.detach_own()
+
+    def send_signal(self, signal: int) -> OperationRef[None]:
+        """Send a signal to the command's process group, once it runs; of one that has ended a no-op."""
+        number = int(signal)
+        if not 1 <= number <= 64:
+            raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
+        return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
+
+    def _state_shown(self) -> str:
+        returncode = self.poll()
+        if returncode is None:
+            return super()._state_shown()
+        failed = self._future.exception()
+        return f"returncode {returncode}" if failed is None else f"returncode {returncode}, {type(failed).__name__}"
+
+    @property
+    def _outlives_waiters(self) -> bool:
+        return self._outlives
+
+    def _cancel_task(self) -> None:
+        if self._execution is not None:
+            self._execution.outlives = False  # This is `cancel()`, and not the end of the process.
+        super()._cancel_task()
+
+    # -- on the loop thread
+
+    async def _run(self, request: dict[str, Any]) -> ProcessResult:
+        from aviato.core.execution import Execution
+
+        handle = self._state.handle()
+        execution = self._execution = Execution(handle, request, self.stdout, self.stderr, attached=self._attached)
+        given, self._given = self._given, None
+        try:
+            ran = await run(execution, request, given, self.stdout, self.stderr, check=self._check)
+        except AviatoError as error:
+            self._settle(error, class_of(error, self._state))
+            raise
+        self._returncode = ran.result.returncode
+        # The streams of a command that ended by itself end without an error.
+        by_itself = ran.failure is None or isinstance(ran.failure, SandboxExecutionError)
+        self._settle(None if by_itself else ran.failure, class_of_end(ran.ended), ran.result)
+        if ran.failure is not None:
+            raise ran.failure
+        return ran.result
+
+    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
+        if task.cancelled():
+            # Also where it was cancelled before its first step.
+            self._settle(OperationCancelledError(f"{self._name} was cancelled"), "cancelled")
+        elif (error := task.exception()) is not None:
+            self._settle(error, "error")
+        super()._finish(task)
+
+    def _settle(self, error: BaseException | None, outcome: Outcome, result: ProcessResult | None = None) -> None:
+        """End the streams and count the command, once, before anyone learns of its end."""
+        if self._counted:
+            return
+        self._counted = True
+        self._seen = self._seen or outcome == "cancelled"
+        self.stdout.finish(error)
+        self.stderr.finish(error)
+        if self.stdin is not None:
+            self.stdin.mark_closed("the command has ended")
+        if self._attached:
+            return  # It is counted where it was begun.
+        count(self._state, outcome, error, result)
+
+    async def _write(self, data: bytes, offset: int) -> None:
+        await self._executing().write_stdin(data, offset)
+
+    async def _write_eof(self, offset: int) -> None:
+        await self._executing().end_stdin(offset)
+
+    async def _signal(self, number: int) -> None:
+        if not self.done():
+            await self._executing().send_signal(number)
+
+    def _executing(self) -> Execution:
+        if self._execution is None:
+            raise SandboxExecutionError(f"command {self.exec_id} did not start", reason="stdin_closed")
+        return self._execution
+
+    def _timeout_error(self, timeout: float) -> Exception:
+        error = super()._timeout_error(timeout)
+        if isinstance(error, AviatoError):
+            # Before its start nothing inside can be to blame for the wait.
+            error.is_infrastructure = self._execution is None or not self._execution.started
+        return error

@@ -1,0 +1,100 @@
+"""Terminals: a command on a screen and a keyboard of its own, as a handle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aviato.bridge.operation import OperationRef
+from aviato.bridge.stream import StreamReader
+from aviato.bridge.writer import StreamWriter
+from aviato.calls.terminal_call import terminal_execution, terminal_result, terminal_size
+from aviato.exceptions import AviatoError, OperationCancelledError, SandboxExecutionError
+from aviato.results import TerminalResult
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aviato.calls.sandbox_state import SandboxState
+    from aviato.core.execution import Execution
+
+
+class TerminalSession(OperationRef[TerminalResult]):
+    r"""A command on a terminal of its own: a handle on its result, what its screen is sent, and its keyboard.
+
+    `result()` and `await` give the `TerminalResult`; a returncode other than 0 is a result. Terminals have no time limit:
+    `cancel()` kills the whole process tree. They are no executions in a session's metrics: the exit code of a shell says
+    nothing about what was done in it.
+
+    Attributes:
+        exec_id: made by the client; the server runs an id at most once.
+        command: as given.
+        output: bytes as they arrive, escape sequences included.
+        stdin: types. Control characters are keys: `b"\x03"` is Ctrl-C. `close()` types Ctrl-D.
+    """
+
+    def __init__(self, state: SandboxState, request: dict[str, Any]) -> None:
+        self.exec_id: str = request["exec_id"]
+        self.command: tuple[str, ...] = tuple(request["command"])
+        self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
+        self.stdin: StreamWriter = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
+        self._state = state
+        self._execution: Execution | None = None
+        self._start(self._run(request), name=f"terminal {self.exec_id} in {state.sandbox_id}")
+
+    def resize(self, width: int, height: int) -> OperationRef[None]:
+        """Give the terminal another size in characters, once it runs; of one that has ended a no-op.
+
+        Raises:
+            TypeError, AviatoValidationError: not whole numbers from 1 to 65535.
+        """
+        size = terminal_size(width, height)
+        return OperationRef.start(self._resize(**size), name=f"resize {self.exec_id}")
+
+    def _state_shown(self) -> str:
+        ended = self._future.done() and self._future.exception() is None
+        return f"returncode {self._future.result().returncode}" if ended else super()._state_shown()
+
+    def on_wait(self) -> None:
+        """Whoever waits here cannot also go on reading: let go of the iterator that this thread or task holds half read."""
+        self.output.detach_own()
+
+    # -- on the loop thread
+
+    async def _run(self, request: dict[str, Any]) -> TerminalResult:
+        self._execution = terminal_execution(self._state.handle(), request, self.output)
+        result = await terminal_result(self._execution)
+        self._settle(None)
+        return result
+
+    def _finish(self, task: asyncio.Task[TerminalResult]) -> None:
+        if task.cancelled():
+            self._settle(OperationCancelledError(f"{self._name} was cancelled"))
+        elif (error := task.exception()) is not None:
+            self._settle(error)
+        super()._finish(task)
+
+    def _settle(self, error: BaseException | None) -> None:
+        self.output.finish(error)
+        self.stdin.mark_closed("the command has ended")
+
+    async def _write(self, data: bytes, offset: int) -> None:
+        await self._executing().write_stdin(data, offset)
+
+    async def _write_eof(self, offset: int) -> None:
+        await self._executing().end_stdin(offset)
+
+    async def _resize(self, width: int, height: int) -> None:
+        if not self.done():
+            await self._executing().resize(width, height)
+
+    def _executing(self) -> Execution:
+        if self._execution is None:
+            raise SandboxExecutionError(f"terminal {self.exec_id} did not start", reason="stdin_closed")
+        return self._execution
+
+    def _timeout_error(self, timeout: float) -> Exception:
+        error = super()._timeout_error(timeout)
+        if isinstance(error, AviatoError):
+            # Before its start nothing inside can be to blame for the wait.
+            error.is_infrastructure = self._execution is None or not self._execution.started
+        return error

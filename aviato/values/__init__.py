@@ -1,0 +1,1 @@
+"""Values as people write them: text, names, quantities and hosts. Pure."""
