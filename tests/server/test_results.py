@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aviato.server.backends.registry import make_backend
+from aviato.server.link.link import Process1Link
 from aviato.server.service import live_sandbox
 from aviato.server.service.output import retained_results
 from aviato.server.service.output.retained_results import Result, RetainedResults
@@ -34,6 +35,23 @@ def kept(tmp_path):
 
 
 EXIT = json.dumps({"returncode": 4}).encode()
+
+
+async def test_what_is_recorded_is_not_kept_a_second_time(server, folder, monkeypatch):
+    """Where process 1 ended before it heard that the server has all of it."""
+    acknowledge = Process1Link.acknowledge
+
+    def unheard(link, exec_id, stdout, stderr, done):
+        if not done:
+            acknowledge(link, exec_id, stdout, stderr, done)
+
+    monkeypatch.setattr(Process1Link, "acknowledge", unheard)
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    await server.exec(sandbox_id, "echo", "hi", exec_id=exec_id, detach=True)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
+    assert not server.service.results.has(sandbox_id, exec_id) and not os.listdir(folder.results)
+    assert b"hi\n" in await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=200)
 
 
 async def test_what_was_confirmed_before_or_with_the_stop_is_not_kept(server, folder):

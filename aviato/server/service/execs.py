@@ -218,6 +218,7 @@ class Execs:
                 kept.acknowledge(ack.stdout, ack.stderr)
                 if ack.done:
                     kept.state.take()
+                    self._results.confirm(ack.sandbox_id, ack.exec_id)
             return False
         sandbox = self._registry.live.get(ack.sandbox_id)
         if sandbox is None:
@@ -251,10 +252,10 @@ class Execs:
 
     def _confirm_left(self, ack: ExecAck, caller: Caller) -> None:
         """The result of a command whose sandbox has ended has arrived."""
-        if (left := self._detached.left(ack.sandbox_id, ack.exec_id)) is not None:
-            if caller.sees(left[0].record.owner):
-                left[1].take()
-        elif caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
+        left = self._detached.left(ack.sandbox_id, ack.exec_id)
+        if left is not None and caller.sees(left[0].record.owner):
+            left[1].take()
+        if caller.tenant is None or self._registry.sees(caller, ack.sandbox_id):
             self._results.confirm(ack.sandbox_id, ack.exec_id)
 
     def received(self, sandbox_id: str, exec_ids: Iterable[str], caller: Caller) -> None:

@@ -262,7 +262,9 @@ class Lifecycle:
         dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
-                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results, sandbox.confirmed)
+                # Process 1 may have ended before it heard that a result is recorded.
+                had = [*sandbox.confirmed, *sandbox.recorded_results()]
+                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results, had)
                 if sandbox.link is None:
                     await self._detached.adopt(sandbox, self._results)
             await self.destroy(sandbox.sandbox_id)

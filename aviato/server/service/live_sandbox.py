@@ -123,6 +123,10 @@ class LiveSandbox:
         if self.runs and len(self.confirmed) > UNDER_WAY:
             del self.confirmed[next(iter(self.confirmed))]
 
+    def recorded_results(self) -> list[str]:
+        """The commands whose whole results are recorded."""
+        return [exec_id for exec_id, state in self.execs.items() if state.recorded is not None and state.recorded.has_result]
+
     def ends_with(self, exec_id: str) -> bool:
         """Whether it is ending, with a result of this command that may yet be left behind."""
         state = self.execs.get(exec_id)
