@@ -120,10 +120,13 @@ class Gate:
             writer.transport.abort()
             return
         writers = [writer]
+        self._writers.add(writer)
         try:
             server_reader, server_writer = await asyncio.open_unix_connection(self._server, limit=PIECE_BYTES)
             writers.append(server_writer)
-            self._writers.update(writers)
+            self._writers.add(server_writer)
+            if not self._open:
+                return  # It was shut meanwhile.
             passing = _Passing(self)
             both = [
                 asyncio.create_task(passing.up(reader, server_writer)),
