@@ -32,18 +32,43 @@ UNCONTROLLED = {
 registry.load()
 
 
+PROMISE = re.compile(r"\*\*(?P<target>[^*]+: [^*]+)\*\*: (?P<promise>.+) \((?P<shown>`[^()]+`)\)")
+
+
+def assets() -> dict[str, list[str]]:
+    """Of each asset: its paragraphs and items, each in one line."""
+    section = (ROOT / "docs" / "threat_model.md").read_text().split("\n## ")[1]
+    found = {}
+    for part in section.split("\n### ")[1:]:
+        name, _, text = part.partition("\n")
+        found[name] = [" ".join(block.split()) for block in re.split(r"\n\n|\n(?=\* )", text.strip())]
+    return found
+
+
 def promises() -> list[tuple[str, str, list[str]]]:
-    """Of each row of the table: who attacks what, the promise, and what shows it."""
-    table = (ROOT / "docs" / "threat_model.md").read_text().split("\n## ")[1]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
-    return [(f"{row[0]}: {row[1]}", row[2], re.findall(r"`([^`]+)`", row[3]) if len(row) > 3 else []) for row in rows]
+    """Of each item: who attacks what, the promise, and what shows it."""
+    items = [item.removeprefix("* ") for blocks in ASSETS.values() for item in blocks if item.startswith("* ")]
+    read = [(item, PROMISE.fullmatch(item)) for item in items]
+    return [
+        (row["target"], row["promise"], re.findall(r"`([^`]+)`", row["shown"])) if row else (item, "", []) for item, row in read
+    ]
 
 
+ASSETS = assets()
 ROWS = promises()
 
 
-def test_the_table_is_read():
-    assert len(ROWS) > 25 and all(promise for _, promise, _ in ROWS)
+def test_the_promises_are_read():
+    assert len(ROWS) > 50 and not [target for target, promise, _ in ROWS if not promise]
+    assert len({target for target, _, _ in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_an_asset_says_what_holds_its_promises(asset):
+    held, *items = ASSETS[asset]
+    paths = re.findall(r"`([^`]+)`", held)
+    assert held.startswith("Held by ") and paths and not [path for path in paths if not (ROOT / path).exists()]
+    assert items and all(item.startswith("* ") for item in items)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{number}: {row[0][:60]}" for number, row in enumerate(ROWS)])
