@@ -159,7 +159,8 @@ def test_line(line: Line, fresh: dict[str, Any], uv: Path, tmp_path: Path) -> No
         if planned.words[1] == "pip" and not (folder / ".venv").exists():
             call(uv, "venv", "-q", "--python", sys.executable, cwd=folder)
         variables = VARIABLES | {"PATH": f"{uv.parent}:{os.environ['PATH']}", "AVIATO_STATE_DIR": str(fresh["state"])}
-        if planned.framework is None:
+        if planned.framework is None and planned.words[1] != "pip":
+            # `uv pip` would install into the environment of that Python, and not into the clone's.
             variables["UV_PYTHON"] = sys.executable
         done = subprocess.run(
             planned.words,
@@ -173,6 +174,8 @@ def test_line(line: Line, fresh: dict[str, Any], uv: Path, tmp_path: Path) -> No
             check=False,
         )
     assert (done.returncode, planned.says in done.stdout) == (planned.status, True), done.stdout
+    here = call(sys.executable, "-c", "import aviato; print(aviato.__path__[0])", cwd=tmp_path).strip()
+    assert not here.startswith(str(fresh["clones"])), "it went into the environment of these tests"
 
 
 def test_every_line_is_known() -> None:
