@@ -12,6 +12,7 @@ from aviato.server.backends.registry import make_backend
 from aviato.server.link.link import Process1Link
 from aviato.server.service import live_sandbox
 from aviato.server.service.output import retained_results
+from aviato.server.service.output.recorded_output import RecordedOutput
 from aviato.server.service.output.retained_results import Result, RetainedResults
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -52,6 +53,15 @@ async def test_what_is_recorded_is_not_kept_a_second_time(server, folder, monkey
     await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
     assert not server.service.results.has(sandbox_id, exec_id) and not os.listdir(folder.results)
     assert b"hi\n" in await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}", expect=200)
+
+
+async def test_what_a_full_disk_could_not_record_is_kept(server, monkeypatch):
+    monkeypatch.setattr(RecordedOutput, "_put", lambda output, name, content: False)
+    sandbox_id = (await server.running())["sandbox_id"]
+    exec_id = new_exec_id()
+    await server.exec(sandbox_id, "echo", "hi", exec_id=exec_id, detach=True)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
+    assert server.service.results.has(sandbox_id, exec_id)
 
 
 async def test_what_was_confirmed_before_or_with_the_stop_is_not_kept(server, folder):
@@ -165,14 +175,14 @@ async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backen
     line = json.dumps({"exec_id": linked, "exit": {"returncode": 4}, "output": [[0, "eHh4"], [0, ""]]})
     (place / "note").write_text(f'{{"reason": "stopped"}}\n{line}\n')
     for _ in range(3):
-        await kept.gather(sandbox_id, backend.leave_results, set())
+        await kept.gather(sandbox_id, backend.leave_results)
         assert (tmp_path / sandbox_id).stat().st_size == (place / "note").stat().st_size
         assert kept._size_bytes == len(line) + 1
     again = RetainedResults(str(tmp_path))
     (tmp_path / sandbox_id).unlink()
     (tmp_path / sandbox_id).write_text('{"exec_id": "ex-0')
     again.restore()
-    await again.gather(sandbox_id, backend.leave_results, set())
+    await again.gather(sandbox_id, backend.leave_results)
     with (tmp_path / sandbox_id).open("ab") as file:
         file.write(b'{"exec_id": "ex-0')
     again.offer(sandbox_id, offered, Result(EXIT, (0, b"y"), (0, b"")))

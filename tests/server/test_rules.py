@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.service.main_command import MainCommand
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +192,45 @@ async def test_a_sandbox_that_does_not_stop_is_taken_away(server, monkeypatch):
     body = {"graceful_shutdown_seconds": 0}
     info = await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body=body, expect=200)
     assert info["status_reason"] == "stopped" and server.backend.places == set()
+
+
+async def test_one_that_is_given_up_twice_ends_once(server, monkeypatch):
+    async def drained(main, sandbox, seconds):
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(MainCommand, "drained", drained)
+    sandbox_id = (await server.running())["sandbox_id"]
+    sandbox = server.service.registry.live[sandbox_id]
+    for _ in range(3):
+        server.service.lifecycle.force(sandbox)
+        await asyncio.sleep(0.05)
+    assert (await server.wait(sandbox_id, "ended"))["status_reason"] == "lost"
+    assert server.service.slots.admission.live == 0
+
+
+async def test_one_whose_link_ended_just_before_it_is_given_up_ends(server, monkeypatch):
+    async def drained(main, sandbox, seconds):
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(MainCommand, "drained", drained)
+    sandbox_id = (await server.running())["sandbox_id"]
+    sandbox = server.service.registry.live[sandbox_id]
+    server.backend.links[sandbox_id].end("lost")
+    await asyncio.sleep(0.05)
+    server.service.lifecycle.force(sandbox)
+    assert (await server.wait(sandbox_id, "ended"))["status_reason"] == "lost"
+    assert server.service.slots.admission.live == 0
+
+
+async def test_a_main_command_whose_output_cannot_be_understood_ends_its_sandbox(server, monkeypatch):
+    async def keep(*arguments):
+        raise ValueError("no frame")
+
+    monkeypatch.setattr("aviato.server.service.main_command.keep", keep)
+    sandbox_id = (await server.create(command="echo"))["sandbox_id"]
+    info = await server.wait(sandbox_id, "ended")
+    assert (info["status"], info["status_reason"], info["is_infrastructure"]) == ("failed", "lost", True)
+    assert server.service.slots.admission.live == 0
 
 
 async def test_a_place_that_resists_removal_frees_its_slot_and_is_tried_again(server):

@@ -218,6 +218,7 @@ class Execs:
                 kept.acknowledge(ack.stdout, ack.stderr)
                 if ack.done:
                     kept.state.take()
+                    kept.sandbox.confirm(ack.exec_id)
                     self._results.confirm(ack.sandbox_id, ack.exec_id)
             return False
         sandbox = self._registry.live.get(ack.sandbox_id)

@@ -190,7 +190,7 @@ class Leases:
     def _process_died(self, lease: Lease) -> None:
         self._unwatch(lease)
         for sandbox in list(lease.sandboxes.values()):
-            if sandbox.state is State.QUEUED:
+            if sandbox.state is State.QUEUED and not sandbox.place.done():
                 # Nothing of it is there yet, and nobody waits for it any more: others need not wait behind it.
                 sandbox.ask_to_end("lease_expired")
         grace = min(PROCESS_GRACE_SECONDS, self.period_seconds)

@@ -110,9 +110,12 @@ class Lifecycle:
         try:
             ending = await self._until_ended(sandbox)
         except asyncio.CancelledError:
-            if sandbox.link is not None:
-                sandbox.link.detach()
-            raise
+            if not sandbox.is_cut:
+                if sandbox.link is not None:
+                    sandbox.link.detach()
+                raise
+            _uncancel()
+            ending = ending_of("lost", asked=sandbox.asked)
         except Exception as error:
             log.exception("sandbox %s: its life broke off", sandbox.sandbox_id)
             ending = lost(f"the server failed: {type(error).__name__}")
@@ -251,8 +254,8 @@ class Lifecycle:
 
     def force(self, sandbox: LiveSandbox) -> None:
         """Its process 1 is of no use any more: go on to the removal of its place."""
-        if sandbox.state < State.ENDED and sandbox.task is not None:
-            sandbox.forced = True
+        if sandbox.state < State.ENDED and sandbox.task is not None and not sandbox.is_cut:
+            sandbox.forced = sandbox.is_cut = True
             sandbox.task.cancel()
 
     async def conclude(self, sandbox: LiveSandbox) -> None:
@@ -262,9 +265,10 @@ class Lifecycle:
         dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
-                # Process 1 may have ended before it heard that a result is recorded.
-                had = [*sandbox.confirmed, *sandbox.recorded_results()]
-                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results, had)
+                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results)
+                # Process 1 may have ended before it heard of those, and some arrive meanwhile.
+                for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
+                    self._results.confirm(sandbox.sandbox_id, exec_id)
                 if sandbox.link is None:
                     await self._detached.adopt(sandbox, self._results)
             await self.destroy(sandbox.sandbox_id)

@@ -47,6 +47,7 @@ class LiveSandbox:
         asked: the reason for which this server wants it to end.
         grace_seconds: given to its commands when it was asked.
         forced: its process 1 did not end when it was told to, or was not told.
+        is_cut: its task was cancelled for that.
         killed_at: when its process 1 was killed without being told to end, by the monotonic clock.
         ending: how it ended, once that is known.
         ready: set when it runs, or never will.
@@ -72,6 +73,7 @@ class LiveSandbox:
     asked: str | None = None
     grace_seconds: float = 0.0
     forced: bool = False
+    is_cut: bool = False
     killed_at: float | None = None
     ending: Ending | None = None
     output: MainOutput | None = None
@@ -124,8 +126,8 @@ class LiveSandbox:
             del self.confirmed[next(iter(self.confirmed))]
 
     def recorded_results(self) -> list[str]:
-        """The commands whose whole results are recorded."""
-        return [exec_id for exec_id, state in self.execs.items() if state.recorded is not None and state.recorded.has_result]
+        """The commands whose whole results are on record."""
+        return [exec_id for exec_id, state in self.execs.items() if state.recorded is not None and state.recorded.is_stored]
 
     def ends_with(self, exec_id: str) -> bool:
         """Whether it is ending, with a result of this command that may yet be left behind."""

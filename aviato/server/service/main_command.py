@@ -80,6 +80,10 @@ class MainCommand:
         except SandboxGone as gone:
             if not begun.done():
                 begun.set_exception(gone)
+        except Exception as error:
+            if begun.done():
+                raise
+            begun.set_exception(error)
         finally:
             output.finish()
             if not begun.done():

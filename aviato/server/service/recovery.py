@@ -164,6 +164,8 @@ class Recovery:
             return
         self._enter(sandbox)
         self._slots.hold(sandbox)
+        if is_asked:
+            self._slots.leaving(sandbox)
         if link is None:
             left = await in_thread(self._backend.how_ended, record.sandbox_id)
             sandbox.settle(ending_of("lost", asked=sandbox.asked, left=left, message="its process 1 was gone after a restart"))

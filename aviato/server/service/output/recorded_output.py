@@ -34,6 +34,7 @@ class RecordedOutput:
         command: argv, where it is known.
         accepted, started: as its process 1 said.
         last: its EXIT or ERROR, once it is over.
+        is_stored: its result is on disk, and not in memory alone.
         gone: its sandbox ended first.
         taken: somebody has received the result.
         readers: who reads it now.
@@ -45,6 +46,7 @@ class RecordedOutput:
         self.accepted = False
         self.started = False
         self.last: Frame | None = None
+        self.is_stored = False
         self.gone: Ended | None = None
         self.taken = asyncio.Event()
         self.readers: set[RecordedReader] = set()
@@ -88,6 +90,7 @@ class RecordedOutput:
             self.command = json.loads(file.read())
         with suppress(OSError), open(os.path.join(self.directory, "exit"), "rb") as file:
             self.last = Frame(FrameType.EXIT, 0, 0, 0, file.read())
+            self.is_stored = True
         # Without either nobody knows: the server may have died before it had sent the command off.
         self.started = self.last is not None or any(self.offsets.values())
 
@@ -132,10 +135,10 @@ class RecordedOutput:
 
     async def conclude(self, last: Frame) -> bool:
         """Keep the result; False if the disk does not take it."""
-        stored = last.type == FrameType.ERROR or await in_thread(self._put, "exit", last.payload)
+        self.is_stored = last.type == FrameType.EXIT and await in_thread(self._put, "exit", last.payload)
         self.last = last
         self.close()
-        return stored
+        return self.is_stored or last.type == FrameType.ERROR
 
     def fail(self, error: AviatoError) -> None:
         """It could not be started."""

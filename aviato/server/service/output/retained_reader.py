@@ -61,8 +61,10 @@ class RetainedReader:
         Raises:
             AviatoError: the given one; nothing was left behind.
         """
-        if self.over and not self._frames and self._found is not None and not self._found.cancelled():
-            raise self._error
+        if self._found is not None and self._found.done() and not self._found.cancelled():
+            self._found.result()
+            if not self._frames:
+                raise self._error
         frames = []
         while self._frames and most_bytes > 0:
             frames.append(self._frames.pop(0))

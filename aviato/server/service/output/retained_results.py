@@ -19,7 +19,7 @@ from aviato.wire.frames import Frame, FrameType
 from aviato.wire.ids import EXEC_ID, SANDBOX_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +103,12 @@ class RetainedResults:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._save_on_time)
 
-    async def gather(self, sandbox_id: str, leave: Callable[[str, str], bool], confirmed: Iterable[str]) -> None:
+    async def gather(self, sandbox_id: str, leave: Callable[[str, str], bool]) -> None:
         """Take what process 1 of an ended sandbox left behind.
 
         Args:
             sandbox_id: which.
             leave: puts that into a file, given the sandbox and a path; False if there is nothing.
-            confirmed: commands whose results have arrived meanwhile.
         """
         path = self._path(sandbox_id)
         try:
@@ -124,8 +123,6 @@ class RetainedResults:
         left.exec_ids |= found.keys()
         in_memory = sum(result.size_bytes for result in left.unsaved.values())
         self._grow(sandbox_id, left, sum(found.values()) + in_memory - left.size_bytes)
-        for exec_id in confirmed:
-            self.confirm(sandbox_id, exec_id)
 
     async def load(self, sandbox_id: str, exec_id: str) -> Result | None:
         """The result of a command, if it is still there."""
