@@ -325,7 +325,10 @@ impl Command {
             stopped.remove(&pid);
             birth.frozen = Some(stopped);
         }
-        drop(sys::send_signal(pid, sys::SIGCONT));
+        if birth.frozen.is_some() {
+            // To one that is only slow it may come once it is its program, and stop it there for whoever traces it.
+            drop(sys::send_signal(pid, sys::SIGCONT));
+        }
         birth.timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
         self.birth = Some(birth);
     }

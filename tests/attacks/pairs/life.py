@@ -184,14 +184,26 @@ async def heard(subscription: Any) -> None:
             return
 
 
+async def traced(box: Any) -> tuple[str, Any]:
+    """A command that has been taken by the tracer. One that is stopped by any signal after that says nothing more."""
+    for _ in range(5):
+        exec_id, subscription = box.start("python3", "-I", "-c", TRACED)
+        try:
+            await asyncio.wait_for(heard(subscription), 15)  # On a busy machine an interpreter begins late.
+        except TimeoutError:
+            subscription.close()
+        else:
+            return exec_id, subscription
+    raise AssertionError("no command was traced")
+
+
 async def held(arena: Arena, *, main: bool, end: Callable[[Any, str], Awaitable[None]]) -> bool:
     """Whether a command that was killed has no end while another one traces it."""
     async with arena.box() as box:
         _, holder = box.start("python3", "-I", "-c", HOLD, main=main)
         await heard(holder)
-        exec_id, subscription = box.start("python3", "-I", "-c", TRACED)
+        exec_id, subscription = await traced(box)
         try:
-            await asyncio.wait_for(heard(subscription), 60)  # On a busy machine an interpreter begins late.
             try:
                 await asyncio.wait_for(end(box, exec_id), 8)
             except TimeoutError:
