@@ -223,7 +223,7 @@ def test_a_stopped_reader_process_keeps_no_disk_and_no_server(make_server: Any, 
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     box = Sandbox.run(detached=True)
-    flood = box.exec(["sh", "-c", "yes out"], detach=True)
+    flood = box.exec(["sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.02; done; yes out"], detach=True)
     source = f"""
 import aviato
 process = aviato.Sandbox.from_id({box.sandbox_id!r}).result().attach({flood.exec_id!r})
@@ -233,8 +233,9 @@ process.result()
 """
     with begin(source) as child:
         assert child.stdout is not None
-        child.stdout.readline()
+        assert child.stdout.readline()
         child.send_signal(signal.SIGSTOP)
+        box.write_file("go", b"").result()
         before = flood.stdout.total_bytes
         wait_for(lambda: flood.stdout.total_bytes > before + 40_000_000)
         begin_time = time.monotonic()

@@ -98,9 +98,9 @@ async def test_unused(make) -> None:
 
 
 async def test_without_a_server(make) -> None:
-    async with make(orphan_timeout_seconds=0.7) as process_1:
+    async with make(orphan_timeout_seconds=2.0) as process_1:
         for _ in range(4):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.6)
             await process_1.peer.send(FrameType.KEEPALIVE)
         await process_1.peer.ask("ping")
         process_1.peer.close()
