@@ -100,6 +100,7 @@ def well_formed(draw: st.DrawFn, depth: int = 2) -> list[str]:
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(well_formed(3))
+@example(["a", "", "```", "```", "", "- ```", "  ```", "", ""])
 def test_habits_change_nothing_that_is_well_formed(lines: list[str]) -> None:
     text = "\n".join(lines)
     assert [(fence.info, fence.text) for fence in Completion(text, "python").read()] == expected(text)

@@ -177,7 +177,7 @@ class Completion(CommonMark):
             base == self._text_from
             or len(self.fences) != count
             or self.containers
-            or self._bare_lines(self.number, character) % 2
+            or self._bare_lines(self.number, character, deep=True) % 2
         ):
             return False
         code = self.between(base, offset)
@@ -348,10 +348,14 @@ class Completion(CommonMark):
     def _pairs_up(self, number: int) -> bool:
         return self._bare_lines(number) % 2 == 0
 
-    def _bare_lines(self, number: int, character: str = "`") -> int:
-        """How many lines from that one on are nothing but a fence, up to the next opening with a label."""
+    def _bare_lines(self, number: int, character: str = "`", *, deep: bool = False) -> int:
+        """How many lines from that one on are nothing but a fence, up to the next opening with a label.
+
+        With `deep`, or where that one stands in a list or a quote, those in lists and quotes too.
+        """
         fence = self.fence
-        key = (fence.character if fence else character, bool(self.containers) or (fence is not None and fence.indent > 3))
+        deep = deep or bool(self.containers) or (fence is not None and fence.indent > 3)
+        key = (fence.character if fence else character, deep)
         if key not in self._bare_ahead:
             self._bare_ahead[key] = _count_bare_lines(self.lines, *key)
         return self._bare_ahead[key][number]
