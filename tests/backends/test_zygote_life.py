@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ async def backend(anyio_backend):
 def descriptors(backend):
     """But for the networks of sandboxes that have ended, of which it holds a few: `test_networks.py`."""
     folder = Path(f"/proc/{backend._zygote._process.pid}/fd")
-    found = sorted((fd.name, str(fd.readlink())) for fd in folder.iterdir())
-    return [(name, what) for name, what in found if not what.startswith("net:")]
+    found = []
+    for fd in folder.iterdir():
+        with suppress(FileNotFoundError):  # It was closed just now.
+            found.append((fd.name, str(fd.readlink())))
+    return [(name, what) for name, what in sorted(found) if not what.startswith("net:")]
 
 
 def children(backend):

@@ -354,7 +354,8 @@ async def test_what_nobody_reads_after_a_restart_is_killed_in_time(serving, fold
             body = {"exec_id": exec_id, "command": ["hang"], "detach": name == "detached"}
             response = await client.http.post(url, json=body)
             response.close()
-    link = backend.links[sandbox_id]
+        link = backend.links[sandbox_id]
+        await until(lambda: set(exec_ids.values()) <= set(link.execs))  # It is answered before it has begun.
     monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 3.0)
     link.hello = {"execs": {exec_id: {"state": "running"} for exec_id in exec_ids.values()}}
     async with serving(folder, backend) as (_, client, _):
