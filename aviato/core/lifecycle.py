@@ -15,6 +15,7 @@ from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
     SandboxFailedError,
+    SandboxImageError,
     SandboxNotRunningError,
     SandboxTerminatedError,
 )
@@ -436,6 +437,8 @@ def ending_error(info: SandboxInfo) -> AviatoError | None:
     fields: dict[str, Any] = {"sandbox_id": info.sandbox_id, "is_infrastructure": info.is_infrastructure}
     detail = f": {info.message}" if info.message else ""
     subject = f"sandbox {info.sandbox_id}"
+    if reason == "image_pull_failed":
+        return SandboxImageError(f"{subject} has no image{detail}", reason=reason, **fields)
     if status is SandboxStatus.FAILED:
         code = "" if info.returncode is None else f" with returncode {info.returncode}"
         return SandboxFailedError(f"{subject} failed{code} ({reason or 'failed'}){detail}", reason=reason, **fields)

@@ -66,6 +66,7 @@ class Admission:
         self.in_flight_limit = in_flight_limit
         self.queue_bound = queue_bound
         self._queue = FairQueue()
+        self._unready = FairQueue()
         self._live: set[str] = set()
         self._in_flight: set[str] = set()
 
@@ -82,8 +83,12 @@ class Admission:
     def has_room(self, owner: str | None = None, client: str = "") -> bool:
         """Whether one more may come."""
         # The more is taken the less may one have, so that there is always room for who has nothing waiting.
-        own, of_owner = self._queue.count(owner, client), self._queue.count(owner)
-        return own < 4 * (1.25 * self.queue_bound - of_owner) and of_owner < 5 * (1.5 * self.queue_bound - len(self._queue))
+        own, of_owner = self._count(owner, client), self._count(owner)
+        all_of_them = len(self._queue) + len(self._unready)
+        return own < 4 * (1.25 * self.queue_bound - of_owner) and of_owner < 5 * (1.5 * self.queue_bound - all_of_them)
+
+    def _count(self, owner: str | None, client: str | None = None) -> int:
+        return self._queue.count(owner, client) + self._unready.count(owner, client)
 
     def check_room(
         self, owner: str | None = None, client: str = "", *, per_second: float | None = None, refused_per_second: float = 0.0
@@ -101,7 +106,7 @@ class Admission:
         """
         if self.has_room(owner, client):
             return
-        waiting, own = len(self._queue), self._queue.count(owner, client)
+        waiting, own = len(self._queue) + len(self._unready), self._count(owner, client)
         delay = RETRY_DELAY_SECONDS
         if per_second:
             # A queue that is half empty by then never runs dry while its clients wait. Where that is soon, twice as many as can
@@ -114,8 +119,13 @@ class Admission:
             retry_delay_seconds=delay,
         )
 
-    def enqueue(self, sandbox_id: str, owner: str | None = None, client: str = "") -> None:
-        """Wait behind the others of the same client."""
+    def enqueue(self, sandbox_id: str, owner: str | None = None, client: str = "", *, is_ready: bool = True) -> None:
+        """Wait behind the others of the same client; what is not ready counts, and has no turn before `now_ready`."""
+        (self._queue if is_ready else self._unready).add(sandbox_id, owner, client)
+
+    def now_ready(self, sandbox_id: str, owner: str | None = None, client: str = "") -> None:
+        """It waits like the others from now on."""
+        self._unready.remove(sandbox_id)
         self._queue.add(sandbox_id, owner, client)
 
     def hold(self, sandbox_id: str) -> None:
@@ -139,6 +149,7 @@ class Admission:
         self._in_flight.discard(sandbox_id)
         self._live.discard(sandbox_id)
         self._queue.remove(sandbox_id)
+        self._unready.remove(sandbox_id)
 
     def holds(self, sandbox_id: str) -> bool:
         """Whether it holds a place."""

@@ -10,14 +10,22 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import SandboxError, SandboxFailedError, SandboxNotRunningError, SandboxTerminatedError
+from aviato.exceptions import (
+    SandboxError,
+    SandboxFailedError,
+    SandboxImageError,
+    SandboxNotRunningError,
+    SandboxTerminatedError,
+)
 from aviato.options import SandboxStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aviato.exceptions import AviatoError
 
 
 class State(enum.IntEnum):
@@ -71,7 +79,10 @@ _STATUS = {
 LIVING = tuple(dict.fromkeys(_STATUS.values()))
 """The statuses of a sandbox that has not ended, in their order."""
 
-INFRASTRUCTURE_REASONS = frozenset({"lease_expired", "shutdown", "orphaned", "released", "start_failed", "lost"})
+IMAGE_PULL_FAILED = "image_pull_failed"
+INFRASTRUCTURE_REASONS = frozenset(
+    {"lease_expired", "shutdown", "orphaned", "released", "start_failed", IMAGE_PULL_FAILED, "lost"}
+)
 """Endings that nothing inside a sandbox can bring about."""
 
 _TERMINATING_REASONS = frozenset({"stopped", "lease_expired", "lifetime", "idle", "shutdown", "orphaned", "released"})
@@ -130,6 +141,12 @@ def start_failed(message: str, *, is_infrastructure: bool = True) -> Ending:
     return Ending(status=SandboxStatus.FAILED, reason="start_failed", message=message, is_infrastructure=is_infrastructure)
 
 
+def not_started(error: AviatoError) -> Ending:
+    """The ending of a sandbox that this error kept from running."""
+    failed = start_failed(str(error), is_infrastructure=error.is_infrastructure)
+    return replace(failed, reason=IMAGE_PULL_FAILED) if isinstance(error, SandboxImageError) else failed
+
+
 def lost(message: str) -> Ending:
     """The ending of a sandbox whose process 1 is gone without a word."""
     return Ending(status=SandboxStatus.FAILED, reason="lost", message=message, is_infrastructure=True)
@@ -166,8 +183,10 @@ def error_of(sandbox_id: str, ending: Ending, *, started: bool | None = None) ->
     """The error that calls on an ended sandbox raise (the table in section 2 of the public contract)."""
     why = ending.reason if ending.message is None else f"{ending.reason}: {ending.message}"
     text = f"sandbox {sandbox_id} is {ending.status} ({why})"
-    if ending.status is SandboxStatus.FAILED:
-        cls: type[SandboxError] = SandboxFailedError
+    if ending.reason == IMAGE_PULL_FAILED:
+        cls: type[SandboxError] = SandboxImageError
+    elif ending.status is SandboxStatus.FAILED:
+        cls = SandboxFailedError
     elif ending.status is SandboxStatus.COMPLETED or ending.reason == "stopped":
         cls = SandboxNotRunningError
     else:

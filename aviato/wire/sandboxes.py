@@ -29,9 +29,10 @@ PORT_HOST = "127.0.0.1"
 EnvironmentName = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00=]*$")]
 
 StatusReason = Literal[
-    "stopped", "exited", "lease_expired", "lifetime", "idle", "shutdown", "orphaned", "released", "start_failed", "lost", "oom"
-]
-"""Why a sandbox ended: `exited` by its main command, `start_failed` and `lost` by infrastructure."""
+    "stopped", "exited", "lease_expired", "lifetime", "idle", "shutdown", "orphaned", "released", "start_failed",
+    "image_pull_failed", "lost", "oom"
+]  # fmt: skip
+"""Why a sandbox ended: `exited` by its main command, `start_failed`, `image_pull_failed` and `lost` by infrastructure."""
 
 
 def _host(text: str) -> str:
@@ -148,6 +149,7 @@ class SandboxInfo(ResponseModel):
     sandbox_id: str
     status: SandboxStatus
     status_reason: str | None = None
+    """Why it ended, a `StatusReason`; while it is pending `pulling`, if its image is on its way."""
     message: str | None = None
     """Why it failed, for people."""
     is_infrastructure: bool = False

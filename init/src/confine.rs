@@ -55,6 +55,8 @@ pub struct Confinement {
     pub filter: Vec<u8>,
     /// The network namespace is the zygote's, which has raised its loopback.
     pub network_is_up: bool,
+    /// What lies below its own layer, the uppermost first, where that is seen by its ids.
+    pub lower: Vec<OwnedFd>,
     /// Who made it.
     zygote: OwnedFd,
     /// There are no namespaces: Landlock confines the process where it is.
@@ -128,6 +130,7 @@ impl Confinement {
             content,
             filter,
             network_is_up: false,
+            lower: Vec::new(),
             zygote,
             stays: false,
             ruleset: None,
@@ -177,7 +180,11 @@ impl Confinement {
                 let fd = self.copy(path, flags, false)?;
                 self.attach(fd, path, flags)
             }
-            b"put_lower" => self.attach_kept(b"lower", text(given.first())?),
+            b"put_lower" => {
+                let target = text(given.first())?;
+                // One over the other: an overlay takes nothing that is not mounted somewhere.
+                self.lower.iter().try_for_each(|fd| sys::attach_mount(fd, target))
+            }
             b"put_merged" => self.attach_kept(b"merged", text(given.first())?),
             b"overlay" => self.overlay(given),
             b"lend_root" => self.lend(text(given.first())?),
@@ -357,24 +364,23 @@ impl Confinement {
     // -- the root ---------------------------------------------------------------------------------------------------------
 
     fn overlay(&mut self, given: Arguments<'_>) -> io::Result<()> {
-        let (lower, layers, target) = (text(given.first())?, text(given.get(1))?, text(given.get(2))?);
+        let (layers, target) = (text(given.get(1))?, text(given.get(2))?);
         let flags = attributes(given.get(3))?;
         if layers != b"." {
             for name in ["upper", "work"] {
                 make_directory(&[layers, b"/", name.as_bytes()].concat(), 0o755)?;
             }
         }
-        let mut link = lower.to_vec();
-        let is_odd = lower.iter().any(|byte| matches!(byte, b':' | b',' | b'\\'));
-        if is_odd || lower.starts_with(b"/") || lower.starts_with(b"../") {
-            // The option's own separators need no escape when the path is a descriptor's, which tells nothing of the machine or of
-            // this sandbox to a later one that has its root.
-            let fd = sys::open_at(AT_FDCWD, lower, O_PATH, 0)?;
-            link = format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes();
-            self.keep(b"by descriptor", fd);
+        for path in list(given.first())? {
+            self.lower.push(sys::open_at(AT_FDCWD, text(Some(path))?, O_PATH, 0)?);
         }
+        // The option's own separators need no escape when a path is a descriptor's, which tells nothing of the machine or of this
+        // sandbox to a later one that has its root.
+        let links: Vec<String> = self.lower.iter().map(|fd| format!("/proc/self/fd/{}", fd.as_raw_fd())).collect();
+        let lower = links.join(":");
         let options =
-            [b"lowerdir=", &link[..], b",upperdir=", layers, b"/upper,workdir=", layers, b"/work,userxattr"].concat();
+            [b"lowerdir=", lower.as_bytes(), b",upperdir=", layers, b"/upper,workdir=", layers, b"/work,userxattr"]
+                .concat();
         // Volatile: else its end would write all that anybody has written to that disk, and wait until it is there. Not before
         // Linux 5.10, and not where the disk has had an error that nobody has been told of.
         let volatile = [&options[..], b",volatile"].concat();

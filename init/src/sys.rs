@@ -295,7 +295,8 @@ struct PollFd {
 type SignalSet = [u64; 16];
 
 /// So many descriptors at most come or go with one message.
-const MOST_DESCRIPTORS: usize = 32;
+/// As many as the kernel lets a message have, but for one.
+const MOST_DESCRIPTORS: usize = 252;
 /// Room for them behind their head, in words.
 type ControlRoom = [u64; 2 + MOST_DESCRIPTORS / 2];
 

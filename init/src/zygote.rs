@@ -27,6 +27,8 @@ const FIRST_DESCRIPTOR: RawFd = 3;
 const REPORT_MILLISECONDS: i32 = 10_000;
 /// Of `Given`.
 const GIVEN_BYTES: usize = 6;
+/// Below a sandbox's own: their descriptors go in one message, and their names in one page of mount options.
+const MOST_LAYERS: usize = 160;
 /// Where nobody asks for sandboxes no child is held.
 const SPARE_NANOSECONDS: u64 = 5_000_000_000;
 /// Nobody has asked for so long: making the next one holds up no sandbox that is on its way.
@@ -71,13 +73,13 @@ struct Given {
     trees: usize,
     content: bool,
     merged: bool,
-    lower: bool,
+    lower: usize,
 }
 
 impl Given {
     fn encode(&self) -> [u8; GIVEN_BYTES] {
-        let flags = [self.content, self.merged, self.lower].map(u8::from);
-        [self.ports.into(), self.groups as u8, self.trees as u8, flags[0], flags[1], flags[2]]
+        let flags = [self.ports, self.content, self.merged].map(u8::from);
+        [flags[0], self.groups as u8, self.trees as u8, flags[1], flags[2], self.lower as u8]
     }
 
     fn decode(bytes: &[u8]) -> Option<Given> {
@@ -88,7 +90,7 @@ impl Given {
                 trees: trees.into(),
                 content: content != 0,
                 merged: merged != 0,
-                lower: lower != 0,
+                lower: lower.into(),
             }),
             _ => None,
         }
@@ -321,7 +323,7 @@ impl Zygote {
             trees: 0,
             content: false,
             merged: merged.is_some(),
-            lower: false,
+            lower: 0,
         };
         if told.ports {
             given.push(bind_in(place, b"p", true).map_err(&misplaced)?);
@@ -338,8 +340,11 @@ impl Zygote {
             told.content = given.len() > before;
         }
         given.extend(merged);
-        let lower = fields.text_or_none("lower").map_err(wrong)?;
-        told.lower = lower.is_some();
+        let lower = fields.texts("lower").map_err(wrong)?;
+        told.lower = lower.len();
+        if lower.len() > MOST_LAYERS {
+            return Err(format!("{} layers below its own, and {MOST_LAYERS} can be", lower.len()));
+        }
         let own_group = match first_of(settings).and_then(|first| first.get("supervisors")) {
             Some(Value::Text(path)) => {
                 Some(sys::open_at(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0).map_err(failed("its control group"))?)
@@ -351,7 +356,7 @@ impl Zygote {
         let maps = if stays { None } else { Some(ids) };
         if own_group.is_none() && !stays {
             if let Some((spare, _)) = self.spare.take() {
-                match tell_child(&spare, &message, &given, maps, lower) {
+                match tell_child(&spare, &message, &given, maps, &lower) {
                     Ok(()) => return Ok(self.has_been_told(spare, request, place, (uid, gid))),
                     // It has been killed, by an administrator or for the machine's memory: another one does it.
                     Err(error) if matches!(sys::number_of(&error), sys::ESRCH | sys::EPIPE | sys::ENOENT) => {}
@@ -360,7 +365,7 @@ impl Zygote {
             }
         }
         let child = self.bear(own_group.as_ref(), stays).map_err(failed("clone"))?;
-        match tell_child(&child, &message, &given, maps, lower) {
+        match tell_child(&child, &message, &given, maps, &lower) {
             Ok(()) => Ok(self.has_been_told(child, request, place, (uid, gid))),
             Err(error) => {
                 drop(sys::send_signal(child.pid, sys::SIGKILL));
@@ -390,14 +395,14 @@ fn tell_child(
     message: &[u8],
     given: &[OwnedFd],
     ids: Option<(u64, u64, u64)>,
-    lower: Option<&[u8]>,
+    lower: &[Vec<u8>],
 ) -> io::Result<()> {
     if let Some(ids) = ids {
         map_ids(child.pid, ids)?;
     }
     let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
-    let lower = lower.map(|lower| seen_by(child.pid, lower)).transpose()?;
-    numbers.extend(lower.as_ref().map(AsRawFd::as_raw_fd));
+    let lower = lower.iter().map(|lower| seen_by(child.pid, lower)).collect::<io::Result<Vec<OwnedFd>>>()?;
+    numbers.extend(lower.iter().map(AsRawFd::as_raw_fd));
     sys::send_message(&child.told, message, &numbers)
 }
 
@@ -512,8 +517,9 @@ fn confined(
     if given.merged {
         confinement.keep(b"merged", came.next().ok_or_else(lacks)?);
     }
-    if given.lower {
-        confinement.keep(b"lower", came.next().ok_or_else(lacks)?);
+    confinement.lower = came.by_ref().take(given.lower).collect();
+    if confinement.lower.len() < given.lower {
+        return Err(lacks());
     }
     confinement.execute(request.get("plan").unwrap_or(&Value::Null))?;
     let layer = confinement.kept(b"layer").map_err(step("its layer"))?;

@@ -39,9 +39,9 @@ VARIANTS = {
     ),
     "host on a base root as root": options(base_root="/state/skeletons/a", root=True),
     "host with devices made before": options(facts=replace(FACTS, devices="/state/skeletons/b")),
-    "image": options(lower="/images/a"),
-    "image as root": options(lower="/images/a", root=True),
-    "image, upper in memory": options(lower="/images/a", upper_in_memory=True),
+    "image": options(layers=("/images/a",)),
+    "image as root": options(layers=("/images/a",), root=True),
+    "image, upper in memory": options(layers=("/images/a",), upper_in_memory=True),
 }
 
 
@@ -126,16 +126,17 @@ AT = "../sb-x"
 @pytest.mark.parametrize(
     ("changes", "layers", "owned"),
     [
-        ({"lower": None, "base_root": "/a"}, ("/a", ".", AT), ["upper", "work"]),
-        ({"lower": None, "base_root": "/a", "upper_in_memory": True}, ("/a", ".", AT), ["upper", "work"]),
-        ({"lower": None, "base_root": "/a", "root": True}, (AT, ".", AT), ["upper", "work"]),
-        ({}, ("/images/a", ".", AT), ["upper", "work"]),
-        ({"root": True}, (AT, ".", AT), ["upper", "work"]),
-        ({"upper_in_memory": True}, ("/images/a", "layers", AT), ["layers"]),
+        ({"layers": (), "base_root": "/a"}, (("/a",), ".", AT), ["upper", "work"]),
+        ({"layers": (), "base_root": "/a", "upper_in_memory": True}, (("/a",), ".", AT), ["upper", "work"]),
+        ({"layers": (), "base_root": "/a", "root": True}, ((), ".", AT), ["upper", "work"]),
+        ({}, (("/images/a",), ".", AT), ["upper", "work"]),
+        ({"layers": ("/b", "/a")}, (("/b", "/a"), ".", AT), ["upper", "work"]),
+        ({"root": True}, ((), ".", AT), ["upper", "work"]),
+        ({"upper_in_memory": True}, (("/images/a",), "layers", AT), ["layers"]),
     ],
 )
 def test_layers_of_an_image(changes, layers, owned):
-    chosen = options(**{"lower": "/images/a", **changes})
+    chosen = options(**{"layers": ("/images/a",), **changes})
     assert step(make_plan(chosen), "overlay").arguments == (*layers, plan.SAFE)
     assert plan.owned_directories(chosen) == owned
 

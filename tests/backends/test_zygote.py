@@ -207,7 +207,7 @@ FIELDS = {
     "groups": [7, None, {}, [7], [{"path": 7}], [{"path": "/nowhere/at/all"}], [{"path": "x", "files": 7, "supervisors": 7}]],
     "trees": [7, None, {}, [7], [[1]], [[1, 2, 3, 4, 5]], [[0, "x", "/nowhere/at/all", 0, [0, 0]]]],
     "plan": [7, None, {}, [7], [[]], [["pivot"]], [["pivot", 7]], [[7, []]], []],
-    "lower": [7, "/nowhere/at/all", "x\0y"],
+    "lower": [7, None, "/nowhere", [7], ["/nowhere/at/all"], ["x\0y"], ["/"] * 200],
     "earlier": [7, "/nowhere/at/all"],
     "ports": [7, "x"],
     "filter": ["", "zz", "00" * 7, "ff" * 64],

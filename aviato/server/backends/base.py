@@ -131,6 +131,18 @@ class Backend(ABC):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
 
+    async def fetch_image(self, image: ResolvedImage, *, anonymous: bool = False) -> ResolvedImage:
+        """The same image, once it is here.
+
+        Args:
+            image: as `resolve_image` gave it.
+            anonymous: nobody's credentials may be used for it.
+
+        Raises:
+            SandboxImageError: it cannot be had.
+        """
+        return image
+
     async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
         """Say early which packages cannot be had in a sandbox of an image.
 

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.images import oci_reference
 from aviato.server.images.interpreters import Interpreter, choose, choose_default
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import ResolvedImage
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from aviato.server.images.store import ImageStore
+    from aviato.server.images.stored_image import StoredImage
+
 NO_REGISTRY = "this server pulls from no registry"
+MOST_LAYERS = 160
+"""Of one image, as many as a sandbox can lie on."""
+ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
 STRANGE = (
     "its files can be read, and others put in their place in the usual directories, but not changed, renamed or given "
     "to anybody; make the directory anew as this user (cp -r --preserve=mode,links), or start the server as root"
@@ -38,10 +45,14 @@ class LocalImages:
     Args:
         interpreters: of the machine, preferred ones first.
         registered: name → root directory, for `dir:NAME` (and `python:3.N`, where one is registered by that name).
-        allow_any_directory: whether `dir:/absolute/path` is allowed too.
+        allow_any_directory: whether `dir:/absolute/path`, and layouts and archives by their paths, are allowed too.
+
+    Attributes:
+        store: images of registries, layouts and archives; None: this server has none.
     """
 
     def __init__(self, interpreters: list[Interpreter], registered: Mapping[str, Path], allow_any_directory: bool) -> None:
+        self.store: ImageStore | None = None
         self._interpreters = interpreters
         self._registered = registered
         self._allow_any_directory = allow_any_directory
@@ -58,6 +69,8 @@ class LocalImages:
         if parsed.kind == "host":
             interpreter = choose_default(self._interpreters)
             return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
+        if self.store is not None and reference is not None and (stored := self.store.find(reference)) is not None:
+            return _stored(reference, stored)
         if parsed.kind == "python":
             return self._python(int(parsed.value), fallback)
         if parsed.kind == "name":
@@ -71,7 +84,37 @@ class LocalImages:
                 why = "this server starts registered directories only (--image NAME=DIR)"
                 raise SandboxImageError(f"image {reference!r}: {why}{self._nearest(reference)}")
             return self._directory(parsed.value, str(reference))
-        raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
+        return self._to_be_fetched(str(reference))
+
+    async def fetch(self, image: ResolvedImage, *, anonymous: bool) -> ResolvedImage:
+        """An image that `resolve` did not find here, once it is.
+
+        Args:
+            image: as `resolve` gave it.
+            anonymous: nobody's credentials may be used for it.
+
+        Raises:
+            SandboxImageError: it cannot be had, and why; the message names what there is.
+        """
+        assert self.store is not None
+        try:
+            return _stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
+        except SandboxImageError as error:
+            message = f"{error}{self._nearest(image.reference)}"
+            raise SandboxImageError(message, reason=error.reason, is_infrastructure=error.is_infrastructure) from error
+
+    def _to_be_fetched(self, reference: str) -> ResolvedImage:
+        if self.store is None:
+            raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
+        try:
+            wanted = oci_reference.parse(reference)
+        except SandboxImageError as error:
+            raise SandboxImageError(f"{error}{self._nearest(reference)}", reason=error.reason) from None
+        if wanted.is_local and not self._allow_any_directory:
+            raise SandboxImageError(
+                f"image {reference!r}: only the user of this server names files of its machine; import it there"
+            )
+        return ResolvedImage(reference=reference, kind="oci")
 
     def interpreter_at(self, executable: str | None) -> Interpreter | None:
         """The interpreter that a resolved image names."""
@@ -81,6 +124,8 @@ class LocalImages:
         chosen = choose(self._interpreters, minor, fallback)
         if chosen is None:
             reference = f"python:3.{minor}"
+            if self.store is not None:
+                return ResolvedImage(reference=reference, kind="oci")
             remedy = "; AVIATO_IMAGE_FALLBACK=nearest accepts the nearest newer one"
             newer = fallback is None and choose(self._interpreters, minor, "nearest") is not None
             why = f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}"
@@ -100,7 +145,7 @@ class LocalImages:
         if strange:
             belongs = f"{strange[0][0]} of image {reference!r} belongs to uid {os.stat(root + strange[0][0]).st_uid}"
             note = f"{belongs}, not to this server's {os.geteuid()}: {STRANGE}"
-        return ResolvedImage(reference=reference, kind="dir", root=root, strange=strange, note=note)
+        return ResolvedImage(reference=reference, kind="dir", layers=(root,), strange=strange, note=note)
 
     def _nearest(self, reference: str | None) -> str:
         """The end of a message: the images that are here and most like one that is not."""
@@ -119,6 +164,19 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
+
+
+def _stored(reference: str, stored: StoredImage) -> ResolvedImage:
+    """An image of the store."""
+    if not 0 < len(stored.layers) <= MOST_LAYERS:
+        message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
+        raise SandboxImageError(message, reason="layers")
+    note = None
+    if (user := stored.config.user or "") not in ROOT_USERS:
+        note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
+    return ResolvedImage(
+        reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
+    )
 
 
 def _strange_directories(root: str) -> tuple[tuple[str, int], ...]:

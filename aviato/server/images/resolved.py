@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from aviato.server.images.image_config import ImageConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedImage:
-    """An image that this backend can start.
+    """An image that this backend can start, or fetch.
 
     Attributes:
         reference: what is in use, for the record.
         note: what the client should log once, or None: a substitution, or what will not work.
-        kind: `host` or `dir`.
-        root: the root directory of a `dir` image.
-        strange: directories of it that belong to a user whom no sandbox of this server can have, with their modes. A sandbox
-            begins with such ones of its own in their place, which what is in those is seen through.
+        kind: `host`, `dir` (a directory that is there), or `oci` (of a registry, a layout or an archive).
+        layers: root directories that lie over one another, the uppermost first; of a `host` image none.
+        strange: directories of a `dir` image that belong to a user whom no sandbox of this server can have, with their modes. A
+            sandbox begins with such ones of its own in their place, which what is in those is seen through.
         interpreter: the host Python that `python` means in a `host` sandbox.
+        image_id: of an `oci` image that is here.
+        config: what such an image says of its commands.
     """
 
     reference: str
-    kind: Literal["host", "dir"]
+    kind: Literal["host", "dir", "oci"]
     note: str | None = None
-    root: str | None = None
+    layers: tuple[str, ...] = ()
     strange: tuple[tuple[str, int], ...] = ()
     interpreter: str | None = None
+    image_id: str | None = None
+    config: ImageConfig | None = None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its files are the machine's own."""
+        return self.kind == "host"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a sandbox can be made of it at once."""
+        return self.kind != "oci" or self.image_id is not None

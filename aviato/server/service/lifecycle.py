@@ -15,13 +15,13 @@ from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.egress import port_of
-from aviato.server.states import Ending, State, ending_of, lost, start_failed
+from aviato.server.states import Ending, State, ending_of, lost, not_started, start_failed
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aviato.server.backends.base import Backend
+    from aviato.server.backends.base import Backend, ResolvedImage
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
     from aviato.server.service.leases import Leases
@@ -134,7 +134,7 @@ class Lifecycle:
             except TimeoutError:
                 return start_failed(f"its start took longer than {START_SECONDS:g} s")
             except AviatoError as error:
-                return start_failed(str(error), is_infrastructure=error.is_infrastructure)
+                return not_started(error)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
@@ -144,6 +144,8 @@ class Lifecycle:
         return await self._watch(sandbox)
 
     async def _start(self, sandbox: LiveSandbox) -> None:
+        if sandbox.image is not None and not sandbox.image.is_here:
+            await self._fetch_image(sandbox, sandbox.image)
         await sandbox.place
         if sandbox.asked is not None:
             raise asyncio.CancelledError  # In the turn in which it got its slot.
@@ -158,6 +160,21 @@ class Lifecycle:
             del spec
             sandbox.secrets = {}
             await self.run(sandbox)
+
+    async def _fetch_image(self, sandbox: LiveSandbox, image: ResolvedImage) -> None:
+        """Wait for its image, before it waits for a place: others start meanwhile."""
+        fetching = asyncio.ensure_future(self._backend.fetch_image(image, anonymous=sandbox.record.owner is not None))
+        try:
+            await asyncio.wait((fetching, sandbox.place), return_when=asyncio.FIRST_COMPLETED)
+            if not fetching.done():
+                raise asyncio.CancelledError  # It was told to end.
+            sandbox.image = fetching.result()
+        finally:
+            fetching.cancel()
+        if sandbox.image.note is not None:
+            sandbox.record = sandbox.record.but(image_note=sandbox.image.note)
+        if not sandbox.place.done():
+            self._slots.image_is_here(sandbox)
 
     async def run(self, sandbox: LiveSandbox) -> None:
         """Start its main command, if it has one, and say that it runs; one that was told to end meanwhile does not."""

@@ -115,6 +115,11 @@ class LiveSandbox:
         return "ex-" + self.sandbox_id[3:]
 
     @property
+    def waits_for_image(self) -> bool:
+        """Whether its image is on its way here."""
+        return self.state is State.QUEUED and self.image is not None and not self.image.is_here
+
+    @property
     def runs(self) -> bool:
         """Whether commands can be sent to it."""
         return self.state is State.RUNNING

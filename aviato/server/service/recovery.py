@@ -14,7 +14,7 @@ from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.live_sandbox import LiveSandbox
-from aviato.server.states import LIVING, State, ending_of, lost, start_failed
+from aviato.server.states import LIVING, State, ending_of, lost, not_started
 from aviato.system.threads import in_thread
 from aviato.wire.sandboxes import CreateSandbox
 
@@ -133,7 +133,7 @@ class Recovery:
             sandbox.image = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
-            sandbox.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            sandbox.settle(not_started(error))
             self._enter(sandbox)
             self._slots.hold(sandbox)
             sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
@@ -177,7 +177,7 @@ class Recovery:
             await self._execs.restore(sandbox)
             await self._lifecycle.run(sandbox)
         except AviatoError as error:
-            sandbox.settle(start_failed(str(error), is_infrastructure=error.is_infrastructure))
+            sandbox.settle(not_started(error))
             sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
             return
         self._lifecycle.begin(sandbox)

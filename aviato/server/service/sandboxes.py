@@ -46,6 +46,8 @@ _NEWER = ("egress_mode", "secrets", "packages")
 _NOT_BODY = {"lease_id", "secret_values"}
 _OF_BODY = "b:"
 """What a hash begins with that is of the body as it is put on record."""
+PULLING = "pulling"
+"""Why a sandbox is pending: its image is on its way here."""
 SOON_SECONDS = 0.5
 """When a place is about to be free."""
 
@@ -308,7 +310,12 @@ class Sandboxes:
 
     def _info(self, sandbox: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
         info = info_of(record, None if sandbox is None else self._slots.queue_of(sandbox))
-        here = {"root_path": self._backend.root_path(record.sandbox_id), "local_sockets": self._backend.local_sockets}
+        here: dict[str, Any] = {
+            "root_path": self._backend.root_path(record.sandbox_id),
+            "local_sockets": self._backend.local_sockets,
+        }
+        if sandbox is not None and sandbox.waits_for_image:
+            here["status_reason"] = PULLING
         return info.model_copy(update=here)
 
     def _check_share(self, caller: Caller) -> None:

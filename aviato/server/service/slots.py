@@ -47,7 +47,13 @@ class Slots:
         """Wait for a place; `sandbox.place` resolves when it is there."""
         if (size_bytes := len(sandbox.record.body or "")) > SMALL_REQUEST_BYTES:
             self._queued_bytes[sandbox.sandbox_id] = size_bytes
-        self.admission.enqueue(sandbox.sandbox_id, sandbox.record.owner, sandbox.record.lease_id or sandbox.client)
+        is_ready = sandbox.image is None or sandbox.image.is_here
+        self.admission.enqueue(sandbox.sandbox_id, *_line(sandbox), is_ready=is_ready)
+        self.update()
+
+    def image_is_here(self, sandbox: LiveSandbox) -> None:
+        """It has waited for its image, and waits for a place from now on."""
+        self.admission.now_ready(sandbox.sandbox_id, *_line(sandbox))
         self.update()
 
     def check_room(self, owner: str | None, client: str, size_bytes: int = 0) -> None:
@@ -153,6 +159,11 @@ class Use:
         self._sandbox.calls -= 1
         if self._sandbox.let_go and self._sandbox.calls == 0:
             self._slots.update()
+
+
+def _line(sandbox: LiveSandbox) -> tuple[str | None, str]:
+    """Whose turn it takes in the queue."""
+    return sandbox.record.owner, sandbox.record.lease_id or sandbox.client
 
 
 def _holder(sandbox: LiveSandbox) -> tuple[str | None, str]:

@@ -161,7 +161,7 @@ class LandlockBackend(LocalBackend):
             "owned": [plan.ROOT],
             "plan": plan.make_plan(replace(self._own_options(spec, uid), processors=processors)),
             "trees": [],
-            "lower": None,
+            "lower": (),
             "ports": False,
             "groups": [],
             "born_filter": "",

@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoValidationError, SandboxImageError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
     binary,
@@ -44,8 +44,11 @@ from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.resolve import LocalImages
+from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacking import Unpacking
 from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
+from aviato.system.threads import in_thread
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_WORKING_DIR = "/workspace"
+IMAGE_TRIES = 3
+"""How often an image is fetched for a sandbox, if it is removed between that and its use."""
 NICE = 10
 """Commands' niceness while no control group shares the processors out, so that the server answers."""
 MOST_REFUSALS = 3
@@ -83,6 +88,8 @@ class _Held:
     processors: tuple[int, ...] = ()
     """That its commands run on, where not all."""
     cpu: float | None = None
+    image_id: str | None = None
+    """Of the store, which keeps that image for it."""
 
 
 class LocalBackend(Backend):
@@ -95,6 +102,8 @@ class LocalBackend(Backend):
         packages: registered names → directories of packages.
         private: directories that no sandbox may see.
         allow_any_directory: whether a caller may name any `dir:/absolute/path`.
+        registry_mirrors: registry → where else its images are looked for, first.
+        image_cache_bytes: so much images that nobody uses may take.
         shared: for what is the same for all servers of this user; default: `directory`.
     """
 
@@ -103,6 +112,8 @@ class LocalBackend(Backend):
     carries_egress = True
     ids = subordinate.IDS
     """So many a sandbox is to have, where there are as many for each."""
+    keeps_images = True
+    """Whether sandboxes can be made of images other than directories of this machine."""
 
     def __init__(
         self,
@@ -113,9 +124,14 @@ class LocalBackend(Backend):
         packages: Mapping[str, str] | None = None,
         private: Iterable[str] = (),
         allow_any_directory: bool = False,
+        registry_mirrors: Mapping[str, tuple[str, ...]] | None = None,
+        image_cache_bytes: int | None = None,
         shared: Path | None = None,
     ) -> None:
         self._directories = Directories(directory)
+        self._images_directory = (shared or directory) / "images"
+        self._registry_mirrors = dict(registry_mirrors or {})
+        self._image_cache_bytes = image_cache_bytes
         self._uid_base = uid_base
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
@@ -149,6 +165,8 @@ class LocalBackend(Backend):
             await self._look(program, early=True)
         finally:
             self._zygote = await starting if starting is not None else None
+        if self.keeps_images:
+            self._images.store = await asyncio.to_thread(self._open_store)
         if self._zygote is not None:
             self._share_processors(
                 self._zygote
@@ -258,9 +276,22 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
+    async def fetch_image(self, image: ResolvedImage, *, anonymous: bool = False) -> ResolvedImage:
+        """See `Backend`."""
+        return image if image.is_here else await self._images.fetch(image, anonymous=anonymous)
+
+    def _open_store(self) -> ImageStore:
+        """The images of all servers of this user: layers have the owners that its sandboxes can have."""
+        return ImageStore(
+            self._images_directory / f"ids-{self.ids_each}",
+            Unpacking(binary.path, ranges=self._directories.ranges, owners=self._root or self.ids_each > 1),
+            mirrors=self._registry_mirrors,
+            most_bytes=self._image_cache_bytes,
+        )
+
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
-        in_memory = spec.image.root is not None and self._upper_in_memory
+        in_memory = not spec.image.is_host and self._upper_in_memory
         return self._known().limits.get(
             (tuple(spec.requests.items()), tuple(spec.limits.items()), in_memory),
             lambda: limits_of(spec.requests, spec.limits, self._facts, layer_in_memory=in_memory),
@@ -272,7 +303,7 @@ class LocalBackend(Backend):
             problem = too_much(spec.requests, spec.limits, room(self._facts, str(self._directories.sandboxes)))
             if problem is not None:
                 raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
-        if not spec.mounted_files:
+        if not spec.mounted_files or not spec.image.is_host:
             return
         options = self._options(spec)
         for file in spec.mounted_files:
@@ -290,10 +321,28 @@ class LocalBackend(Backend):
 
     async def create(self, spec: SandboxSpec) -> Process1Link:
         """See `Backend`."""
+        if spec.image.kind == "oci":
+            spec = await self._holding_image(spec)
         if spec.packages is None:
             return await self._create_somewhere(spec)
         async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
             return await self._create_somewhere(replace(spec, packages_at=directory))
+
+    async def _holding_image(self, spec: SandboxSpec) -> SandboxSpec:
+        """The same, once its image is one that nobody removes as long as the sandbox has its place."""
+        assert self._images.store is not None
+        image, place = spec.image, self._directories.path(spec.sandbox_id)
+        for _ in range(IMAGE_TRIES):
+            image = await self.fetch_image(image)
+            assert image.image_id is not None
+            try:
+                await in_thread(self._images.store.use, image.image_id, spec.sandbox_id, place)
+                return replace(spec, image=image)
+            except SandboxImageError as error:
+                if error.reason != "image_gone":
+                    raise
+            image = replace(image, image_id=None)  # Somebody has removed it meanwhile.
+        raise SandboxImageError(f"image {image.reference!r} is removed whenever it has come", reason="image_gone")
 
     def _share_processors(self, zygote: Zygote) -> None:
         if "cpu" in (shared := dict(self._facts.groups)):
@@ -319,6 +368,7 @@ class LocalBackend(Backend):
 
     async def _create(self, spec: SandboxSpec, zygote: Zygote, below: str | None, place: LeftPlace | None) -> Process1Link:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
+        held.image_id = spec.image.image_id
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
         held.processors = self._affinity.take(held.cpu)
@@ -463,7 +513,7 @@ class LocalBackend(Backend):
 
     def _below(self, spec: SandboxSpec) -> host_tree.BaseRoot | None:
         """What lies below its writable layer, or the copies that it has a mount of; None: it has an image."""
-        if spec.image.root is not None:
+        if not spec.image.is_host:
             return None
         if not self._layered:
             return self._known().base_roots.get(None, lambda: host_tree.copies(self._facts))
@@ -508,7 +558,8 @@ class LocalBackend(Backend):
             facts=self._facts,
             interpreter=interpreter,
             packages=spec.packages_at,
-            lower=spec.image.root,
+            layers=spec.image.layers,
+            working_dir=_working_dir(spec.image),
             strange=spec.image.strange,
             base_root=below if self._layered else None,
             copies=None if self._layered else below,
@@ -576,7 +627,7 @@ class LocalBackend(Backend):
             "trees": trees,
             "earlier": self._directories.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
-            "lower": (options.lower or options.base_root) if self._root and not options.merged else None,
+            "lower": plan.below(options) if self._root and not options.merged else (),
             "modern": self._modern,
             "descent": None,
             "ports": _has_ports(spec),
@@ -593,8 +644,9 @@ class LocalBackend(Backend):
         """What every command finds set, whoever asked for it."""
         interpreter = self._images.interpreter_at(spec.image.interpreter)
         layered = self._layered and self._facts.local is not None
-        local = None if spec.image.root is not None else own_local.LOCAL if layered else own_local.HOME
-        return plan.environment(interpreter.prefix if interpreter else None, local, self.ids_each)
+        local = None if not spec.image.is_host else own_local.LOCAL if layered else own_local.HOME
+        said = {} if spec.image.config is None else dict(spec.image.config.environment)
+        return plan.environment(interpreter.prefix if interpreter else None, local, self.ids_each) | said
 
     def _configured(self, spec: SandboxSpec) -> Configuration:
         """What its process 1 is told, kept where nothing of it is the caller's own."""
@@ -614,7 +666,7 @@ class LocalBackend(Backend):
                 **spec.environment,
                 **spec.secrets,
             },
-            "working_dir": os.path.join(DEFAULT_WORKING_DIR, spec.working_dir or ""),
+            "working_dir": os.path.join(_working_dir(spec.image), spec.working_dir or ""),
             "nice": NICE,
             "limits": {
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
@@ -624,7 +676,7 @@ class LocalBackend(Backend):
                 **dict(self._facts.sockets),
                 "group_memory": limits["memory"].value,
                 "swap": self._facts.swap,
-                "layer_in_memory": spec.image.root is not None and self._upper_in_memory,
+                "layer_in_memory": not spec.image.is_host and self._upper_in_memory,
             },
             "orphan_timeout_seconds": spec.orphan_timeout_seconds,
             "max_lifetime_seconds": spec.max_lifetime_seconds,
@@ -649,7 +701,7 @@ class LocalBackend(Backend):
             held.pidfd = None
         await self._kill_rest(held.uid)
         if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
-            await asyncio.to_thread(self._directories.remove, sandbox_id)
+            await asyncio.to_thread(self._remove_place, sandbox_id, held)
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
 
@@ -666,7 +718,7 @@ class LocalBackend(Backend):
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
             left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
-            removed = await asyncio.to_thread(_remove, self._directories, gone) if gone else []
+            removed = await asyncio.to_thread(self._remove_places, gone) if gone else []
             for sandbox_id in (*left, *removed):
                 held = dead[sandbox_id]
                 if self._forget(sandbox_id) is None:
@@ -678,6 +730,23 @@ class LocalBackend(Backend):
         finally:
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
+
+    def _remove_place(self, sandbox_id: str, held: _Held) -> None:
+        self._directories.remove(sandbox_id, grouped=held.grouped)
+        if held.image_id is not None and self._images.store is not None:
+            self._images.store.release(held.image_id, sandbox_id)
+
+    def _remove_places(self, dead: Mapping[str, _Held]) -> list[str]:
+        """Take away the places of sandboxes that are dead; returns those that are gone."""
+        removed = []
+        for sandbox_id, held in dead.items():
+            try:
+                self._remove_place(sandbox_id, held)
+            except OSError as error:
+                log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+            else:
+                removed.append(sandbox_id)
+        return removed
 
     async def _kill_rest(self, uid: int) -> None:
         """Kill what the end of process 1 does not end; nothing in namespaces."""
@@ -721,17 +790,10 @@ def _await_deaths(killed: Mapping[str, _Held]) -> dict[str, _Held]:
     return dead
 
 
-def _remove(places: Directories, dead: Mapping[str, _Held]) -> list[str]:
-    """Take away the places of sandboxes that are dead; returns those that are gone."""
-    removed = []
-    for sandbox_id, held in dead.items():
-        try:
-            places.remove(sandbox_id, grouped=held.grouped)
-        except OSError as error:
-            log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
-        else:
-            removed.append(sandbox_id)
-    return removed
+def _working_dir(image: ResolvedImage) -> str:
+    """Where its commands begin, unless they say otherwise."""
+    said = None if image.config is None else image.config.working_dir
+    return os.path.normpath(f"/{said}").replace("//", "/") if said else DEFAULT_WORKING_DIR
 
 
 @contextlib.contextmanager

@@ -146,7 +146,8 @@ class PlanOptions:
         interpreter: prefix, executable and minor version of the Python that `python` means; `host` images only.
         packages: of `host` images, a directory of packages for that Python: its path, and by which numbers of a file system
             and in it it is known.
-        lower: root directory of a `dir` image; None is `host`.
+        layers: root directories of an image, the uppermost first; without any it is `host`.
+        working_dir: of an image.
         strange: of a `dir` image, see `ResolvedImage`.
         base root: of `host` images, a directory with `base root`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
@@ -154,7 +155,7 @@ class PlanOptions:
         upper_in_memory: the place cannot carry an overlay's writable layer.
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
         lends: the root is sent to the zygote, so that a later sandbox can have it.
-        root: whether the server is the real root; then `lower` arrives idmapped.
+        root: whether the server is the real root; then what lies below arrives idmapped.
         ids: how many users and groups there are inside, from 0 on.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
         processes: how many may live at once, process 1 not counted.
@@ -170,7 +171,8 @@ class PlanOptions:
     facts: HostFacts = field(default_factory=HostFacts)
     interpreter: tuple[str, str, int] | None = None
     packages: tuple[str, int, int] | None = None
-    lower: str | None = None
+    layers: tuple[str, ...] = ()
+    working_dir: str | None = None
     strange: tuple[tuple[str, int], ...] = ()
     base_root: str | None = None
     copies: str | None = None
@@ -202,7 +204,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
             (_mount_point(options),),
             "the sandbox's root is / now; the machine's waits at the current directory to be let go",
         ),
-        *(_host_tree(options) if options.lower is None else _image_tree()),
+        *(_image_tree(options) if options.layers else _host_tree(options)),
         *_kernel_trees(options),
         *_own_local(options),
         *_shared_parts(options),
@@ -212,24 +214,24 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     )
 
 
-def _below(options: PlanOptions) -> str | None:
-    """What lies below the writable layer."""
-    return options.base_root if options.lower is None else options.lower
+def below(options: PlanOptions) -> tuple[str, ...]:
+    """What lies below the writable layer, the uppermost first."""
+    return options.layers or (() if options.base_root is None else (options.base_root,))
 
 
 def _in_memory(options: PlanOptions) -> bool:
-    return options.lower is not None and options.upper_in_memory
+    return bool(options.layers) and options.upper_in_memory
 
 
 def _layer(options: PlanOptions) -> str:
-    if _below(options) is None:
+    if not below(options):
         return ROOT
     return "layers/upper" if _in_memory(options) else "upper"
 
 
 def _mount_point(options: PlanOptions) -> str:
     """Where its root is mounted: on its directory itself, seen from inside that. A name for it would be made and removed."""
-    return ROOT if _below(options) is None else f"../{os.path.basename(options.place)}"
+    return f"../{os.path.basename(options.place)}" if below(options) else ROOT
 
 
 def owned_directories(options: PlanOptions) -> list[str]:
@@ -237,7 +239,7 @@ def owned_directories(options: PlanOptions) -> list[str]:
     if options.merged:
         return []
     mounted = [MOUNTED_DIRECTORY] if options.mounted else []
-    layers = [ROOT] if _below(options) is None else ["layers"] if _in_memory(options) else ["upper", "work"]
+    layers = [ROOT] if not below(options) else ["layers"] if _in_memory(options) else ["upper", "work"]
     return [*layers, *mounted]
 
 
@@ -281,7 +283,7 @@ def _sources(options: PlanOptions) -> list[Step]:
     take += [(path, f"group {number}", RO) for number, (_, path) in enumerate(options.groups)]
     if _unified(options):
         take += [(options.groups[0][1], "covered group", RO)]
-    if options.lower is None:
+    if not options.layers:
         take += [("/usr", "usr", RO)]
         if _has_local(options):
             take += [(own_local.LOCAL, "machine's local", RO)]
@@ -304,15 +306,14 @@ def shared_paths(facts: HostFacts, interpreters: Iterable[Interpreter]) -> list[
 
 
 def _root(options: PlanOptions) -> list[Step]:
-    below = _below(options)
-    if below is None:
+    if not below(options):
         return [Step("bind_self", (ROOT, SAFE), "a directory of the sandbox's own is its writable /, on disk")]
     steps, target = [], _mount_point(options)
     lending = [Step("lend_root", (target,), "if nobody changes it, a later sandbox can have it")] if options.lends else []
     if options.merged:
         return [Step("put_merged", (target,), "the root of an earlier sandbox, in which nobody has changed anything"), *lending]
     if options.root:
-        steps.append(Step("put_lower", (target,), "what lies below, its owner mapped to the sandbox's; made by the zygote"))
+        steps.append(Step("put_lower", (target,), "what lies below, its owners mapped to the sandbox's; made by the zygote"))
     layers = "."
     if _in_memory(options):
         layers = "layers"
@@ -326,7 +327,7 @@ def _root(options: PlanOptions) -> list[Step]:
     if options.strange:
         own = tuple((f"{layers}/upper{path}", mode) for path, mode in (("", 0o755), *options.strange) if path != "/")
         steps.append(Step("directories", (own,), "what is below belongs to a user that is not there"))
-    lower = target if options.root else below
+    lower = () if options.root else below(options)
     return [
         *steps,
         Step("overlay", (lower, layers, target, SAFE), "what is not the sandbox's own below, its writable layer above"),
@@ -336,12 +337,12 @@ def _root(options: PlanOptions) -> list[Step]:
 
 def _has_copies(options: PlanOptions) -> bool:
     """Whether what is shared of the machine's /etc and /sys has to be mounted: a base root has it."""
-    return options.lower is None and options.base_root is None and options.copies is not None
+    return not options.layers and options.base_root is None and options.copies is not None
 
 
 def _has_own_hosts(options: PlanOptions) -> bool:
     """Whether /etc/hosts is the base root's link to a file of the sandbox's own."""
-    return options.lower is None and options.base_root is not None
+    return not options.layers and options.base_root is not None
 
 
 def _host_tree(options: PlanOptions) -> list[Step]:
@@ -368,7 +369,7 @@ def _host_tree(options: PlanOptions) -> list[Step]:
     ]
 
 
-def _image_tree() -> list[Step]:
+def _image_tree(options: PlanOptions) -> list[Step]:
     directories = [
         ("/proc", 0o755),
         ("/dev", 0o755),
@@ -377,6 +378,9 @@ def _image_tree() -> list[Step]:
         ("/root", 0o700),
         ("/workspace", 0o755),
     ]
+    names = (options.working_dir or "").strip("/").split("/")
+    above = [f"/{'/'.join(names[:count])}" for count in range(1, len(names) + 1) if names != [""]]
+    directories += [(path, 0o755) for path in above if path not in dict(directories)]
     return [Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it")]
 
 
@@ -429,7 +433,7 @@ def _seen_limits(options: PlanOptions) -> list[Step]:
     covered = (("covered group", seen.GROUPS, True),)
     put = tuple((f"group {number}", f"{seen.GROUPS}/{place}", True) for number, (place, _) in enumerate(options.groups))
     steps = [
-        *(own_sys if options.lower is not None else []),
+        *(own_sys if options.layers else []),
         Step("directories", ((("/sys/fs", 0o755), (seen.GROUPS, 0o755)),), "where control groups are looked for"),
         # Some programs add what the kernel calls the group to where it is mounted, and others look there itself.
         *([Step("put", (covered,), "by which programs know where groups are mounted")] if _unified(options) else []),
@@ -438,7 +442,7 @@ def _seen_limits(options: PlanOptions) -> list[Step]:
         Step("files", (tuple(seen.files(options.seen, mounted)),), "its limits, as programs read them of either version"),
         *([Step("put", (put,), "its control groups, read only")] if put else []),
     ]
-    has_online = options.lower is None and seen.ONLINE in dict(options.facts.hardware)
+    has_online = not options.layers and seen.ONLINE in dict(options.facts.hardware)
     covers = seen.covers(options.seen, has_online)
     if covers:
         made = tuple((by, content) for _, by, content in covers)
@@ -489,7 +493,7 @@ def _own_local(options: PlanOptions) -> list[Step]:
 
 
 def _shared_parts(options: PlanOptions) -> list[Step]:
-    if options.lower is not None:
+    if options.layers:
         return []
     put = [("usr", "/usr", True)]
     if _has_local(options):
@@ -508,7 +512,7 @@ def _shared_parts(options: PlanOptions) -> list[Step]:
 def unmountable(path: str, options: PlanOptions) -> str | None:
     """Why a file cannot be mounted at this path of a `host` sandbox, as far as that is known before; else None."""
     top = path.split("/")[1]
-    if options.lower is not None or top not in {"usr", *options.facts.directories, *(name for name, _ in options.facts.links)}:
+    if options.layers or top not in {"usr", *options.facts.directories, *(name for name, _ in options.facts.links)}:
         return None
     if _has_local(options) and path.startswith(f"{own_local.LOCAL}/"):
         return None
