@@ -49,10 +49,12 @@ class LocalImages:
 
     Attributes:
         store: images of registries, layouts and archives; None: this server has none.
+        has_users: whether sandboxes have other users than root.
     """
 
     def __init__(self, interpreters: list[Interpreter], registered: Mapping[str, Path], allow_any_directory: bool) -> None:
         self.store: ImageStore | None = None
+        self.has_users = False
         self._interpreters = interpreters
         self._registered = registered
         self._allow_any_directory = allow_any_directory
@@ -70,7 +72,7 @@ class LocalImages:
             interpreter = choose_default(self._interpreters)
             return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
         if self.store is not None and reference is not None and (stored := self.store.find(reference)) is not None:
-            return _stored(reference, stored)
+            return self._stored(reference, stored)
         if parsed.kind == "python":
             return self._python(int(parsed.value), fallback)
         if parsed.kind == "name":
@@ -98,7 +100,7 @@ class LocalImages:
         """
         assert self.store is not None
         try:
-            return _stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
+            return self._stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
         except SandboxImageError as error:
             message = f"{error}{self._nearest(image.reference)}"
             raise SandboxImageError(message, reason=error.reason, is_infrastructure=error.is_infrastructure) from error
@@ -147,6 +149,18 @@ class LocalImages:
             note = f"{belongs}, not to this server's {os.geteuid()}: {STRANGE}"
         return ResolvedImage(reference=reference, kind="dir", layers=(root,), strange=strange, note=note)
 
+    def _stored(self, reference: str, stored: StoredImage) -> ResolvedImage:
+        """An image of the store."""
+        if not 0 < len(stored.layers) <= MOST_LAYERS:
+            message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
+            raise SandboxImageError(message, reason="layers")
+        note = None
+        if not self.has_users and (user := stored.config.user or "") not in ROOT_USERS:
+            note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
+        return ResolvedImage(
+            reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
+        )
+
     def _nearest(self, reference: str | None) -> str:
         """The end of a message: the images that are here and most like one that is not."""
         default = choose_default(self._interpreters)
@@ -164,19 +178,6 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
-
-
-def _stored(reference: str, stored: StoredImage) -> ResolvedImage:
-    """An image of the store."""
-    if not 0 < len(stored.layers) <= MOST_LAYERS:
-        message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
-        raise SandboxImageError(message, reason="layers")
-    note = None
-    if (user := stored.config.user or "") not in ROOT_USERS:
-        note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
-    return ResolvedImage(
-        reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
-    )
 
 
 def _strange_directories(root: str) -> tuple[tuple[str, int], ...]:

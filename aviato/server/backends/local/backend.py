@@ -167,6 +167,7 @@ class LocalBackend(Backend):
             self._zygote = await starting if starting is not None else None
         if self.keeps_images:
             self._images.store = await asyncio.to_thread(self._open_store)
+            self._images.has_users = self.ids_each > 1
         if self._zygote is not None:
             self._share_processors(
                 self._zygote
@@ -284,7 +285,7 @@ class LocalBackend(Backend):
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.path, ranges=self._directories.ranges, owners=self._root or self.ids_each > 1),
+            Unpacking(binary.found, ranges=self._directories.ranges, owners=self._root or self.ids_each > 1),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
         )
@@ -667,6 +668,7 @@ class LocalBackend(Backend):
                 **spec.secrets,
             },
             "working_dir": os.path.join(_working_dir(spec.image), spec.working_dir or ""),
+            "user": spec.image.config.user if spec.image.config is not None and self.ids_each > 1 else None,
             "nice": NICE,
             "limits": {
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
