@@ -50,7 +50,7 @@ def try_to_hold(path: Path, *, make: bool = True) -> int | None:
 
 async def hold(path: Path) -> int:
     """As `try_to_hold`, and waits for it."""
-    while (fd := try_to_hold(path)) is None:
+    while (fd := try_to_hold(path)) is None:  # noqa: ASYNC110 - nobody tells of a lock that another process has let go
         await asyncio.sleep(LOOK_SECONDS)
     return fd
 

@@ -33,7 +33,7 @@ class ImageTrash:
 
     def take(self, path: Path) -> Path | None:
         """Take a directory or a file out of its place; None if it was not there."""
-        taken = self._directory / f"{os.urandom(8).hex()}"
+        taken = self._directory / os.urandom(8).hex()
         try:
             os.rename(path, taken)
         except FileNotFoundError:
@@ -51,11 +51,8 @@ class ImageTrash:
 
     def records(self) -> list[tuple[Path, str]]:
         """Records that were taken away, with the ids of their images."""
-        found = []
-        for name in os.listdir(self._directory):
-            if name.endswith(RECORD):
-                found.append((self._directory / name, name.partition("-")[2][: -len(RECORD)]))
-        return found
+        names = (name for name in os.listdir(self._directory) if name.endswith(RECORD))
+        return [(self._directory / name, name.partition("-")[2][: -len(RECORD)]) for name in names]
 
     async def empty(self) -> None:
         """Remove everything in it but records; what cannot be removed stays for the next time."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviato.server.images.file_locks import try_to_hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from typing import Callable
 
 
 class LayerLeases:
