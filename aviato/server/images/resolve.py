@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images import oci_reference
 from aviato.server.images.interpreters import Interpreter, choose, choose_default
+from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import ResolvedImage
 
@@ -71,8 +71,8 @@ class LocalImages:
         if parsed.kind == "host":
             interpreter = choose_default(self._interpreters)
             return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
-        if self.store is not None and reference is not None and (stored := self.store.find(reference)) is not None:
-            return self._stored(reference, stored)
+        if (stored := self._find(reference, parsed.kind)) is not None:
+            return self._stored(str(reference), stored)
         if parsed.kind == "python":
             return self._python(int(parsed.value), fallback)
         if parsed.kind == "name":
@@ -102,17 +102,42 @@ class LocalImages:
         try:
             return self._stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
         except SandboxImageError as error:
-            message = f"{error}{self._nearest(image.reference)}"
-            raise SandboxImageError(message, reason=error.reason, is_infrastructure=error.is_infrastructure) from error
+            raise self._with_nearest(error, image.reference) from error
+
+    def use(self, image: ResolvedImage, sandbox_id: str, place: str) -> None:
+        """Keep an image of the store for a sandbox, as long as that has its place.
+
+        Raises:
+            SandboxImageError: it has been removed meanwhile (`image_gone`).
+        """
+        assert self.store is not None and image.image_id is not None
+        stored = self.store.find(image.image_id)
+        if stored is None:
+            raise SandboxImageError(f"image {image.reference!r} has just been removed", reason="image_gone")
+        self.store.use(stored, sandbox_id, place)
+
+    def _find(self, reference: str | None, kind: str) -> StoredImage | None:
+        """An image of the store, for a reference that can mean one."""
+        if self.store is None or reference is None or kind not in ("python", "other"):
+            return None
+        try:
+            return self.store.find(reference)
+        except SandboxImageError as error:
+            raise self._with_nearest(error, reference) from None
+
+    def _with_nearest(self, error: SandboxImageError, reference: str) -> SandboxImageError:
+        """The same, with what there is instead."""
+        fields = {"reason": error.reason, "retryable": error.retryable, "is_infrastructure": error.is_infrastructure}
+        return SandboxImageError(f"{error}{self._nearest(reference)}", **fields)
 
     def _to_be_fetched(self, reference: str) -> ResolvedImage:
         if self.store is None:
             raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
         try:
-            wanted = oci_reference.parse(reference)
+            wanted = parse_oci_reference(reference)
         except SandboxImageError as error:
-            raise SandboxImageError(f"{error}{self._nearest(reference)}", reason=error.reason) from None
-        if wanted.is_local and not self._allow_any_directory:
+            raise self._with_nearest(error, reference) from None
+        if wanted.kind != "registry" and not self._allow_any_directory:
             raise SandboxImageError(
                 f"image {reference!r}: only the user of this server names files of its machine; import it there"
             )
