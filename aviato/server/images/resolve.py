@@ -127,8 +127,12 @@ class LocalImages:
 
     def _with_nearest(self, error: SandboxImageError, reference: str) -> SandboxImageError:
         """The same, with what there is instead."""
-        fields = {"reason": error.reason, "retryable": error.retryable, "is_infrastructure": error.is_infrastructure}
-        return SandboxImageError(f"{error}{self._nearest(reference)}", **fields)
+        return SandboxImageError(
+            f"{error}{self._nearest(reference)}",
+            reason=error.reason,
+            retryable=error.retryable,
+            is_infrastructure=error.is_infrastructure,
+        )
 
     def _to_be_fetched(self, reference: str) -> ResolvedImage:
         if self.store is None:

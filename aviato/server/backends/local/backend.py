@@ -285,7 +285,7 @@ class LocalBackend(Backend):
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.found, ranges=self._directories.ranges, owners=self._root or self.ids_each > 1),
+            Unpacking(binary.found, ranges=self._directories.ranges, owners=self.ids_each > 1),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
         )
