@@ -382,7 +382,6 @@ extern "C" {
     fn waitid(kind: c_int, id: c_uint, information: *mut c_void, options: c_int) -> c_int;
     fn capset(head: *const u32, data: *const u32) -> c_int;
     fn bind(fd: c_int, address: *const c_void, length: c_uint) -> c_int;
-    fn fchown(fd: c_int, uid: c_uint, gid: c_uint) -> c_int;
     fn fchownat(directory: c_int, path: *const c_char, uid: c_uint, gid: c_uint, flags: c_int) -> c_int;
     fn flock(fd: c_int, operation: c_int) -> c_int;
     fn mount(
