@@ -8,7 +8,7 @@ mod unpack;
 
 use std::os::unix::io::OwnedFd;
 
-use crate::archive::Trouble;
+use crate::archive::{shown, Trouble};
 use crate::json::{object, Value};
 use crate::sys;
 use crate::zygote::take_subordinate_ids;
@@ -72,15 +72,17 @@ pub fn answer(unpacked: &Result<Unpacked, Trouble>) -> Value {
             ("left_out", unpacked.left_out.into()),
         ]),
         Err(trouble) => {
-            let (member, reason, message) = match trouble {
-                Trouble::Tree { member, reason, message } => (member, *reason, message.clone()),
+            let (member, reason, said) = match trouble {
+                Trouble::Tree { member, reason, message } => (member, *reason, format!(" {message}")),
                 Trouble::Os { member, error } => {
                     let number = sys::number_of(error);
                     let said = if number == 0 { error.to_string() } else { sys::describe(number) };
-                    (member, reason_of(number), said)
+                    (member, reason_of(number), format!(": {said}"))
                 }
             };
+            let subject = if member.is_empty() { "the archive".to_owned() } else { shown(member) };
             let member = &member[..member.len().min(LONGEST_SHOWN_BYTES)];
+            let message = format!("{subject}{said}");
             let error = [("reason", reason.into()), ("member", member.into()), ("message", message.as_str().into())];
             object([("error", object(error))])
         }

@@ -532,7 +532,11 @@ fn too_large(member: &[u8], message: String) -> Trouble {
 /// What the reader finds is the form of the archive.
 fn damaged(trouble: Trouble) -> Trouble {
     match trouble {
-        Trouble::Tree { member, message, .. } => Trouble::Tree { member, reason: "damaged_archive", message },
+        Trouble::Tree { member, message, .. } => {
+            // Of the whole it speaks in sentences of its own.
+            let message = if member.is_empty() { format!("is damaged: {message}") } else { message };
+            Trouble::Tree { member, reason: "damaged_archive", message }
+        }
         other => other,
     }
 }
