@@ -285,10 +285,19 @@ class LocalBackend(Backend):
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.found, ranges=self._directories.ranges, owners=self.ids_each > 1),
+            Unpacking(binary.found, owners=self.ids_each > 1, map_ids=self._map_ids if self._directories.ranges else None),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
+            remove=self._remove_tree,
         )
+
+    def _map_ids(self, asking: socket.socket, pid: int) -> None:
+        assert self._directories.ranges is not None
+        subordinate.serve(asking, pid, self._directories.ranges)
+
+    async def _remove_tree(self, tree: Path) -> None:
+        """Take a tree away, also of users that its sandboxes have."""
+        await in_thread(self._directories.remove_tree, tree)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
