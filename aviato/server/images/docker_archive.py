@@ -17,7 +17,7 @@ from aviato.server.images.oci_reference import is_digest, parse_oci_reference
 from aviato.server.images.untrusted_files import PIECE_BYTES, open_file, pieces_of, read_small
 from aviato.system.threads import in_thread
 from aviato.trees.errors import SenderFailed, TreeError
-from aviato.trees.tar import BLOCK_BYTES, FILE, HARD_LINK, LINK, Member, Reader
+from aviato.trees.tar import BLOCK_BYTES, FILE, HARD_LINK, LINK, Member, Reader, padding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -141,10 +141,12 @@ class _Contents:
                 self._links.pop(name, None)
                 if member.kind == FILE:
                     self._files[name] = (position, member.size_bytes)
-                    position += member.size_bytes
+                    fill = padding(member.size_bytes)
+                    position += member.size_bytes + len(fill)
+                    # What lies there is read when it is wanted.
                     while reader.content_left:
-                        for _ in reader.feed(_SKIPPED[: reader.content_left]):
-                            pass
+                        any(reader.feed(_SKIPPED[: reader.content_left]))
+                    any(reader.feed(fill))
                 elif member.kind in (LINK, HARD_LINK):
                     target = member.target.decode(errors="surrogateescape")
                     above = posixpath.dirname(name) if member.kind == LINK else ""

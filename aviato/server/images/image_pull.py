@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from aviato.server.images.blobs import read_blob
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.image_index import ImageRecord, Name
-from aviato.server.images.image_sources import open_source
 from aviato.server.images.layer_pull import WantedLayer
 from aviato.server.images.manifests import Index, read_details, read_manifest
+from aviato.server.images.open_source import open_source
 from aviato.server.images.platforms import check_platform, choose_manifest
 from aviato.system.threads import in_thread
 

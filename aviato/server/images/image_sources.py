@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncIterator
 
     from aviato.server.images.manifests import Descriptor
-    from aviato.server.images.oci_reference import OciReference
-    from aviato.server.images.registry_requests import Patience
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,31 +56,3 @@ class ImageSource(Protocol):
     async def close(self) -> None:
         """Let go of what it holds."""
         ...
-
-
-async def open_source(
-    reference: OciReference, *, mirrors: Mapping[str, tuple[str, ...]], patience: Patience, scratch: Path, most_bytes: int
-) -> ImageSource:
-    """The source of a reference; `close` it.
-
-    Args:
-        reference: what is wanted.
-        mirrors: by registry, the hosts that are asked before it.
-        patience: with each of them.
-        scratch: a directory for an archive that has to be decompressed.
-        most_bytes: that it may be then.
-
-    Raises:
-        SandboxImageError: the path does not exist, or is no image.
-    """
-    if reference.kind == "layout":
-        from aviato.server.images.oci_layout import OciLayout
-
-        return await OciLayout.open(reference)
-    if reference.kind == "archive":
-        from aviato.server.images.docker_archive import DockerArchive
-
-        return await DockerArchive.open(reference, scratch, most_bytes)
-    from aviato.server.images.registry import Registry
-
-    return Registry(reference, mirrors=mirrors, patience=patience)
