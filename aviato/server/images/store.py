@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.image_index import ImageIndex
+from aviato.server.images.image_pulls import ImagePulls
 from aviato.server.images.image_removal import ImageRemoval
 from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
 from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
 from aviato.server.images.layers import ROOT
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
+from aviato.server.images.registry_requests import Patience
 from aviato.server.images.stored_image import StoredImage
 from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.system.threads import in_thread
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageRecord
+    from aviato.server.images.stored_image import Progress
     from aviato.server.images.unpacked_layer import Unpack
 
 _Names = list[str]
@@ -39,6 +42,7 @@ class ImageStore:
         most_bytes: that all layers may have together; images that are not in use go after a pull, the longest unused first.
             None keeps all.
         limits: what one layer may become.
+        patience: how long registries are waited for.
         remove: takes a tree of the store away; by default as this process's user.
 
     Raises:
@@ -53,6 +57,7 @@ class ImageStore:
         mirrors: Mapping[str, tuple[str, ...]] | None = None,
         most_bytes: int | None = None,
         limits: UnpackLimits | None = None,
+        patience: Patience | None = None,
         remove: Callable[[Path], Awaitable[None]] = remove_as_oneself,
     ) -> None:
         self._directory = directory = directory.absolute()
@@ -68,6 +73,16 @@ class ImageStore:
         self._leases = LayerLeases(directory, self._index.alone)
         self._trash = ImageTrash(directory, remove)
         self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash)
+        self._pulls = ImagePulls(
+            directory,
+            self._index,
+            self._leases,
+            self._trash,
+            unpack,
+            mirrors=mirrors or {},
+            limits=limits or UnpackLimits(),
+            patience=patience or Patience(),
+        )
 
     def find(self, reference: str) -> StoredImage | None:
         """The image that a reference means here: by name, digest, image id, or 12 and more digits of one. Asks no registry.
@@ -78,6 +93,30 @@ class ImageStore:
         image_id = self._find(reference)
         record = None if image_id is None else self._index.record(image_id)
         return None if record is None else self._stored(record)
+
+    async def pull(
+        self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
+    ) -> StoredImage:
+        """The image that a reference means, fetched if it is not here. Whoever asks for one that is on its way joins.
+
+        Args:
+            reference: of a registry, or `oci:PATH[:TAG]`, or `docker-archive:PATH[:NAME]`.
+            refresh: ask the registry although the image is here, since a tag may mean another one there.
+            on_progress: called in the loop, now and then.
+
+        Raises:
+            SandboxImageError: the image cannot be had; its `reason` says why.
+        """
+        if not refresh and (found := self.find(reference)) is not None:
+            return found
+        try:
+            record = await self._pulls.pull(parse_oci_reference(_absolute(reference)), on_progress)
+            if self._most_bytes is not None:
+                await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
+                await self._trash.empty()
+        except OSError as error:
+            raise disk_error(error, f"image {quoted(reference)}") from error
+        return self._stored(record)
 
     def list(self) -> list[StoredImage]:
         """All images, the newest pull first."""
@@ -170,9 +209,8 @@ class ImageStore:
             return self._find_by_name(reference)
         found = [one for one in self._index.ids() if one.startswith(f"sha256:{digits}")]
         if len(found) > 1:
-            raise image_error(
-                "bad_reference", f"{quoted(reference)} is the beginning of {len(found)} image ids; give more digits"
-            )
+            begins = f"{quoted(reference)} is the beginning of {len(found)} image ids"
+            raise image_error("bad_reference", f"{begins}; give more digits")
         # What is no id may still be a name.
         return found[0] if found else self._find_by_name(reference) if len(reference) < 64 else None
 
