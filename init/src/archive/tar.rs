@@ -545,7 +545,10 @@ mod tests {
     }
 
     fn read(stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
-        let mut reader = Reader::default();
+        read_by(Reader::default(), stream, size)
+    }
+
+    fn read_by(mut reader: Reader, stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
         let mut found: Vec<(Member, Vec<u8>)> = Vec::new();
         for mut piece in stream.chunks(size) {
             while let Some(item) = reader.next_item(&mut piece)? {
@@ -613,6 +616,117 @@ mod tests {
             changed[at] = (random >> 20) as u8;
             drop(read(&changed, 1000));
         }
+    }
+
+    /// A head, with fields at some places of it.
+    fn head(name: &[u8], flag: u8, size: u64, fields: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut made = block(name, flag, 0o4755, size, 7, b"");
+        for (at, field) in fields {
+            made[*at..at + field.len()].copy_from_slice(field);
+        }
+        sign(&mut made);
+        made.to_vec()
+    }
+
+    fn padded(mut content: Vec<u8>) -> Vec<u8> {
+        content.resize(content.len() + padding(content.len() as u64), 0);
+        content
+    }
+
+    fn pax(records: &[(&str, &str)]) -> Vec<u8> {
+        let mut content = String::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + 3;
+            let length = (rest + 1..).find(|length| rest + length.to_string().len() == *length).unwrap();
+            content += &format!("{length} {key}={value}\n");
+        }
+        [head(b"pax", b'x', content.len() as u64, &[]), padded(content.into_bytes())].concat()
+    }
+
+    fn layer(stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
+        read_by(Reader::of_layers(), stream, size)
+    }
+
+    #[test]
+    fn layers_have_owners_and_attributes() {
+        let records = [
+            ("SCHILY.xattr.user.b", "2"),
+            ("SCHILY.xattr.user.a", ""),
+            ("uid", "70000"),
+            ("mtime", "12.9"),
+            ("linkpath", ""),
+        ];
+        let link = head(b"h", b'1', 99, &[(157, b"target"), (116, b"\x80\0\0\0\xff\xff\xff\xff")]);
+        let stream = [pax(&records), link].concat();
+        let found = &layer(&stream, 100).unwrap()[0].0;
+        assert_eq!((found.uid, found.gid, found.mode, found.mtime), (70_000, u32::MAX, 0o4755, 12));
+        assert_eq!((&found.target[..], found.size), (&b"target"[..], 0));
+        assert_eq!(found.attributes, [(b"user.a".to_vec(), vec![]), (b"user.b".to_vec(), b"2".to_vec())]);
+        assert!(read(&[&stream[..], &END].concat(), 100).is_err(), "an upload's is stricter");
+        let wrong = [pax(&[("uid", "x")]), head(b"f", b'0', 0, &[])].concat();
+        assert!(layer(&wrong, 512).is_err());
+        let plain = head(b"f", b'0', 0, &[(108, b"0001750\0")]);
+        assert_eq!(layer(&plain, 512).unwrap()[0].0.uid, 1000);
+        assert_eq!(read(&[&plain[..], &END].concat(), 512).unwrap()[0].0.uid, 0);
+    }
+
+    #[test]
+    fn a_layer_may_end_between_members_and_nowhere_else() {
+        let stream = [pax(&[("uid", "1")]), head(b"f", b'0', 3, &[]), padded(vec![1; 3])].concat();
+        for end in 0..stream.len() {
+            assert!(layer(&stream[..end], 512).is_err(), "cut at {end}");
+        }
+        assert!(layer(&stream, 512).is_ok() && read(&stream, 512).is_err());
+    }
+
+    #[test]
+    fn what_stands_before_a_member_is_bounded() {
+        let large = pax(&[("SCHILY.xattr.user.a", &"x".repeat(600 << 10))]);
+        let file = head(b"f", b'0', 0, &[]);
+        assert!(layer(&[&large[..], &file, &large, &file].concat(), 4096).is_ok());
+        assert!(layer(&[&large[..], &large, &file].concat(), 4096).is_err());
+    }
+
+    #[test]
+    fn files_with_holes_are_read_in_each_form() {
+        let old =
+            head(b"s", WITH_HOLES, 6, &[(386, b"00000000010 00000000004 "), (482, b"\x01"), (483, b"00000000144\0")]);
+        let more = padded([&b"00000000040 00000000002 "[..], &[0; 480]].concat());
+        let map = [("GNU.sparse.size", "100"), ("GNU.sparse.map", "8,4,32,2"), ("GNU.sparse.name", "s")];
+        let lines = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "100")];
+        let text = padded(b"2\n8\n4\n32\n2\n".to_vec());
+        let contents = padded(b"abcdef".to_vec());
+        for stream in [
+            [old, more, contents.clone()].concat(),
+            [pax(&map), head(b"other", b'0', 6, &[]), contents.clone()].concat(),
+            [pax(&lines), head(b"s", b'0', 518, &[]), text, contents].concat(),
+        ] {
+            for size in [1, 100, 512, stream.len()] {
+                let (member, contents) = &layer(&stream, size).unwrap()[0];
+                assert_eq!((&member.name[..], member.size, &contents[..]), (&b"s"[..], 100, &b"abcdef"[..]));
+                assert_eq!(member.pieces.as_deref(), Some(&[(8, 4), (32, 2)][..]));
+            }
+            assert!(read(&[&stream[..], &END].concat(), 512).is_err(), "an upload has no holes");
+        }
+    }
+
+    #[test]
+    fn maps_of_holes_that_lie_are_refused() {
+        for (size, map, follows) in [
+            ("100", "8,4,6,2", 6),
+            ("100", "8,4", 6),
+            ("33", "8,4,32,2", 6),
+            ("18446744073709551615", "8,4,32,2", 6),
+            ("x", "8,4,32,2", 6),
+        ] {
+            let head = head(b"f", b'0', follows, &[]);
+            let stream =
+                [pax(&[("GNU.sparse.size", size), ("GNU.sparse.map", map)]), head, padded(vec![1; 6])].concat();
+            assert!(layer(&stream, 512).is_err(), "{map} in {size}");
+        }
+        let directory =
+            [pax(&[("GNU.sparse.size", "0"), ("GNU.sparse.map", "0,0")]), head(b"d", b'5', 0, &[])].concat();
+        assert!(layer(&directory, 512).is_err());
     }
 
     #[test]
