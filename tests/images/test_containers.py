@@ -134,7 +134,7 @@ def test_an_image_with_one_program_and_nothing_else(url: str, tmp_path: Path) ->
         assert said(sandbox, "/program", "--version").startswith("aviato-init ")
         sandbox.write_file("/data/x", b"1" * 100_000).result(60)
         assert sandbox.read_file("/data/x").result(60) == b"1" * 100_000
-        assert {"data", "etc", "program"} <= {entry.name for entry in sandbox.list_dir("/").result(60)}
+        assert {"data", "etc", "program"} <= {entry.name for entry in sandbox.list_files("/").result(60)}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_sandbox_waits_for_its_image(url: str, tmp_path: Path, busybox: bytes)
         slow.write_bytes(content)
     with Sandbox(container_image=f"oci:{image}") as again:
         assert said(again, "/bin/busybox", "echo", "now") == "now"
-        assert again.get_status().result(60) is SandboxStatus.RUNNING
+        assert again.get_status() is SandboxStatus.RUNNING
 
 
 DEBIAN = """

@@ -45,7 +45,7 @@ class LocalImages:
     Args:
         interpreters: of the machine, preferred ones first.
         registered: name → root directory, for `dir:NAME` (and `python:3.N`, where one is registered by that name).
-        allow_any_directory: whether `dir:/absolute/path`, and layouts and archives by their paths, are allowed too.
+        allow_any_directory: whether `dir:/absolute/path` is allowed too.
 
     Attributes:
         store: images of registries, layouts and archives; None: this server has none.
@@ -88,19 +88,15 @@ class LocalImages:
             return self._directory(parsed.value, str(reference))
         return self._to_be_fetched(str(reference))
 
-    async def fetch(self, image: ResolvedImage, *, anonymous: bool) -> ResolvedImage:
+    async def fetch(self, image: ResolvedImage) -> ResolvedImage:
         """An image that `resolve` did not find here, once it is.
-
-        Args:
-            image: as `resolve` gave it.
-            anonymous: nobody's credentials may be used for it.
 
         Raises:
             SandboxImageError: it cannot be had, and why; the message names what there is.
         """
         assert self.store is not None
         try:
-            return self._stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
+            return self._stored(image.reference, await self.store.pull(image.reference))
         except SandboxImageError as error:
             raise self._with_nearest(error, image.reference) from error
 
@@ -138,13 +134,9 @@ class LocalImages:
         if self.store is None:
             raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
         try:
-            wanted = parse_oci_reference(reference)
+            parse_oci_reference(reference)
         except SandboxImageError as error:
             raise self._with_nearest(error, reference) from None
-        if wanted.kind != "registry" and not self._allow_any_directory:
-            raise SandboxImageError(
-                f"image {reference!r}: only the user of this server names files of its machine; import it there"
-            )
         return ResolvedImage(reference=reference, kind="oci")
 
     def interpreter_at(self, executable: str | None) -> Interpreter | None:

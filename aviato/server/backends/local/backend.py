@@ -277,9 +277,9 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
-    async def fetch_image(self, image: ResolvedImage, *, anonymous: bool = False) -> ResolvedImage:
+    async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """See `Backend`."""
-        return image if image.is_here else await self._images.fetch(image, anonymous=anonymous)
+        return image if image.is_here else await self._images.fetch(image)
 
     def _open_store(self) -> ImageStore:
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
