@@ -134,7 +134,7 @@ def test_an_image_with_one_program_and_nothing_else(url: str, tmp_path: Path) ->
         assert said(sandbox, "/program", "--version").startswith("aviato-init ")
         sandbox.write_file("/data/x", b"1" * 100_000).result(60)
         assert sandbox.read_file("/data/x").result(60) == b"1" * 100_000
-        assert {"data", "etc", "program"} <= {entry.name for entry in sandbox.list_files("/").result(60)}
+        assert {"/data", "/etc", "/program"} <= {entry.path for entry in sandbox.list_files("/").result(60)}
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ set -e
 id -u; chown 33:34 /opt; stat -c %u:%g /opt
 useradd -m bob; su bob -c 'id -un'; su - bob -c 'echo $HOME'
 mkdir -p /tmp/p/DEBIAN /tmp/p/usr/local/bin
-printf 'Package: own\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@example.org>\\nDescription: own\\n' > /tmp/p/DEBIAN/control
+printf '%s: %s\\n' Package own Version 1 Architecture all Maintainer 'x <x@example.org>' Description own > /tmp/p/DEBIAN/control
 printf '#!/bin/sh\\necho installed\\n' > /tmp/p/usr/local/bin/own; chmod 755 /tmp/p/usr/local/bin/own
 printf '#!/bin/sh\\nadduser --system --group own-daemon >/dev/null 2>&1 || useradd -r own-daemon\\n' > /tmp/p/DEBIAN/postinst
 chmod 755 /tmp/p/DEBIAN/postinst; dpkg-deb -b /tmp/p /tmp/own.deb > /dev/null
 apt-get install -y -q /tmp/own.deb > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
-own; id -un own-daemon; dpkg -s own | grep Status
+/usr/local/bin/own; id -un own-daemon; dpkg -s own | grep Status
 """
 
 
