@@ -111,6 +111,13 @@ def write_layout(path: Path, images: dict[str | None, Image]) -> Path:
 async def unpack_by_tarfile(pieces, into, below, limits) -> UnpackedLayer:
     """As `Unpack`: directories that are left out are made like those below."""
     data = b"".join([piece async for piece in pieces])
+    try:
+        return _unpack(data, into, below, limits)
+    except tarfile.TarError as error:
+        raise image_error("damaged_layer", f"a layer is no tar: {error}") from error
+
+
+def _unpack(data, into, below, limits) -> UnpackedLayer:
     size = files = implied = 0
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         for member in tar:
