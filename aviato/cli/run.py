@@ -69,9 +69,7 @@ async def command(
         async with await client.sandbox(**options) as sandbox:
             common.tell(sandbox)
             with common.waiting(sandbox):
-                status = await relay(
-                    sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds, user=user
-                )
+                status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds, user=user)
         if status == NOT_FOUND and _IMAGE.fullmatch(command[0]):
             click.echo(f"aviato: the first word is the COMMAND; an image is given by --image {command[0]}", err=True)
         return status

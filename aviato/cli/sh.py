@@ -23,7 +23,9 @@ SHELL = ("/bin/bash",)
 @click.option("-t", "--tty", is_flag=True, help="A shell has a terminal: this is always so.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SANDBOX] [--] [COMMAND]...")
 @common.coroutine
-async def command(words: tuple[str, ...], *, base_url: str | None, user: str | None, interactive: bool, tty: bool, **new: Any) -> int:
+async def command(
+    words: tuple[str, ...], *, base_url: str | None, user: str | None, interactive: bool, tty: bool, **new: Any
+) -> int:
     """Open a shell, or COMMAND, on this terminal, in SANDBOX (its id) or in a new sandbox that ends with it.
 
     Keys go to the sandbox, Ctrl-C and Ctrl-Z too. Enter, `~`, `.` one after the other ends it in any case. The exit status is
@@ -39,7 +41,9 @@ async def command(words: tuple[str, ...], *, base_url: str | None, user: str | N
     options = flags.sandbox_options(new)
     cwd, env = options.get("working_dir"), options.get("environment_variables", {})
     if sandbox_id is not None and options.keys() - {"working_dir", "environment_variables"}:
-        raise click.UsageError("--image, --tag and limits are for a new sandbox; of one that exists only -e, --env-file, -u and -w")
+        raise click.UsageError(
+            "--image, --tag and limits are for a new sandbox; of one that exists only -e, --env-file, -u and -w"
+        )
     check_terminal("`aviato sh`", "in a pipe use `aviato run -i` or `aviato exec -i`")
     async with AsyncClient(base_url=base_url) as client:
         if sandbox_id is None:

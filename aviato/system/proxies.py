@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 
 def proxy_of(url: str) -> str | None:
     """The proxy of a URL, or None. Not aiohttp's `trust_env`: it would also send passwords of ~/.netrc."""
+    from urllib.request import getproxies, proxy_bypass
+
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
         return None

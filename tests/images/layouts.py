@@ -1,4 +1,4 @@
-"""OCI layouts made by hand: a list of layers, each files or a tar, and a configuration."""
+"""Images made by hand: layers, layouts and what unpacks them, by Python's own tarfile."""
 
 from __future__ import annotations
 
@@ -6,66 +6,130 @@ import gzip
 import hashlib
 import io
 import json
-import platform
+import os
 import tarfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+from aviato.server.images.image_errors import image_error
+from aviato.server.images.platforms import this_platform
+from aviato.server.images.unpacked_layer import UnpackedLayer
+
+INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
-def tar_of(files: Mapping[str, bytes | str | tuple[int, int, int, bytes]]) -> bytes:
-    """A layer: paths with what is in them; text is the target of a link, a path that ends with / a directory.
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
-    A tuple is mode, uid, gid and content.
-    """
+
+def tar_of(files: dict[str, bytes], *, leave_out: tuple[str, ...] = ()) -> bytes:
+    """A tar of files and the directories above them, but for some."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path, what in files.items():
-            member = tarfile.TarInfo(path.rstrip("/"))
-            member.mode, content = 0o755, b""
-            if isinstance(what, str):
-                member.type, member.linkname = tarfile.SYMTYPE, what
-            elif isinstance(what, tuple):
-                member.mode, member.uid, member.gid, content = what
-            else:
-                content = what
-            if path.endswith("/"):
-                member.type = tarfile.DIRTYPE
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        above = {str(one) for name in files for one in Path(name).parents if str(one) != "."}
+        for folder in sorted(above - set(leave_out)):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
 
 
-def make_layout(directory: Path, layers: Sequence[bytes | Path], config: Mapping[str, Any], tag: str = "latest") -> Path:
-    """A layout with one image of these layers, each a tar or the path of one."""
-    blobs = directory / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
+class Image:
+    """An image in memory.
 
-    def put(content: bytes) -> dict[str, Any]:
-        digest = hashlib.sha256(content).hexdigest()
-        (blobs / digest).write_bytes(content)
-        return {"digest": f"sha256:{digest}", "size": len(content)}
+    Attributes:
+        blobs: all that its manifest names, and itself, by digest.
+        manifest: its digest.
+    """
 
-    described, diff_ids = [], []
-    for layer in layers:
-        tar = layer.read_bytes() if isinstance(layer, Path) else layer
-        diff_ids.append(f"sha256:{hashlib.sha256(tar).hexdigest()}")
-        described.append({"mediaType": LAYER, **put(gzip.compress(tar, 1, mtime=0))})
-    said = {
-        "architecture": ARCHITECTURE,
-        "os": "linux",
-        "config": config,
-        "rootfs": {"type": "layers", "diff_ids": diff_ids},
-    }
-    described_config = {"mediaType": CONFIG, **put(json.dumps(said).encode())}
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": described_config, "layers": described}
-    named = {"mediaType": MANIFEST, **put(json.dumps(manifest).encode())}
-    named["annotations"] = {"org.opencontainers.image.ref.name": tag}
-    (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
-    (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return directory
+    def __init__(
+        self,
+        *tars: bytes,
+        compress: Any = lambda tar: gzip.compress(tar, 1),
+        kind: str = "+gzip",
+        platform: dict[str, str] | None = None,
+        config: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> None:
+        own = this_platform()
+        self.blobs: dict[str, bytes] = {}
+        self.layers = [compress(tar) for tar in tars]
+        self.document = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": self.add(
+                json.dumps(
+                    {
+                        **(platform or {"os": own.os, "architecture": own.architecture, "variant": own.variant}),
+                        "created": "2024-02-03T04:05:06.123456789Z",
+                        "config": {"Cmd": ["sh"], "Env": ["PATH=/bin"]} if config is None else config,
+                        "rootfs": {"type": "layers", "diff_ids": [digest_of(tar) for tar in tars]},
+                    }
+                ).encode(),
+                CONFIG,
+            ),
+            "layers": [self.add(layer, LAYER + kind) for layer in self.layers],
+            **changes,
+        }
+        self.raw = json.dumps(self.document).encode()
+        self.manifest = digest_of(self.raw)
+        self.blobs[self.manifest] = self.raw
+
+    @property
+    def image_id(self) -> str:
+        return str(self.document["config"]["digest"])
+
+    def add(self, data: bytes, kind: str) -> dict[str, Any]:
+        self.blobs[digest_of(data)] = data
+        return {"mediaType": kind, "digest": digest_of(data), "size": len(data)}
+
+    def entry(self, **more: Any) -> dict[str, Any]:
+        """What an index says of it."""
+        return {"mediaType": MANIFEST, "digest": self.manifest, "size": len(self.raw), **more}
+
+
+def write_layout(path: Path, images: dict[str | None, Image]) -> Path:
+    """A layout directory with images by their tags."""
+    (path / "blobs/sha256").mkdir(parents=True)
+    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    entries = []
+    for tag, image in images.items():
+        for digest, data in image.blobs.items():
+            (path / "blobs" / digest.replace(":", "/")).write_bytes(data)
+        entries.append(image.entry(**({"annotations": {"org.opencontainers.image.ref.name": tag}} if tag else {})))
+    (path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
+    return path
+
+
+async def unpack_by_tarfile(pieces, into, below, limits) -> UnpackedLayer:
+    """As `Unpack`: directories that are left out are made like those below."""
+    data = b"".join([piece async for piece in pieces])
+    try:
+        return _unpack(data, into, below, limits)
+    except tarfile.TarError as error:
+        raise image_error("damaged_layer", f"a layer is no tar: {error}") from error
+
+
+def _unpack(data, into, below, limits) -> UnpackedLayer:
+    size = files = implied = 0
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            size += member.size
+            files += 1
+            if size > limits.most_bytes or files > limits.most_files:
+                raise image_error("too_large", "a layer becomes too large")
+            for parent in reversed([*Path(member.name).parents][:-1]):
+                if not (into / parent).exists():
+                    implied += 1
+                    (into / parent).mkdir()
+                    like = next((root / parent for root in below if (root / parent).is_dir()), None)
+                    (into / parent).chmod(0o755 if like is None else os.stat(like).st_mode & 0o7777)
+            tar.extract(member, into, filter="fully_trusted")
+    return UnpackedLayer(size_bytes=size, files=files, implied=implied, left_out=0)

@@ -20,7 +20,7 @@ from aviato.trees.errors import SenderFailed, TreeError
 from aviato.trees.tar import BLOCK_BYTES, FILE, HARD_LINK, LINK, Member, Reader, padding
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from aviato.server.images.manifests import Descriptor
@@ -145,8 +145,8 @@ class _Contents:
                     position += member.size_bytes + len(fill)
                     # What lies there is read when it is wanted.
                     while reader.content_left:
-                        any(reader.feed(_SKIPPED[: reader.content_left]))
-                    any(reader.feed(fill))
+                        _exhaust(reader.feed(_SKIPPED[: reader.content_left]))
+                    _exhaust(reader.feed(fill))
                 elif member.kind in (LINK, HARD_LINK):
                     target = member.target.decode(errors="surrogateescape")
                     above = posixpath.dirname(name) if member.kind == LINK else ""
@@ -205,6 +205,11 @@ class _Contents:
 
     def _damaged(self, why: str) -> SandboxImageError:
         return image_error("damaged_layout", f"{self._what} is no archive of an image: {why}")
+
+
+def _exhaust(found: Iterator[object]) -> None:
+    for _ in found:
+        pass
 
 
 def _in_full(name: str) -> str:

@@ -103,7 +103,7 @@ class _Pull:
 
     async def run(self) -> ImageRecord:
         manifest, digests = await self._manifest()
-        config = await read_blob(self._source, manifest.config, self._what)
+        config = await read_blob(self._source, manifest.config, self._what, self._places.patience)
         details = read_details(config, manifest, self._what)
         check_platform(details.platform, self._places.own, self._what)
         wanted = _wanted(manifest, details)
@@ -120,14 +120,14 @@ class _Pull:
         raw = await self._source.manifest()
         digests = [raw.digest]
         for _ in range(DEEPEST_INDEX + 1):
+            # Nobody has looked at what a source says of itself.
+            if f"sha256:{hashlib.sha256(raw.data).hexdigest()}" != raw.digest:
+                raise image_error("wrong_digest", f"a manifest of {self._what} has not the digest that its index says")
             found = read_manifest(raw.data, raw.media_type, self._what)
             if not isinstance(found, Index):
                 return found, tuple(digests)
             chosen = choose_manifest(found, self._places.own, self._what)
             raw = await self._source.manifest(chosen.digest)
-            # Of a source that is no registry nobody has looked at it.
-            if f"sha256:{hashlib.sha256(raw.data).hexdigest()}" != chosen.digest:
-                raise image_error("wrong_digest", f"a manifest of {self._what} is not the one that its index names")
             digests.append(chosen.digest)
         raise image_error("unsupported_manifest", f"{self._what} is an index of indexes of indexes")
 

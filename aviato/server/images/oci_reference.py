@@ -108,9 +108,9 @@ def _in_registry(text: str) -> OciReference:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The registry's host and the path there: a first component is a host if it could be no path, or is localhost."""
+    """The registry's host and the path there: a first component with a dot or a port is a host, and localhost."""
     first, slash, rest = name.partition("/")
-    is_host = slash and ("." in first or ":" in first or first == "localhost" or first.lower() != first)
+    is_host = slash and ("." in first or ":" in first or first.lower() == "localhost")
     host, path = (first.lower(), rest) if is_host else (DEFAULT_REGISTRY, name)
     return (DEFAULT_REGISTRY if host == "index.docker.io" else host), path
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
-import json
+import gzip
 import os
 import socket
-import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -20,11 +17,10 @@ from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.ids import new_sandbox_id
-from tests.attacks.pairs.callers import keyed
+from tests.attacks.pairs.callers import serving
 from tests.attacks.pairs.users import has_one_id
 from tests.attacks.registry import Area, Arena, Patch
-from tests.backends.boxes import make_spec
-from tests.images.layouts import make_layout, tar_of
+from tests.images.whole_images import make_layout, tar_of
 
 area = Area(__name__)
 
@@ -40,8 +36,16 @@ UNFOLLOWED = area.defence(
             "let fd = sys::open_at(self.last(), part, directory::OPEN, 0)?;",
             "let fd = sys::open_at(self.last(), part, sys::O_RDONLY | sys::O_DIRECTORY, 0)?;",
         ),
-        # A link is taken for the directory that it was.
-        Patch("init/src/layer/unpack.rs", "self.directories.remove(path);", ""),
+    ),
+)
+MADE = area.defence(
+    "what something is put into is a directory that was made here",
+    patches=(
+        Patch(
+            "init/src/layer/unpack.rs",
+            "made.map_err(|error| refusal(error, path))?;\n        let directory",
+            "drop(made);\n        let directory",
+        ),
     ),
 )
 BELOW = area.defence(
@@ -67,19 +71,13 @@ async def unpacked(tar: bytes, into: Path, limits: UnpackLimits = LIMITS) -> boo
     return True
 
 
-@area.attack("write beside a layer, by a link in the place of a directory", UNFOLLOWED)
+@area.attack("write beside a layer, by a link", UNFOLLOWED, MADE)
 async def linked(arena: Arena) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         outside, into = Path(folder, "outside"), Path(folder, "into")
         outside.mkdir()
         into.mkdir()
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as tar:
-            directory, link, file = tarfile.TarInfo("x"), tarfile.TarInfo("x"), tarfile.TarInfo("x/stolen")
-            directory.type, link.type, link.linkname = tarfile.DIRTYPE, tarfile.SYMTYPE, str(outside)
-            for member in (directory, link, file):
-                tar.addfile(member)
-        await unpacked(buffer.getvalue(), into)
+        await unpacked(tar_of({"x": str(outside), "x/stolen": b"x"}), into)
         return (outside / "stolen").exists()
 
 
@@ -102,7 +100,9 @@ async def bomb(arena: Arena) -> bool:
 
 DIGESTS = "a layer is what its digest says"
 COMPRESSED = area.defence(DIGESTS, swaps={"aviato.server.images.blobs._Part.digest": property(lambda part: AnyDigest())})
-CONTENT = area.defence(f"{DIGESTS}, decompressed", swaps={"aviato.server.images.blobs._Decompressed.digest": property(lambda _: AnyDigest())})
+CONTENT = area.defence(
+    f"{DIGESTS}, decompressed", swaps={"aviato.server.images.blobs._Decompressed.digest": property(lambda _: AnyDigest())}
+)
 
 
 class AnyDigest(str):
@@ -120,8 +120,6 @@ class AnyDigest(str):
 @area.attack("give a layer of another's name other content", COMPRESSED, CONTENT)
 async def swapped(arena: Arena) -> bool:
     """A layer is shared by its name: whoever could fill one would be in every image that has it."""
-    import gzip
-
     with tempfile.TemporaryDirectory() as folder:
         layout = make_layout(Path(folder, "layout"), [tar_of({"honest": b"honest"})], {})
         layer = next(path for path in (layout / "blobs" / "sha256").iterdir() if path.read_bytes()[:2] == b"\x1f\x8b")
@@ -147,21 +145,17 @@ NO_PULLS = area.defence(
 
 @area.attack("have the server call a host of its network", NO_PULLS)
 async def called(arena: Arena) -> bool:
-    with socket.create_server(("127.0.0.1", 0)) as listener, arena.programs():
-        listener.settimeout(5)
-        port = listener.getsockname()[1]
+    def ask() -> bool:
+        with socket.create_server(("127.0.0.1", 0)) as listener, serving(arena) as place:
+            listener.settimeout(5)
+            image = f"127.0.0.1:{listener.getsockname()[1]}/internal/thing:1"
+            place.ask("mine", "POST", "/v1/sandboxes", {"sandbox_id": new_sandbox_id(), "detached": True, "image": image})
+            with suppress(TimeoutError):
+                listener.accept()[0].close()
+                return True
+            return False
 
-        def ask() -> bool:
-            with keyed() as tenant:
-                sandbox_id = new_sandbox_id()
-                body = {"sandbox_id": sandbox_id, "detached": True, "image": f"127.0.0.1:{port}/internal/thing:1"}
-                tenant("POST", "/v1/sandboxes", json.dumps(body).encode())
-                with suppress(TimeoutError):
-                    listener.accept()[0].close()
-                    return True
-                return False
-
-        return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(ask)
 
 
 # -- users ---------------------------------------------------------------------------------------------------------------------
@@ -180,9 +174,5 @@ MAPPED = area.defence(
 async def disguised(arena: Arena) -> bool:
     async with arena.box() as box:
         await box.sh("echo 'bob:x:4294967295:0::/:/bin/sh' > /etc/passwd")
-        spec = make_spec("id", "-u")
-        result = await box.run_spec(type(spec)(**{**vars(spec), "user": "bob"}))
-        return result.stdout == "0\n"
-
-
-assert hashlib.sha256  # The digests of layouts are made of it.
+        result = await box.run("id", "-u", user="bob")
+        return bool(result.stdout == "0\n")
