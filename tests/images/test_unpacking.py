@@ -29,7 +29,7 @@ LAYER = tar(
     link("l", "a"),
     hard_link("h", "a/b"),
     Member(".wh.gone"),
-    Member("huge", uid=70_000, mode=0o2711),
+    Member("huge", uid=70_000, mode=0o2755),
 )
 pytestmark = pytest.mark.anyio
 
