@@ -9,8 +9,8 @@ use crate::directory;
 use crate::sys::{self, Stat};
 
 const LONGEST_PART_BYTES: usize = 255;
-/// So many directories of a path are kept open for the next one.
-const MOST_OPEN: usize = 64;
+/// So many parts a path may have: each directory on the way is kept open for the next one.
+const MOST_PARTS: usize = 256;
 pub const OPAQUE: &[u8] = b"user.overlay.opaque";
 pub const YES: &[u8] = b"y";
 
@@ -35,6 +35,9 @@ pub fn checked(name: &[u8]) -> Result<Vec<u8>, Trouble> {
     if name.is_empty() || name.contains(&0) {
         return Err(Trouble::hostile(name, "can be no name of a file"));
     }
+    if path.iter().filter(|byte| **byte == b'/').count() >= MOST_PARTS {
+        return Err(Trouble::hostile(name, format!("lies more than {MOST_PARTS} directories deep")));
+    }
     if path.len() > LONGEST_NAME_BYTES {
         let message = format!("can be no name of a file: it is longer than {LONGEST_NAME_BYTES} bytes");
         return Err(Trouble::hostile(name, message));
@@ -56,33 +59,26 @@ fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Opens directories; those on the way to the last one stay open.
 pub struct Places {
-    pub top: OwnedFd,
-    /// Of the last path, while it is open.
+    top: OwnedFd,
+    /// The last one, if it could be opened.
     path: Option<Vec<u8>>,
     opened: Vec<(Vec<u8>, OwnedFd)>,
-    /// What is deeper than the directories that are kept.
-    deepest: Option<OwnedFd>,
 }
 
 impl Places {
     pub fn new(top: OwnedFd) -> Places {
-        Places { top, path: None, opened: Vec::new(), deepest: None }
+        Places { top, path: None, opened: Vec::new() }
     }
 
     /// A descriptor of a directory, good until the next call.
     pub fn open(&mut self, path: &[u8]) -> io::Result<RawFd> {
         if self.path.as_deref() != Some(path) {
             self.path = None;
-            self.deepest = None;
             let known = self.opened.iter().zip(parts(path)).take_while(|((own, _), part)| own == part).count();
             self.opened.truncate(known);
             for part in parts(path).skip(known) {
                 let fd = sys::open_at(self.last(), part, directory::OPEN, 0)?;
-                if self.opened.len() < MOST_OPEN {
-                    self.opened.push((part.to_vec(), fd));
-                } else {
-                    self.deepest = Some(fd);
-                }
+                self.opened.push((part.to_vec(), fd));
             }
             self.path = Some(path.to_vec());
         }
@@ -90,15 +86,13 @@ impl Places {
     }
 
     fn last(&self) -> RawFd {
-        let kept = self.opened.last().map_or(&self.top, |(_, fd)| fd);
-        self.deepest.as_ref().unwrap_or(kept).as_raw_fd()
+        self.opened.last().map_or(&self.top, |(_, fd)| fd).as_raw_fd()
     }
 
     /// Directories may be others of the same names from here on.
     pub fn forget(&mut self) {
         self.path = None;
         self.opened.clear();
-        self.deepest = None;
     }
 }
 
@@ -150,7 +144,30 @@ mod tests {
         for name in [&b""[..], b"..", b"a/../b", b"/..", b"a/..", b"a\0b", b"\0", &part, &long] {
             assert!(checked(name).is_err(), "{}", String::from_utf8_lossy(name));
         }
+        assert!(checked(&b"d/".repeat(256)).is_ok() && checked(&b"d/".repeat(257)).is_err());
         assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
         assert_eq!(split(b"c"), (&b""[..], &b"c"[..]));
+    }
+
+    #[test]
+    fn directories_are_opened_by_themselves_and_links_are_not() {
+        let top = std::env::temp_dir().join(format!("aviato-places-{}", std::process::id()));
+        std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::os::unix::fs::symlink("a", top.join("link")).unwrap();
+        std::os::unix::fs::symlink("b", top.join("a/link")).unwrap();
+        let open = || sys::open_at(sys::AT_FDCWD, top.to_str().unwrap().as_bytes(), directory::OPEN, 0).unwrap();
+        let (mut places, found) = (Places::new(open()), open());
+        let number = |fd: RawFd| sys::stat_at(fd, b".").unwrap().inode;
+        for path in [&b"a/b/c"[..], b"a/b", b"", b"a", b"a/b/c", b"a/b/c"] {
+            let fd = places.open(path).unwrap();
+            let expected = sys::stat_at(found.as_raw_fd(), if path.is_empty() { b"." } else { path }).unwrap().inode;
+            assert_eq!(number(fd), expected, "{}", String::from_utf8_lossy(path));
+        }
+        for path in [&b"link"[..], b"link/b", b"a/link", b"a/link/c", b"a/none"] {
+            assert!(places.open(path).is_err() && find_below(&[open()], path).is_none());
+        }
+        assert_eq!(number(places.open(b"a/b").unwrap()), sys::stat_at(found.as_raw_fd(), b"a/b").unwrap().inode);
+        assert!(find_below(&[open()], b"a/b/c").is_some());
+        std::fs::remove_dir_all(&top).unwrap();
     }
 }
