@@ -81,7 +81,7 @@ async def linked(arena: Arena) -> bool:
         return (outside / "stolen").exists()
 
 
-@area.attack("write beside a layer, by a name", BELOW)
+@area.attack("write beside a layer, by a name", BELOW, MADE)
 async def named(arena: Arena) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder, "into")
@@ -98,12 +98,6 @@ async def bomb(arena: Arena) -> bool:
 
 # -- what an image says it is --------------------------------------------------------------------------------------------------
 
-DIGESTS = "a layer is what its digest says"
-COMPRESSED = area.defence(DIGESTS, swaps={"aviato.server.images.blobs._Part.digest": property(lambda part: AnyDigest())})
-CONTENT = area.defence(
-    f"{DIGESTS}, decompressed", swaps={"aviato.server.images.blobs._Decompressed.digest": property(lambda _: AnyDigest())}
-)
-
 
 class AnyDigest(str):
     """A digest that is any other."""
@@ -117,22 +111,28 @@ class AnyDigest(str):
     __hash__ = str.__hash__
 
 
+ANY = property(lambda _: AnyDigest())
+COMPRESSED = area.defence("a blob is what its digest says", swaps={"aviato.server.images.blobs._Part.digest": ANY})
+CONTENT = area.defence("a layer is what its digest says", swaps={"aviato.server.images.blobs._Decompressed.digest": ANY})
+
+
 @area.attack("give a layer of another's name other content", COMPRESSED, CONTENT)
 async def swapped(arena: Arena) -> bool:
     """A layer is shared by its name: whoever could fill one would be in every image that has it."""
     with tempfile.TemporaryDirectory() as folder:
-        layout = make_layout(Path(folder, "layout"), [tar_of({"honest": b"honest"})], {})
+        layout = make_layout(Path(folder, "layout"), [tar_of({"honest": os.urandom(400).hex().encode()})], {})
         layer = next(path for path in (layout / "blobs" / "sha256").iterdir() if path.read_bytes()[:2] == b"\x1f\x8b")
         before = layer.read_bytes()
-        changed = gzip.compress(tar_of({"honest": b"hostil"}), 1, mtime=0)
-        # Its size is in the manifest: packed as tightly, or a little looser and cut.
-        layer.write_bytes(changed.ljust(len(before), b"\0")[: len(before)])
+        changed = gzip.compress(tar_of({"honest": b"hostile"}), 1, mtime=0)
+        # As long as the manifest says, by an empty member with a long name.
+        name = b"x" * (len(before) - len(changed) - 21)
+        layer.write_bytes(changed + b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + name + b"\0\x03\0" + bytes(8))
         store = ImageStore(Path(folder, "store"), Unpacking(binary.found))
         try:
             image = await store.pull(f"oci:{layout}")
         except SandboxImageError:
             return False
-        return Path(image.layers[0], "honest").read_bytes() == b"hostil"
+        return Path(image.layers[0], "honest").read_bytes() == b"hostile"
 
 
 # -- who may have images pulled ----------------------------------------------------------------------------------------------
