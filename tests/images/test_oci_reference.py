@@ -71,6 +71,8 @@ def test_what_is_meant(text, name):
         (f"a@sha512:{'0' * 128}", "only digests by sha256"),
         ("a@", "no digest"),
         ("0" * 64, "image id"),
+        (DIGEST, "image id"),
+        (DIGEST[:20], "image id"),
         ("a" * 256, "longer than 255"),
         ("a_.example/b", "no host"),
         ("a.example:99999/b", "no port"),

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.image_errors import disk_error
@@ -70,7 +71,10 @@ async def test_what_is_here(store, layout):
     assert a.created_at == pytest.approx(1706933106.123456) and not a.pinned and time.time() - a.pulled_at < 60
     for digits in (12, 20, 64):
         assert store.find(a.image_id[7 : 7 + digits]) == a == store.find(a.image_id[: 7 + digits])
-    assert store.find("0" * 64) is None is store.find("f" * 12)
+    for unknown in ("0" * 64, "f" * 12, f"sha256:{'f' * 12}", f"sha256:{'f' * 64}"):
+        assert store.find(unknown) is None
+    with pytest.raises(SandboxImageError, match="image id"):
+        await store.pull(f"sha256:{'f' * 64}")
     with pytest.raises(SandboxImageError) as caught:
         store.find("Wrong")
     assert caught.value.reason == "bad_reference"
@@ -283,13 +287,15 @@ async def test_an_image_without_layers(store, tmp_path):
     assert found.layers == () and found.size_bytes == 0
 
 
-async def test_a_disk_that_is_full(store, layout, monkeypatch):
+async def test_a_disk_that_is_full(store, tmp_path):
+    path = write_layout(tmp_path / "layout", {"a": Image(BASE)})
+
     async def unpack(pieces, into, below, limits):
         raise OSError(28, "No space left on device")
 
     full = ImageStore(store._directory, unpack)
     with pytest.raises(SandboxImageError, match="is full") as caught:
-        await full.pull(layout("a"))
+        await full.pull(f"oci:{path}:a")
     assert caught.value.reason == "disk_full" and is_empty(store)
     assert disk_error(OSError(5, "I/O error"), "x").reason == "store_failed"
     with pytest.raises(SandboxImageError) as caught:
@@ -314,6 +320,17 @@ async def test_a_small_disk(tmp_path):
 
 
 # -- at once
+
+
+async def test_nothing_blocks_the_loop(store):
+    async with faulty_registry() as registry:
+        reference = registry.add("a", Image(BASE, tar_of({"d/x": b""}, leave_out=("d",))))
+        with blockbuster_ctx(scanned_modules=["aviato.server"]):
+            await store.pull(reference)
+            await store.pull(reference, refresh=True)
+            await store.remove(reference)
+            await store.prune()
+    assert is_empty(store)
 
 
 async def test_pulls_at_once_do_the_work_once(store):

@@ -87,10 +87,10 @@ async def pull_image(places: PullPlaces, reference: OciReference, progress: Pull
 
 async def _unchanged(places: PullPlaces, reference: OciReference, source: ImageSource) -> ImageRecord | None:
     """The image that is here by this name, if the name still means it."""
-    known = places.index.names().get(reference.name)
+    known = (await in_thread(places.index.names)).get(reference.name)
     if known is None or await source.digest() != known.digest:
         return None
-    return places.index.record(known.image_id)
+    return await in_thread(places.index.record, known.image_id)
 
 
 class _Pull:
@@ -108,12 +108,13 @@ class _Pull:
         check_platform(details.platform, self._places.own, self._what)
         wanted = _wanted(manifest, details)
         keys = {key for one in wanted for key in one.keys}
-        lease = await in_thread(self._places.leases.take, keys)
+        lease = self._places.leases.new()
         try:
+            await in_thread(lease.take, keys)
             layers = await self._layers(wanted)
             return await in_thread(self._record, manifest.config.digest, digests, details, layers)
         finally:
-            self._places.leases.end(lease)
+            await in_thread(lease.end)
 
     async def _manifest(self) -> tuple[Manifest, tuple[str, ...]]:
         """The manifest for this machine, and the digests on the way to it."""

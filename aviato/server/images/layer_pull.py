@@ -123,7 +123,7 @@ class LayerPulls:
             fd = await hold(path)
             try:
                 if (found := await in_thread(self.find, wanted)) is not None:
-                    path.unlink(missing_ok=True)
+                    await in_thread(path.unlink, missing_ok=True)
                     on_bytes(wanted.descriptor.size_bytes)
                     return found
                 await download(source, wanted.descriptor, fd, what, self._patience, on_bytes)
@@ -137,10 +137,10 @@ class LayerPulls:
                     key = wanted.keys[1 if unpacked.implied else 0]
                     return await in_thread(self._publish, tree, key, wanted.diff_id, unpacked, path)
                 finally:
-                    self._trash.take(tree)
-            except BaseException as error:
+                    await in_thread(self._trash.take, tree)
+            except Exception as error:
                 if _is_of_no_use(error):
-                    path.unlink(missing_ok=True)
+                    await in_thread(path.unlink, missing_ok=True)
                 raise
             finally:
                 os.close(fd)
@@ -171,7 +171,7 @@ class LayerPulls:
         return RecordedLayer(key=key, size_bytes=unpacked.size_bytes)
 
 
-def _is_of_no_use(error: BaseException) -> bool:
+def _is_of_no_use(error: Exception) -> bool:
     """Whether a download that is here whole leads nowhere: it is damaged, or there is no room for it."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
