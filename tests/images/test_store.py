@@ -15,6 +15,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.images import image_uses
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.registry_requests import Patience
@@ -132,7 +133,18 @@ async def test_an_image_in_use_stays(store, layout, place):
     assert await store.prune() == a.size_bytes and is_empty(store) and not any((store._directory / "uses").iterdir())
 
 
-async def test_a_use_ends_with_its_place(store, layout, place):
+async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
+    a = await store.pull(layout("a"))
+    place.rmdir()
+    store.use(a, "sandbox-1", str(place))
+    with pytest.raises(SandboxImageError, match="in use"):
+        await store.remove(a.image_id)
+    monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
+    assert await store.remove(a.image_id) == [layout("a")]
+
+
+async def test_a_use_ends_with_its_place(store, layout, place, monkeypatch):
+    monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
     a = await store.pull(layout("a"))
     store.use(a, "sandbox-1", str(place))
     place.rmdir()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary, subordinate
-from aviato.server.images.unpacking import UnpackedLayer, Unpacking, UnpackLimits
+from aviato.server.images.unpacked_layer import UnpackedLayer, UnpackLimits
+from aviato.server.images.unpacking import Unpacking
 from tests.images.layers import Member, directory, hard_link, link, seen, tar, unpacked
 
 IS_ROOT = os.geteuid() == 0
