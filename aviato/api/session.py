@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 from aviato import defaults as checks
 from aviato.api.sandbox import Sandbox, find
 from aviato.calls import sandbox_config
+from aviato.calls.image_arguments import image_references
 from aviato.calls.sandbox_config import SandboxConfig
 from aviato.calls.sandbox_state import SandboxState, begin, call
 from aviato.exceptions import AviatoValidationError
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
+    from aviato.results import ImageInfo
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""
 
+_Images = list["ImageInfo"]
+"""Within the class `list` is its method."""
 Report = dict[str, float | int]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -225,6 +229,29 @@ class Session:
             self._close_at_exit()
         if self._slots is not None:
             begin(_take_slot(sandbox._state, self._slots), f"adopt {sandbox.sandbox_id}", shared=True)
+
+    def prefetch(self, images: Iterable[str], *, refresh: bool = False) -> OperationRef[_Images]:
+        """Have the server fetch images, four at a time, such as the column of a data set, before sandboxes need them.
+
+        Args:
+            images: references of registries, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; each is pulled once.
+            refresh: ask registries although images are there, since a tag may mean another one by now.
+
+        Returns:
+            Each different one in the order of `images`; one that cannot be had has the status `failed` and a message.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
+        """
+        self._enter_process()
+        references = image_references(images)
+
+        async def work(client: Client, _: Lease) -> _Images:
+            from aviato.core.images import prefetch
+
+            return await prefetch(client, references, refresh=refresh)
+
+        return begin(call(self._connection, work), "prefetch images")
 
     def _forget(self, sandbox_id: str) -> None:
         """A sandbox of one call has ended: nothing is left to do about it."""

@@ -141,10 +141,9 @@ def test_hostile_files_of_users(peopled: aviato.Sandbox) -> None:
 
 def test_the_same_from_async_code(served: Any) -> None:
     async def main() -> tuple[str, str]:
-        async with AsyncClient() as client:
-            async with await client.sandbox() as sandbox:
-                result = await sandbox.exec(["id", "-u"], user="nobody")
-                process = sandbox.spawn(["id", "-u"], user=0)
-                return result.stdout, (await process).stdout
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            result = await sandbox.exec(["id", "-u"], user="nobody")
+            process = sandbox.spawn(["id", "-u"], user=0)
+            return result.stdout, (await process).stdout
 
     assert asyncio.run(main()) == ("65534\n", "0\n")

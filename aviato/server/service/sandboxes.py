@@ -172,7 +172,7 @@ class Sandboxes:
         if not image.is_here and caller.tenant is not None:
             # It would come by credentials of the server's user, from whatever host its name says.
             raise SandboxImageError(
-                f"image {image.reference!r} is not here, and this API key pulls none: ask the operator to `aviato image pull` it",
+                f"image {image.reference!r} is not here, and this API key pulls none: have the operator `aviato image pull` it",
                 reason="image_not_here",
             )
         client = _process(peer) if request.detached or request.lease_id is None else ""
