@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
-import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +16,8 @@ from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError
 from aviato.server.backends.local import binary
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
-from tests.images.layouts import ARCHITECTURE, MANIFEST, make_layout, tar_of
+from tests.images.layouts import ARCHITECTURE, make_layout, tar_of
+from tests.images.slow_registry import SlowRegistry
 
 CONFIG = {"Env": ["WHERE=image"], "WorkingDir": "/work", "User": "0", "Entrypoint": ["/program"], "Cmd": ["--version"]}
 
@@ -46,54 +44,6 @@ def layout(tmp_path: Path) -> str:
     program = Path(binary.found()).read_bytes()
     files = {"program": (0o755, 0, 0, program), "work/": b"", "name": str(tmp_path).encode()}
     return f"oci:{make_layout(tmp_path / 'image', [tar_of(files)], CONFIG)}"
-
-
-class SlowRegistry:
-    """A registry of one image, `some/image:1`, that sends no layer before it is told to."""
-
-    def __init__(self, layout: str) -> None:
-        directory = Path(layout.removeprefix("oci:"))
-        [described] = json.loads((directory / "index.json").read_text())["manifests"]
-        self.free = threading.Event()
-        self.asked: list[str] = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(handler) -> None:
-                kind, wanted = re.fullmatch(r"/v2/some/image/(manifest|blob)s/(.*)", handler.path.split("?")[0]).groups()  # type: ignore[union-attr]
-                self.asked.append(kind)
-                digest = described["digest"] if wanted == "1" else wanted
-                path = directory / "blobs" / "sha256" / digest.removeprefix("sha256:")
-                if not path.is_file():
-                    handler.send_error(404)
-                    return
-                content = path.read_bytes()
-                handler.send_response(200)
-                handler.send_header("Content-Type", MANIFEST if kind == "manifest" else "application/octet-stream")
-                handler.send_header("Content-Length", str(len(content)))
-                handler.end_headers()
-                if content[:2] == b"\x1f\x8b":
-                    self.free.wait(20)
-                handler.wfile.write(content)
-
-            do_HEAD = do_GET
-
-            def log_message(handler, *_: Any) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"localhost:{self._server.server_port}"
-        self.reference = f"{self.host}/some/image:1"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self) -> SlowRegistry:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.free.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def of(work: Any) -> Any:
@@ -162,7 +112,7 @@ def test_what_cannot_be_pulled_says_why(tmp_path: Path) -> None:
     async def work(client: AsyncClient) -> None:
         for reference, reason in (
             (f"oci:{tmp_path}/none", "no_such_file"),
-            ("A/b", "bad_reference"),
+            ("a//b", "bad_reference"),
             ("host", "bad_reference"),
         ):
             with pytest.raises(SandboxImageError) as caught:
