@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
 from aviato import defaults as checks
 from aviato.api.sandbox import Sandbox, find
 from aviato.calls import sandbox_config
-from aviato.calls.image_arguments import image_references
 from aviato.calls.sandbox_config import SandboxConfig
 from aviato.calls.sandbox_state import SandboxState, begin, call
 from aviato.exceptions import AviatoValidationError
@@ -243,6 +242,8 @@ class Session:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
         """
+        from aviato.calls.image_arguments import image_references
+
         self._enter_process()
         references = image_references(images)
 

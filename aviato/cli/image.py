@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -55,7 +55,7 @@ async def pull(references: tuple[str, ...], *, base_url: str | None, refresh: bo
 @_refresh
 @click.argument("file", type=click.File(encoding="utf-8"), metavar="FILE")
 @common.coroutine
-async def prefetch(file: click.utils.LazyFile, *, base_url: str | None, refresh: bool) -> int:
+async def prefetch(file: TextIO, *, base_url: str | None, refresh: bool) -> int:
     """Have the server fetch the images that FILE names, one a line; - is standard input."""
     lines = [text.strip() for text in file]
     return await _fetch([text for text in lines if text and not text.startswith("#")], base_url, refresh=refresh)
