@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Literal
 
 from aviato.values.parameters import Suggesting
 from aviato.values.representation import Hidden, beginning, named, short
@@ -133,6 +134,58 @@ class FileInfo:
     def __repr__(self) -> str:
         shown: dict[str, object] = {"path": self.path, "size_bytes": self.size_bytes, "mode": Hidden(f"0o{self.mode:03o}")}
         return named(type(self).__name__, {**shown, "mtime": self.mtime, "type": self.type, "link_target": self.link_target})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo(Suggesting):
+    """An image that a server has, fetches, or could not get. Times are seconds since the epoch.
+
+    Attributes:
+        reference: as it was asked for; in a listing its first name, or its id.
+        status: `here`, `pulling` or `failed`.
+        image_id: `sha256:…` of its configuration, as Docker's image id; None before it is here.
+        names: references in full that mean it on the server.
+        message: why it could not be had, for people; else None.
+        reason: the same, for programs, such as `unknown_tag`.
+        layers: how many different ones it has.
+        size_bytes: of its layers, unpacked.
+        created_at: as the image says, or None.
+        pulled_at: when the server got it.
+        used_at: when a sandbox last began or ended with it, or when it was pulled.
+        pinned: whether it stays, whatever is pruned.
+        architecture: as OCI names it, such as `amd64`.
+        working_dir, user, environment: what its commands have, unless you say otherwise.
+        entrypoint, command: what other tools run in it; aviato does not run them by itself.
+        done_bytes, total_bytes: downloaded, and of how many; None until that is known.
+        layers_done, layers_total: how many layers are there, and of how many.
+    """
+
+    reference: str
+    status: Literal["here", "pulling", "failed"]
+    image_id: str | None = None
+    names: tuple[str, ...] = ()
+    message: str | None = None
+    reason: str | None = None
+    layers: int = 0
+    size_bytes: int = 0
+    created_at: float | None = None
+    pulled_at: float | None = None
+    used_at: float | None = None
+    pinned: bool = False
+    architecture: str | None = None
+    working_dir: str | None = None
+    user: str | None = None
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    done_bytes: int = 0
+    total_bytes: int | None = None
+    layers_done: int = 0
+    layers_total: int = 0
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"reference": self.reference, "status": self.status, "image_id": self.image_id}
+        return named(type(self).__name__, {**shown, "size_bytes": self.size_bytes, "message": self.message})
 
 
 class CaseStatus(StrEnum):

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Self
 from aviato import defaults as checks
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.calls import sandbox_config
+from aviato.calls.image_arguments import image_reference, image_references
 from aviato.calls.sandbox_state import begin, connect
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxNotFoundError
 from aviato.log import logger
 from aviato.policy.retry import RetryPolicy
 from aviato.values.parameters import suggests
@@ -32,17 +33,22 @@ from aviato.values.representation import cut
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
     from aviato.calls.sandbox_config import Connection, SandboxOptions
+    from aviato.core.client import Client
     from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
+    from aviato.results import ImageInfo
     from aviato.wire.sandboxes import SandboxInfo
 
+_Images = list["ImageInfo"]
+_Names = list[str]
+"""Within the class `list` is its method."""
 LEAVE_SECONDS = 5.0
 LEAVE_AGAIN_SECONDS = 1.0
 
@@ -121,6 +127,101 @@ class AsyncClient:
         )
         return [self._found(info.sandbox_id, info) for info in infos]
 
+    async def pull_image(
+        self, reference: str, *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+    ) -> ImageInfo:
+        """Have the server fetch an image, unless it is there, and wait until it is.
+
+        The pull goes on in the server if the wait is cancelled.
+
+        Args:
+            reference: of a registry, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; paths are the server's.
+            refresh: ask the registry although the image is there, since a tag may mean another one by now.
+            on_progress: called twice a second with how far it is, and at the end.
+
+        Raises:
+            SandboxImageError: it cannot be had; its `reason` says why.
+        """
+        from aviato.core import images
+
+        info = await images.pull(
+            self._client(self._connection), image_reference(reference), refresh=refresh, on_progress=on_progress
+        )
+        if info.status == "failed":
+            raise SandboxImageError(info.message or f"image {reference!r} cannot be had", reason=info.reason)
+        return info
+
+    async def prefetch(
+        self, images: Iterable[str], *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+    ) -> _Images:
+        """Have the server fetch images, four at a time, such as the column of a data set.
+
+        Args:
+            images: references, as `pull_image` takes them; each is pulled once.
+            refresh: ask registries although images are there.
+            on_progress: called with each image twice a second while it is on its way, and at its end.
+
+        Returns:
+            Each different one in the order of `images`; one that cannot be had has the status `failed` and a message.
+        """
+        from aviato.core.images import prefetch
+
+        references = image_references(images)
+        return await prefetch(self._client(self._connection), references, refresh=refresh, on_progress=on_progress)
+
+    async def images(self) -> _Images:
+        """The images that the server has or fetches."""
+        from aviato.core.images import public
+
+        return [public(info) for info in await self._client(self._connection).list_images()]
+
+    async def inspect_image(self, reference: str) -> ImageInfo:
+        """An image that the server has or fetches, by a name, an id, or 12 and more digits of one.
+
+        Raises:
+            SandboxImageError: it is not there.
+        """
+        from aviato.core.images import public
+
+        return public(await self._client(self._connection).inspect_image(image_reference(reference)))
+
+    async def remove_image(self, reference: str, *, force: bool = False) -> _Names:
+        """Remove a name of an image, and with its last name, or by its id, the image.
+
+        Args:
+            reference: as `inspect_image` takes it.
+            force: of an image that sandboxes have, take the names away all the same; it goes with a later prune.
+
+        Returns:
+            The names that went.
+
+        Raises:
+            SandboxImageError: it is not there, or sandboxes have it.
+        """
+        return await self._client(self._connection).remove_image(image_reference(reference), force=force)
+
+    async def prune_images(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
+        """Remove images that no sandbox has and nobody has pinned, the longest unused first.
+
+        Args:
+            most_bytes: leave the others, once all layers have no more than that.
+            unused_seconds: leave those that were in use so short ago.
+
+        Returns:
+            The bytes that this frees.
+        """
+        return await self._client(self._connection).prune_images(most_bytes=most_bytes, unused_seconds=unused_seconds)
+
+    async def pin_image(self, reference: str, *, pinned: bool = True) -> ImageInfo:
+        """Let an image stay whatever is pruned, or, with `pinned=False`, no longer.
+
+        Raises:
+            SandboxImageError: it is not there.
+        """
+        from aviato.core.images import public
+
+        return public(await self._client(self._connection).pin_image(image_reference(reference), pinned=pinned))
+
     def __repr__(self) -> str:
         state = "not entered" if self._here is None else "open"
         return cut(f"<AsyncClient of {self._connection.server}: {state}>")
@@ -135,7 +236,7 @@ class AsyncClient:
 
         return SandboxHandle(sandbox_id, self._client(connection), self._lease(), create)
 
-    def _client(self, connection: Connection) -> Any:
+    def _client(self, connection: Connection) -> Client:
         return self._lease().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
 
     def _lease(self) -> Lease:

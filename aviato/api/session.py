@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
+    from aviato.results import ImageInfo
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""
 
+_Images = list["ImageInfo"]
+"""Within the class `list` is its method."""
 Report = dict[str, float | int]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -225,6 +228,31 @@ class Session:
             self._close_at_exit()
         if self._slots is not None:
             begin(_take_slot(sandbox._state, self._slots), f"adopt {sandbox.sandbox_id}", shared=True)
+
+    def prefetch(self, images: Iterable[str], *, refresh: bool = False) -> OperationRef[_Images]:
+        """Have the server fetch images, four at a time, such as the column of a data set, before sandboxes need them.
+
+        Args:
+            images: references of registries, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; each is pulled once.
+            refresh: ask registries although images are there, since a tag may mean another one by now.
+
+        Returns:
+            Each different one in the order of `images`; one that cannot be had has the status `failed` and a message.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
+        """
+        from aviato.calls.image_arguments import image_references
+
+        self._enter_process()
+        references = image_references(images)
+
+        async def work(client: Client, _: Lease) -> _Images:
+            from aviato.core.images import prefetch
+
+            return await prefetch(client, references, refresh=refresh)
+
+        return begin(call(self._connection, work), "prefetch images")
 
     def _forget(self, sandbox_id: str) -> None:
         """A sandbox of one call has ended: nothing is left to do about it."""

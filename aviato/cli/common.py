@@ -122,6 +122,14 @@ def check_tty(interactive: bool, tty: bool, timeout_seconds: float | None) -> No
     check_terminal("--tty", "in a pipe leave -t out")
 
 
+def age(seconds: float) -> str:
+    """How long ago, in one word of a table."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
 @contextmanager
 def waiting(sandbox: AsyncSandbox) -> Iterator[None]:
     """While a command is run in a new sandbox: where it waits for a place is said, once."""

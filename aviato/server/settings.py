@@ -61,6 +61,14 @@ class ServerSettings(BaseModel):
     packages: dict[str, str] = Field(
         {}, description="Register a virtual environment, or a directory of packages, as packages=NAME; may be repeated."
     )
+    image_cache_bytes: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Bytes that images of registries may take; after a pull the longest unused go (default: all stay)."
+    )
+    registry_mirror: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="Host that images of a registry are looked for at first, such as docker.io=mirror.example.org; may be "
+        "repeated.",
+    )
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
@@ -154,6 +162,24 @@ class ServerSettings(BaseModel):
             if not equals or not name or not directory:
                 raise ValueError(f"{item!r} is not NAME=DIR")
             table[name] = directory
+        return table
+
+    @field_validator("registry_mirror", mode="before")
+    @classmethod
+    def _mirrors(cls, value: Any) -> Any:
+        """`HOST=HOST2` items, as flags and the variable have them, into a table; a file may name one without a list."""
+        if isinstance(value, str):
+            value = [item.strip() for item in value.split(",") if item.strip()]
+        if isinstance(value, dict):
+            return {registry: [found] if isinstance(found, str) else found for registry, found in value.items()}
+        if not isinstance(value, (list, tuple)):
+            return value
+        table: dict[str, list[str]] = {}
+        for item in value:
+            registry, equals, mirror = str(item).partition("=")
+            if not equals or not registry or not mirror:
+                raise ValueError(f"{item!r} is not HOST=HOST2, such as docker.io=mirror.example.org")
+            table.setdefault(registry, []).append(mirror)
         return table
 
     @field_validator("secrets_dir")

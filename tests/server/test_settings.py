@@ -22,6 +22,8 @@ EXAMPLES = {
     "tls_key": ("/t", "/t"),
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "packages": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
+    "image_cache_bytes": ("1000", 1000),
+    "registry_mirror": ("a=b,a=c:1/d", {"a": ("b", "c:1/d")}),
     "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
@@ -49,10 +51,12 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     given, value = EXAMPLES[name]
     default = getattr(ServerSettings(), name)
     file = tmp_path / "settings.toml"
-    literal = "{a = '/x', b = '/y'}" if name in TABLES else repr(list(value) if isinstance(value, tuple) else value)
+    tables = dict.fromkeys(TABLES, "{a = '/x', b = '/y'}") | {"registry_mirror": "{a = ['b', 'c:1/d']}"}
+    literal = tables.get(name) or repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
     others = {
         **dict.fromkeys(TABLES, "z=/z"),
+        "registry_mirror": "z=z",
         "secrets_dir": "/other",
         "state_dir": "/other",
         "backend": "local",

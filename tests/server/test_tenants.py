@@ -132,6 +132,12 @@ OTHERS = {
     "DELETE /v1/leases/{lease_id}": "test_leases_of_others_hold",
     "POST /run_code": "a sandbox of its own, and a repeat is taken up for the same tenant alone",
     "POST /v1/runs": "a sandbox of its own; the id of another's is in conflict, as in a create",
+    "GET /v1/images": "images are the server's: all may look at them",
+    "GET /v1/images/inspect": "images are the server's: all may look at them",
+    **dict.fromkeys(
+        ("POST /v1/images/pull", "POST /v1/images/remove", "POST /v1/images/prune", "POST /v1/images/pin"),
+        "tests/images/test_operations.py::test_tenants_look_and_change_nothing",
+    ),
     "POST /execute_batch": "sandboxes of its own",
 }
 """Routes without a sandbox in their path, and why nobody sees what is another's by them."""

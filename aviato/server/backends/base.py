@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aviato.server.images.packages import PackageDirectory
+    from aviato.server.images.store import ImageStore
     from aviato.server.link.descriptor_channel import DescriptorChannel
     from aviato.server.link.link import Process1Link
 
@@ -138,6 +139,11 @@ class Backend(ABC):
             SandboxImageError: it cannot be had.
         """
         return image
+
+    @property
+    def image_store(self) -> ImageStore | None:
+        """The images of registries that it keeps, once it is open; None: it keeps none."""
+        return None
 
     async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
         """Say early which packages cannot be had in a sandbox of an image.

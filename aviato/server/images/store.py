@@ -256,7 +256,9 @@ class ImageStore:
             return freed + (self._removal.sweep_downloads(unused_seconds) if downloads else 0)
 
     def _not_here(self, reference: str) -> Exception:
-        return image_error("image_not_here", f"the image {quoted(reference)} is not here; `aviato images` lists those that are")
+        return image_error(
+            "image_not_here", f"the image {quoted(reference)} is not here; `aviato image ls` lists those that are"
+        )
 
 
 def _absolute(reference: str) -> str:

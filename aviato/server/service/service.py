@@ -17,6 +17,7 @@ from aviato.server.service.egress import Egress
 from aviato.server.service.exec_records import ExecRecords
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
+from aviato.server.service.images import Images
 from aviato.server.service.leases import Leases
 from aviato.server.service.lifecycle import Lifecycle
 from aviato.server.service.logs import Logs
@@ -78,6 +79,7 @@ class Service:
         self.slots = Slots(admission, self.registry)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
+        self.images = Images(backend, self.long_polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = RetainedResults(folder.results, settings.record_retention)
         self.exec_records = ExecRecords(self.store)
@@ -180,6 +182,7 @@ class Service:
             # Cut in the middle, a helper of the backend could be left behind.
             await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
+        await self.images.close()
         await self.one_shots.close()
         await self._finish_starts()
         sandboxes = list(self.registry.live.values())

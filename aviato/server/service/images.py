@@ -1,0 +1,221 @@
+"""The images of the backend's store: pulls that go on whoever waits for them, and what else is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
+from aviato.server.service.event import Event
+from aviato.system.threads import in_thread
+from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
+    from aviato.server.images.store import ImageStore
+    from aviato.server.images.stored_image import Progress, StoredImage
+    from aviato.server.service.long_polls import LongPolls
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_SECONDS = 5.0
+"""So long a failure is told to those who ask again, before it is tried anew."""
+
+
+class Images:
+    """What is asked of the images of a server.
+
+    Args:
+        backend: has the store.
+        long_polls: the waits of the server.
+    """
+
+    def __init__(self, backend: Backend, long_polls: LongPolls) -> None:
+        self._backend = backend
+        self._long_polls = long_polls
+        self._pulls: dict[str, _Pull] = {}
+
+    async def pull(self, reference: str, refresh: bool, timeout_seconds: float, caller: Caller) -> ImageInfo:
+        """An image once it is here or has failed, or how far it is after a time. The pull goes on.
+
+        Args:
+            reference: as the store takes it.
+            refresh: ask the registry although it is here.
+            timeout_seconds: how long to wait.
+            caller: who asks.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: this server has no store, or this is no reference to pull.
+        """
+        _check(caller, "pulls no images")
+        store = self._store()
+        if reference == "host" or reference.startswith("dir:"):
+            raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
+        pull = self._known(reference)
+        if pull is None:
+            pull = self._pulls[reference] = _Pull(reference)
+            pull.task = asyncio.create_task(self._run(pull, store, refresh), name=f"pull {reference}")
+        await self._long_polls.wait(pull.ended, timeout_seconds)
+        return pull.info
+
+    async def list(self) -> ImageList:
+        """What is on its way and what is here.
+
+        Raises:
+            SandboxImageError: this server has no store.
+        """
+        store = self._store()
+        on_their_way = [pull.info for pull in self._pulls.values() if not pull.ended.is_set()]
+        stored = await in_thread(store.list)
+        return ImageList(images=[*on_their_way, *(_info(one, next(iter(one.names), one.image_id)) for one in stored)])
+
+    async def inspect(self, reference: str) -> ImageInfo:
+        """One image that is here, on its way, or has just failed.
+
+        Raises:
+            SandboxImageError: it is none of them, or this server has no store.
+        """
+        store = self._store()
+        found = await in_thread(store.find, reference)
+        if found is not None:
+            return _info(found, reference)
+        pull = self._known(reference)
+        if pull is not None and pull.info.status != "here":
+            return pull.info
+        raise SandboxImageError(
+            f"the image {reference!r} is not here; `aviato image ls` lists those that are", reason="image_not_here"
+        )
+
+    async def remove(self, reference: str, force: bool, caller: Caller) -> RemovedImage:
+        """Remove a name, or an image.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: it is not here or in use, or this server has no store.
+        """
+        _check(caller, "removes no images")
+        return RemovedImage(names=await self._store().remove(reference, force=force))
+
+    async def prune(self, most_bytes: int, unused_seconds: float, caller: Caller) -> PrunedImages:
+        """Remove what no sandbox has and nobody has pinned.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: this server has no store.
+        """
+        _check(caller, "removes no images")
+        freed = await self._store().prune(most_bytes=most_bytes, unused_seconds=unused_seconds)
+        return PrunedImages(freed_bytes=freed)
+
+    async def pin(self, reference: str, pinned: bool, caller: Caller) -> ImageInfo:
+        """Let an image stay, or no longer.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: it is not here, or this server has no store.
+        """
+        _check(caller, "pins no images")
+        await in_thread(self._store().pin, reference, pinned)
+        return await self.inspect(reference)
+
+    async def close(self) -> None:
+        """Leave pulls where they are; the next server goes on with them when somebody asks."""
+        tasks = [pull.task for pull in self._pulls.values() if not pull.task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _store(self) -> ImageStore:
+        store = self._backend.image_store
+        if store is None:
+            message = f"the backend {self._backend.name!r} of this server keeps no images; it starts directories of the machine"
+            raise SandboxImageError(message, reason="no_image_store")
+        return store
+
+    def _known(self, reference: str) -> _Pull | None:
+        """The pull of a reference that is under way, or has just failed."""
+        now = time.monotonic()
+        for name, pull in list(self._pulls.items()):
+            if pull.ended.is_set() and now >= pull.forgotten_at:
+                del self._pulls[name]
+        return self._pulls.get(reference)
+
+    async def _run(self, pull: _Pull, store: ImageStore, refresh: bool) -> None:
+        try:
+            pull.info = _info(await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear), pull.reference)
+        except AviatoError as error:
+            pull.fail(str(error), error.reason)
+        except Exception as error:
+            log.exception("the image %r cannot be pulled", pull.reference)
+            pull.fail(f"image {pull.reference!r} cannot be pulled: {error}", "store_failed")
+        finally:
+            pull.ended.set()
+
+
+class _Pull:
+    """One pull, and how far it is."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, reference: str) -> None:
+        self.reference = reference
+        self.info = ImageInfo(reference=reference, status="pulling", names=[reference])
+        self.ended = Event()
+        self.forgotten_at = 0.0
+
+    def hear(self, progress: Progress) -> None:
+        """Take note of how far it is."""
+        self.info = ImageInfo(
+            reference=self.reference,
+            status="pulling",
+            names=[self.reference],
+            done_bytes=progress.done_bytes,
+            total_bytes=progress.total_bytes,
+            layers_done=progress.layers_done,
+            layers_total=progress.layers_total,
+        )
+
+    def fail(self, message: str, reason: str) -> None:
+        """It comes to nothing."""
+        self.info = self.info.model_copy(update={"status": "failed", "message": message, "reason": reason})
+        self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
+
+
+def _check(caller: Caller, what: str) -> None:
+    """Refuse what changes the images of all who use the server, or has it call others by credentials of its own user.
+
+    Raises:
+        AviatoAuthenticationError: a tenant asks.
+    """
+    if caller.tenant is not None:
+        raise AviatoAuthenticationError(
+            f"this API key {what}: ask the operator, who does it by `aviato image` on the server's Unix socket", reason="tenant"
+        )
+
+
+def _info(stored: StoredImage, reference: str) -> ImageInfo:
+    config = stored.config
+    return ImageInfo(
+        reference=reference,
+        status="here",
+        image_id=stored.image_id,
+        names=list(stored.names),
+        layers=len(stored.layers),
+        size_bytes=stored.size_bytes,
+        created_at=stored.created_at,
+        pulled_at=stored.pulled_at,
+        used_at=stored.used_at,
+        pinned=stored.pinned,
+        architecture=stored.architecture,
+        working_dir=config.working_dir,
+        user=config.user,
+        entrypoint=list(config.entrypoint),
+        command=list(config.command),
+        environment=dict(config.environment),
+        layers_done=len(stored.layers),
+        layers_total=len(stored.layers),
+    )

@@ -1,0 +1,238 @@
+"""Images of a server: pulled, listed, removed, pruned and pinned, end to end, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, SandboxImageError, Session
+from aviato.server.backends.local import binary
+from aviato.server.service.images import REMEMBERED_SECONDS
+from tests.conftest import make_state_dir, remove, start_server
+from tests.images.slow_registry import SlowRegistry
+from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
+
+CONFIG = {"Env": ["WHERE=image"], "WorkingDir": "/work", "User": "0", "Entrypoint": ["/program"], "Cmd": ["--version"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    directory = make_state_dir()
+    running = start_server(directory)
+    try:
+        yield running
+    finally:
+        running.stop()
+        remove(directory)
+
+
+@pytest.fixture(autouse=True)
+def _url(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> str:
+    """An image of its own, with one program."""
+    program = Path(binary.found()).read_bytes()
+    files = {"program": (0o755, 0, 0, program), "work/": b"", "name": str(tmp_path).encode()}
+    return f"oci:{make_layout(tmp_path / 'image', [tar_of(files)], CONFIG)}"
+
+
+def of(work: Any) -> Any:
+    """What comes of work with a client."""
+
+    async def main() -> Any:
+        async with AsyncClient() as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def test_from_a_pull_to_a_removal(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        heard: list[aviato.ImageInfo] = []
+        info = await client.pull_image(layout, on_progress=heard.append)
+        assert heard[-1] == info and info.status == "here"
+        assert info.reference == layout and info.names == (layout,) and str(info.image_id).startswith("sha256:")
+        assert (info.layers, info.architecture, info.pinned) == (1, ARCHITECTURE, False)
+        assert (info.working_dir, info.user, info.environment) == ("/work", "0", {"WHERE": "image"})
+        assert (info.entrypoint, info.command) == (("/program",), ("--version",))
+        assert info.size_bytes > 100_000 and info.pulled_at and info.used_at and info.layers_done == info.layers_total == 1
+        assert layout in [one.reference for one in await client.images()]
+        found = await client.inspect_image(str(info.image_id)[7:27])
+        assert (found.image_id, found.names) == (info.image_id, info.names)
+        assert await client.remove_image(layout) == [layout]
+        with pytest.raises(SandboxImageError, match="aviato image ls") as caught:
+            await client.inspect_image(layout)
+        assert caught.value.reason == "image_not_here" and caught.value.is_infrastructure
+        with pytest.raises(SandboxImageError) as caught:
+            await client.remove_image(layout)
+        assert caught.value.reason == "image_not_here"
+
+    of(work)
+
+
+def test_what_sandboxes_have_stays(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        async with await client.sandbox(container_image=layout) as sandbox:
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+            with pytest.raises(SandboxImageError, match=sandbox.sandbox_id) as caught:
+                await client.remove_image(layout)
+            assert caught.value.reason == "image_in_use"
+            await client.prune_images()
+            assert (await client.inspect_image(layout)).status == "here"
+
+    of(work)
+
+
+def test_a_prune_leaves_what_is_pinned(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        size = (await client.pull_image(layout)).size_bytes
+        assert (await client.pin_image(layout)).pinned
+        await client.prune_images()
+        assert (await client.inspect_image(layout)).pinned
+        assert not (await client.pin_image(layout, pinned=False)).pinned
+        assert await client.prune_images(unused_seconds=3600) == 0
+        assert await client.prune_images() >= size
+        with pytest.raises(SandboxImageError):
+            await client.inspect_image(layout)
+
+    of(work)
+
+
+def test_what_cannot_be_pulled_says_why(tmp_path: Path) -> None:
+    async def work(client: AsyncClient) -> None:
+        for reference, reason in (
+            (f"oci:{tmp_path}/none", "no_such_file"),
+            ("a//b", "bad_reference"),
+            ("host", "bad_reference"),
+        ):
+            with pytest.raises(SandboxImageError) as caught:
+                await client.pull_image(reference)
+            assert caught.value.reason == reason and caught.value.is_infrastructure, caught.value
+        for wrong in ("", "a\0", "a" * 5000):
+            with pytest.raises(AviatoValidationError):
+                await client.pull_image(wrong)
+        with pytest.raises(TypeError):
+            await client.prefetch("oci:/one")
+        with pytest.raises(AviatoValidationError):
+            await client.prune_images(most_bytes=-1)
+
+    of(work)
+
+
+def test_a_pull_goes_on_whoever_waits(layout: str) -> None:
+    async def work(client: AsyncClient, registry: SlowRegistry) -> None:
+        waiting = asyncio.ensure_future(client.pull_image(registry.reference))
+        heard: list[aviato.ImageInfo] = []
+        joined = asyncio.ensure_future(client.prefetch([registry.reference], on_progress=heard.append))
+        while not heard or not heard[-1].total_bytes:
+            await asyncio.sleep(0.05)
+        assert (heard[-1].status, heard[-1].layers_total) == ("pulling", 1)
+        assert [one.status for one in await client.images() if one.reference == registry.reference] == ["pulling"]
+        waiting.cancel()
+        joined.cancel()
+        await asyncio.sleep(0.1)
+        assert (await client.inspect_image(registry.reference)).status == "pulling", "nobody waits for it any more"
+        registry.free.set()
+        found = await client.pull_image(registry.reference)
+        assert registry.asked.count("blob") == 2, "the configuration and the layer, each once"
+        assert found.names == (registry.reference,)
+
+    with SlowRegistry(layout) as registry:
+        of(lambda client: work(client, registry))
+
+
+def test_a_failure_is_remembered_for_a_moment(layout: str) -> None:
+    """Whoever polls hears of it, and whoever asks later has it tried again."""
+    with SlowRegistry(layout) as registry:
+        registry.free.set()
+        other = registry.reference.replace(":1", ":2")
+
+        async def status(client: AsyncClient) -> tuple[str | None, int]:
+            [found] = await client.prefetch([other])
+            return found.reason, registry.asked.count("manifest")
+
+        first = of(status)
+        assert first[0] == "unknown_tag" and of(status) == first
+        with pytest.raises(SandboxImageError, match="2"):
+            of(lambda client: client.pull_image(other))
+        assert registry.asked.count("manifest") == first[1]
+        time.sleep(REMEMBERED_SECONDS)
+        assert of(status)[1] > first[1]
+
+
+def test_a_prefetch_has_them_in_order_and_goes_on(layout: str, tmp_path: Path) -> None:
+    wrong = f"oci:{tmp_path}/none"
+    with Session() as session:
+        found = session.prefetch([wrong, layout, wrong, layout]).result(60)
+        assert [(one.reference, one.status) for one in found] == [(wrong, "failed"), (layout, "here")]
+        assert found[0].reason == "no_such_file" and "none" in str(found[0].message)
+        assert session.prefetch([]).result(10) == []
+        with pytest.raises(TypeError):
+            session.prefetch(layout)
+        with session.sandbox(container_image=layout) as sandbox:
+            assert sandbox.exec(["/program", "--version"]).result(60).returncode == 0
+    assert of(lambda client: client.prefetch([layout], refresh=True))[0].status == "here"
+
+
+def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_state_dir()
+    keys = directory / "keys"
+    keys.write_text("a-key-of-a-tenant tenant=somebody\n")
+    running = start_server(directory, port=0, api_key_file=keys)
+    try:
+        monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+        of(lambda client: client.pull_image(layout))
+        found = re.search(r"http://\S+", running.log.read_text())
+        assert found is not None
+        monkeypatch.setenv("AVIATO_BASE_URL", found[0])
+        monkeypatch.setenv("AVIATO_API_KEY", "a-key-of-a-tenant")
+
+        async def work(client: AsyncClient) -> None:
+            for call in (
+                client.pull_image(layout),
+                client.prefetch([layout]),
+                client.remove_image(layout),
+                client.prune_images(),
+                client.pin_image(layout),
+            ):
+                with pytest.raises(AviatoAuthenticationError, match="operator"):
+                    await call
+            assert (await client.inspect_image(layout)).status == "here"
+            assert [one.reference for one in await client.images()] == [layout]
+
+        of(work)
+    finally:
+        running.stop()
+        remove(directory)
+
+
+def test_a_mirror_is_asked_first_and_the_cache_is_bounded(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_state_dir()
+    with SlowRegistry(layout) as registry:
+        registry.free.set()
+        mirror = f"registry.invalid={registry.host}"
+        running = start_server(directory, registry_mirror=mirror, image_cache_bytes=1)
+        try:
+            monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+            reference = "registry.invalid/some/image:1"
+            assert of(lambda client: client.pull_image(reference)).names == (reference,)
+            one = f"oci:{make_layout(tmp_path / 'one', [tar_of({'x': b'x' * 10_000})], {})}"
+            assert [info.reference for info in of(lambda client: _pull_and_list(client, one))] == [one]
+        finally:
+            running.stop()
+            remove(directory)
+
+
+async def _pull_and_list(client: AsyncClient, reference: str) -> list[aviato.ImageInfo]:
+    await client.pull_image(reference)
+    return await client.images()
