@@ -274,6 +274,9 @@ async def test_archives_that_are_damaged(store, tmp_path):
     ):
         archive(path, entries, {"c": config, "l": tar})
         await refused(store, reference, "damaged_layout")
+    many = json.dumps({"rootfs": {"diff_ids": [digest_of(tar)] * 501}}).encode()
+    archive(path, [{**entry, "Layers": ["l"] * 501}], {"c": many, "l": tar})
+    assert "too many" in await refused(store, reference, "damaged_layout")
     archive(path, [entry], {"c": config}, [("l", "/etc/passwd")])
     await refused(store, reference, "damaged_layout")
     archive(path, [entry], {"c": config, "l": tar[:-512] + bytes(511) + b"x"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images import image_uses
+from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.registry_requests import Patience
@@ -107,12 +109,18 @@ async def test_files_that_are_damaged_count_as_missing(store, layout):
         assert store.find(layout("a")) is None
         (store._directory / "images" / f"{b.image_id}.json").write_bytes(damage)
         assert [one.image_id for one in store.list()] == [a.image_id]
-        # Nobody knows which layers `b` has, so all stay.
         await store.prune(unused_seconds=3600)
     assert (await store.pull(layout("b"))).layers == b.layers
     (store._directory / "layers" / Path(b.layers[0]).parent.name / "layer.json").write_bytes(b"{")
     await store.remove(b.image_id)
     assert await store.pull(layout("b"))
+
+
+async def test_layers_of_a_record_that_cannot_be_read_stay(store, layout):
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    (store._directory / "images" / f"{b.image_id}.json").write_bytes(b"{")
+    await store.remove(a.image_id)
+    assert all(Path(layer).is_dir() for layer in b.layers)
 
 
 # -- use and removal
@@ -280,6 +288,44 @@ async def test_a_layer_that_leaves_out_directories_depends_on_those_below(store,
     before = layers(store)
     await store.remove(f"oci:{path}:one")
     assert (await store.pull(f"oci:{path}:one")).layers == one.layers and layers(store) == before
+
+
+async def test_a_layer_that_leaves_out_directories_waits_for_those_below(tmp_path):
+    """And lets go of its blob meanwhile; one that leaves out none does not wait."""
+    seen, calls = asyncio.Event(), []
+
+    async def unpack(pieces, into, below, limits):
+        unpacked = await unpack_by_tarfile(pieces, into, below, limits)
+        calls.append((os.listdir(into / "d"), len(below)))
+        if "x" in os.listdir(into / "d"):
+            await asyncio.wait_for(seen.wait(), 10)
+        elif unpacked.implied:
+            seen.set()
+        return unpacked
+
+    store = ImageStore(tmp_path / "store", unpack)
+    lower, upper = tar_of({"d/x": b"x"}), tar_of({"d/y": b"y"}, leave_out=("d",))
+    path = write_layout(tmp_path / "layout", {"a": Image(lower, upper)})
+    found = await store.pull(f"oci:{path}:a")
+    assert sorted(calls) == [(["x"], 0), (["y"], 0), (["y"], 1)]
+    chain = digest_of(f"{digest_of(lower)} {digest_of(upper)}".encode())[7:]
+    assert Path(found.layers[0]).parent.name == chain
+
+
+def test_a_lock_on_a_file_that_has_just_gone_is_none(tmp_path, monkeypatch):
+    """Who had it takes the file away; the next one has locked what nobody finds any more."""
+    path, flock = tmp_path / "x.part", fcntl.flock
+
+    def late(fd, how):
+        path.unlink()
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert try_to_hold(path) is None
+    monkeypatch.undo()
+    fd = try_to_hold(path)
+    assert fd is not None and try_to_hold(path) is None
+    os.close(fd)
 
 
 async def test_many_layers_at_once(store, tmp_path):
