@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, SandboxImageError, Session
+from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, Sandbox, SandboxImageError, Session
 from aviato.server.backends.local import binary
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
