@@ -13,9 +13,9 @@ from tests.images.layouts import MANIFEST
 
 
 class SlowRegistry:
-    """A registry of one image, `some/image:1`, that sends no layer before it is told to."""
+    """A registry of one image that sends no layer before it is told to."""
 
-    def __init__(self, layout: str) -> None:
+    def __init__(self, layout: str, path: str = "some/image", tag: str = "1") -> None:
         directory = Path(layout.removeprefix("oci:"))
         [described] = json.loads((directory / "index.json").read_text())["manifests"]
         self.free = threading.Event()
@@ -23,11 +23,11 @@ class SlowRegistry:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(handler) -> None:
-                kind, wanted = re.fullmatch(r"/v2/some/image/(manifest|blob)s/(.*)", handler.path.split("?")[0]).groups()  # type: ignore[union-attr]
+                kind, wanted = re.fullmatch(rf"/v2/{path}/(manifest|blob)s/(.*)", handler.path.split("?")[0]).groups()  # type: ignore[union-attr]
                 self.asked.append(kind)
-                digest = described["digest"] if wanted == "1" else wanted
-                path = directory / "blobs" / "sha256" / digest.removeprefix("sha256:")
-                if not path.is_file():
+                digest = described["digest"] if wanted == tag else wanted
+                file = directory / "blobs" / "sha256" / digest.removeprefix("sha256:")
+                if not file.is_file():
                     said = json.dumps({"errors": [{"code": "MANIFEST_UNKNOWN"}]}).encode()
                     handler.send_response(404)
                     handler.send_header("Content-Type", "application/json")
@@ -35,7 +35,7 @@ class SlowRegistry:
                     handler.end_headers()
                     handler.wfile.write(said)
                     return
-                content = path.read_bytes()
+                content = file.read_bytes()
                 handler.send_response(200)
                 handler.send_header("Content-Type", MANIFEST if kind == "manifest" else "application/octet-stream")
                 handler.send_header("Content-Length", str(len(content)))
@@ -51,7 +51,7 @@ class SlowRegistry:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.host = f"localhost:{self._server.server_port}"
-        self.reference = f"{self.host}/some/image:1"
+        self.reference = f"{self.host}/{path}:{tag}"
         self._thread = threading.Thread(target=self._server.serve_forever)
 
     def __enter__(self) -> SlowRegistry:

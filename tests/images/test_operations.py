@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, SandboxImageError, Session
+from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, Sandbox, SandboxImageError, Session
 from aviato.server.backends.local import binary
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
@@ -236,3 +237,27 @@ def test_a_mirror_is_asked_first_and_the_cache_is_bounded(layout: str, tmp_path:
 async def _pull_and_list(client: AsyncClient, reference: str) -> list[aviato.ImageInfo]:
     await client.pull_image(reference)
     return await client.images()
+
+
+def test_python_means_what_is_here(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of the name that was pulled, else an interpreter of the machine."""
+    minor = sys.version_info.minor
+    name, directory = f"python:3.{minor}", make_state_dir()
+    program = Path(binary.found()).read_bytes()
+    image = make_layout(tmp_path / "image", [tar_of({"program": (0o755, 0, 0, program)})], {})
+    with SlowRegistry(f"oci:{image}", path="library/python", tag=f"3.{minor}") as registry:
+        registry.free.set()
+        running = start_server(directory, registry_mirror=f"docker.io={registry.host}")
+        try:
+            monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+            with Sandbox(container_image=name) as sandbox:
+                found = sandbox.exec(["python", "-c", "import sys; print(sys.version_info.minor)"]).result(60)
+                if found.returncode:
+                    pytest.skip(f"the machine has no {name}")
+                assert found.stdout == f"{minor}\n" and not registry.asked
+            of(lambda client: client.pull_image(name))
+            with Sandbox(container_image=name) as sandbox:
+                assert sandbox.exec(["/program", "--version"]).result(60).returncode == 0
+        finally:
+            running.stop()
+            remove(directory)
