@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
@@ -9,6 +10,9 @@ from aviato.wire.bounds import IMAGE_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+PATHS = ("oci:", "docker-archive:")
+"""What references begin with that name a path."""
 
 
 def image_reference(value: str, parameter: str = "reference") -> str:
@@ -21,7 +25,16 @@ def image_reference(value: str, parameter: str = "reference") -> str:
         raise TypeError(f"{parameter} must be a str such as 'docker.io/library/python:3.12', not {type(value).__name__}")
     if not value or "\0" in value or len(value) > IMAGE_CHARACTERS:
         raise AviatoValidationError(f"{parameter} must be 1 to {IMAGE_CHARACTERS} characters without NUL, got {value[:100]!r}")
-    return value
+    return absolute(value)
+
+
+def absolute(reference: str) -> str:
+    """The same reference as a server on this machine understands it, wherever that was started: paths begin with `/`."""
+    for kind in PATHS:
+        path = reference[len(kind) :]
+        if reference.startswith(kind) and path and path[0] not in ":/":
+            return f"{kind}{os.path.join(os.getcwd(), path)}"
+    return reference
 
 
 def image_references(values: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults as checks
+from aviato.calls.image_arguments import absolute
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SandboxStatus
@@ -225,7 +226,7 @@ def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
         raise _wrong(
             "container_image", f"has {len(given)} characters; the name of an image has at most {bounds.IMAGE_CHARACTERS}"
         )
-    return checks.text("container_image", given)
+    return absolute(checks.text("container_image", given))
 
 
 def _packages(given: str | os.PathLike[str] | None, defaults: SandboxDefaults) -> dict[str, Any]:

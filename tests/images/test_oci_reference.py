@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aviato.calls.image_arguments import absolute
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.oci_reference import OciReference, id_prefix, is_digest, parse_oci_reference
 from aviato.server.images.reference import parse
@@ -126,3 +127,11 @@ def test_digests_and_ids():
     assert is_digest(DIGEST) and not is_digest(DIGEST[:-1]) and not is_digest(DIGEST + "\n") and not is_digest(None)
     assert id_prefix("0123456789ab") == "0123456789ab" == id_prefix("sha256:0123456789ab")
     assert id_prefix("0123456789a") is None and id_prefix("busybox") is None
+
+
+def test_paths_of_clients_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute("oci:a/b:1") == f"oci:{tmp_path}/a/b:1"
+    assert absolute("docker-archive:./x.tar") == f"docker-archive:{tmp_path}/./x.tar"
+    for kept in ("oci:/a:1", "oci:", "oci::1", "docker-archive:/x", "debian:12", "dir:a", "host"):
+        assert absolute(kept) == kept
