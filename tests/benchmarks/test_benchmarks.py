@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,16 @@ def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> Non
     assert figures["counting"] > 0
     assert len(figures["W&B"]["counted"]) == len(figures["W&B"]["bare"]) == 120
     assert len(figures["log_metrics"]) == 2
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(shutil.which("busybox") is None, reason="no busybox to make images of")
+def test_images_cost_ratios_to_host_and_to_curl(server: Any, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = run(server, "images.py", "--rounds", "1", "--megabytes", "2", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"host", "an image of 40 layers"} <= json.loads(result.read_text())["figures"].keys()
 
 
 @pytest.mark.deep
