@@ -165,8 +165,24 @@ timeout = click.option(
 )
 interactive = click.option("-i", "--interactive", is_flag=True, help="Pass standard input on to the command.")
 tty = click.option("-t", "--tty", is_flag=True, help="With -i: give the command a terminal, which this one shows.")
+
+
+def _user(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    from aviato import defaults
+    from aviato.exceptions import AviatoValidationError
+
+    try:
+        return None if value is None else defaults.user("--user", value)
+    except AviatoValidationError as error:
+        raise click.UsageError(str(error)) from None
+
+
 user = click.option(
-    "-u", "--user", metavar="USER[:GROUP]", help="Who the command is, by names or numbers inside. [the image's user, or root]"
+    "-u",
+    "--user",
+    callback=_user,
+    metavar="USER[:GROUP]",
+    help="Who the command is, by names or numbers inside. [the image's user, or root]",
 )
 working_dir = click.option("-w", "--workdir", "working_dir", metavar="DIR", help="Directory in which the command starts.")
 

@@ -271,10 +271,10 @@ def test_bad_arguments_are_refused_at_the_call(arguments: dict[str, Any], error:
 
 def test_unknown_image(served: Any) -> None:
     with pytest.raises(aviato.SandboxImageError) as caught:
-        Sandbox(container_image="no/such:image").start().result()
+        Sandbox(container_image="localhost:1/no/such:image").exec(["true"]).result()
     assert caught.value.is_infrastructure
     with pytest.raises(aviato.SandboxImageError, match=r"3\.\d+"):
-        Sandbox.run(container_image="python:3.99")
+        Sandbox.run("true", container_image="dir:python-3.99")
 
 
 def test_an_unreachable_server_is_tried_for_five_seconds() -> None:

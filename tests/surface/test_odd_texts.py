@@ -139,6 +139,14 @@ CALLS: dict[str, Call] = {
     "rl.checker(files=)": lambda _, text: rl.checker("", files={text: b""}),
     "rl.CallCase.from_json_lines": lambda _, text: rl.CallCase.from_json_lines(text, f'"{text}"', f'"{text}"'),
     "AsyncClient(base_url=)": lambda _, text: aviato.AsyncClient(base_url=text),
+    **{
+        f"AsyncClient.{name}": lambda _, text, name=name: _by_client(
+            lambda client: getattr(client, name)(f"oci:/nowhere/{text}")
+        )
+        for name in ("pull_image", "inspect_image", "remove_image", "pin_image")
+    },
+    "AsyncClient.prefetch": lambda _, text: _by_client(lambda client: client.prefetch([text])),
+    "Session.prefetch": lambda _, text: _prefetched(text),
     "AsyncClient.from_id": lambda _, text: _by_client(lambda client: client.from_id(text)),
     "AsyncClient.list(tags=)": lambda _, text: _by_client(lambda client: client.list(tags=[text])),
     "AsyncClient.list(status=)": lambda _, text: _by_client(lambda client: client.list(status=[text])),
@@ -164,7 +172,17 @@ LOCAL = ("Sandbox.upload", "Sandbox.download(local)")
 """Half a byte is a name here as others are."""
 WITHOUT_TEXT = {
     # What the layers below or the results are made of, and what is data.
-    *("FileInfo", "GradeCase", "GradeResult", "OperationRef", "Process", "ProcessResult", "StreamReader", "TerminalSession"),
+    *(
+        "FileInfo",
+        "GradeCase",
+        "GradeResult",
+        "ImageInfo",
+        "OperationRef",
+        "Process",
+        "ProcessResult",
+        "StreamReader",
+        "TerminalSession",
+    ),
     *("StreamWriter", "RemoteFunction", "SandboxDefaults", "CaseOutcome", "Extraction", "Outcome", "Evaluation", "Session"),
 }
 
@@ -181,6 +199,11 @@ def _written(box: aviato.Sandbox, text: str) -> None:
     finally:
         process.stdin.close()
         process.cancel()
+
+
+def _prefetched(text: str) -> None:
+    with aviato.Session() as session:
+        session.prefetch([text]).result(60)
 
 
 def _by_client(call: Callable[[aviato.AsyncClient], Any]) -> Any:

@@ -289,6 +289,7 @@ class LocalBackend(Backend):
 
     def _open_store(self) -> ImageStore:
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
+        self._images_directory.mkdir(mode=0o700, exist_ok=True)
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
             Unpacking(binary.found, owners=self.ids_each > 1, map_ids=self._map_ids if self._directories.ranges else None),
