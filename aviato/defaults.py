@@ -27,7 +27,7 @@ class SandboxDefaults:
     """Settings for many sandboxes. It remembers which fields were given: one that was not leaves the choice to the server.
 
     Attributes:
-        container_image: `host`, `python:3.N` or `dir:NAME`. Not given: the server's default image.
+        container_image: as of `Sandbox`. Not given: the server's default image.
         packages: Python packages that code inside can import, as `packages=` of a sandbox has them.
         command: program of the main command; None keeps a sandbox alive until it is stopped.
         args: arguments of `command`.

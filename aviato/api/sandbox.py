@@ -83,7 +83,9 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
             command: program of the main command, whose end ends the sandbox; None keeps it alive until it is stopped.
             args: arguments of `command`.
             defaults: what holds where nothing is given here; tags add up, environment variables merge.
-            container_image: `host`, `python:3.N` or `dir:NAME`; None is the server's default.
+            container_image: `host`, `python:3.N`, `dir:NAME`, or an image of a registry, a layout or an archive
+                (`ghcr.io/org/name:tag`, `oci:DIR`, `docker-archive:FILE`), which the server fetches where it is not there yet;
+                None is the server's default.
             packages: Python packages that code inside can import, and not change: a virtual environment of the sandbox's
                 Python, or a directory that packages were installed to. Its path on the server's machine, for callers on the
                 server's Unix socket, the embedded server's among them; or a name that the server's operator registered.
