@@ -132,9 +132,9 @@ fn serve(flags: &[String]) -> Result<(), String> {
 }
 
 fn zygote(flags: &[String]) -> Result<(), String> {
+    enter_profile("zygote", flags); // First: what is adopted is closed when it begins anew.
     let control = descriptor(flags, "--control")?;
     let gives_ids = flags.iter().any(|flag| flag == "--gives-ids");
-    enter_profile("zygote", flags);
     if flags.iter().any(|flag| flag == "--copy") {
         drop(descriptor(flags, "--copy")?);
     }
