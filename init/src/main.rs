@@ -22,6 +22,7 @@ mod idempotency;
 mod input;
 mod json;
 mod killing;
+mod layer;
 mod limits;
 mod operations;
 mod output;
@@ -54,12 +55,15 @@ const ENTERED: &str = "--in-profile";
 const USAGE: &str = "\
 usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
+       aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
+                         [--gives-ids --control FD]
        aviato-init probe --scratch DIRECTORY [--uid N] [--groups DIRECTORY]
        aviato-init --version
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
-mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. probe tries what
-sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
+mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. layer reads one
+layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. probe tries
+what sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
 machine (under root) and where control groups of version 2 are made.
 
 Each FD is a descriptor that it is started with:
@@ -68,6 +72,9 @@ Each FD is a descriptor that it is started with:
   --listener    a listening stream socket for later servers
   --note        a file for its last words
   --copy        what it was run from, which it closes
+  --into        an empty directory, which becomes the top of the layer
+  --below       the top of a layer under it, the uppermost first: directories that the tar leaves out are made as
+                they are there
 ";
 
 fn main() {
@@ -75,6 +82,7 @@ fn main() {
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
         Some(("zygote", flags)) => zygote(flags),
+        Some(("layer", flags)) => layer(flags),
         Some(("probe", flags)) => probe(flags),
         #[cfg(any(test, feature = "fuzz"))]
         Some(("fuzz", flags)) => fuzz::main(flags),
@@ -134,6 +142,35 @@ fn zygote(flags: &[String]) -> Result<(), String> {
         .map_err(|error| format!("aviato-init zygote: {error}"))
 }
 
+fn layer(flags: &[String]) -> Result<(), String> {
+    let gives_ids = flags.iter().any(|flag| flag == "--gives-ids");
+    if gives_ids {
+        enter_profile("layer", flags);
+    }
+    let values = |name: &'static str| {
+        flags.iter().enumerate().filter(move |(_, flag)| *flag == name).map(|(at, _)| flags.get(at + 1))
+    };
+    let most = |name: &'static str| match values(name).next() {
+        Some(text) => text.and_then(|text| text.parse().ok()).ok_or_else(|| format!("{name} needs a number\n{USAGE}")),
+        None => Ok(u64::MAX),
+    };
+    let limits = layer::Limits { bytes: most("--most-bytes")?, files: most("--most-files")? };
+    let control = if gives_ids { Some(descriptor(flags, "--control")?) } else { None };
+    let settings = layer::Settings {
+        into: descriptor(flags, "--into")?,
+        below: values("--below").map(|text| adopted("--below", text)).collect::<Result<_, _>>()?,
+        owners: flags.iter().any(|flag| flag == "--owners"),
+        limits,
+    };
+    let stream = sys::adopt(0).map_err(|error| format!("standard input: {error}"))?;
+    let unpacked = layer::run(&stream, settings, control.as_ref());
+    println!("{}", String::from_utf8_lossy(&layer::answer(&unpacked).to_bytes()));
+    if unpacked.is_err() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
 fn probe(flags: &[String]) -> Result<(), String> {
     enter_profile("probe", flags);
     let given = |name: &str| flags.iter().position(|flag| flag == name).and_then(|at| flags.get(at + 1));
@@ -164,7 +201,10 @@ fn enter_profile(word: &str, flags: &[String]) {
 
 /// A descriptor by the number that a flag has.
 fn descriptor(flags: &[String], name: &str) -> Result<OwnedFd, String> {
-    let text = flags.iter().position(|flag| flag == name).and_then(|at| flags.get(at + 1));
+    adopted(name, flags.iter().position(|flag| flag == name).and_then(|at| flags.get(at + 1)))
+}
+
+fn adopted(name: &str, text: Option<&String>) -> Result<OwnedFd, String> {
     let number: RawFd =
         text.and_then(|text| text.parse().ok()).ok_or_else(|| format!("{name} needs a number\n{USAGE}"))?;
     sys::adopt(number).map_err(|error| format!("{name} {number}: {error}"))

@@ -46,6 +46,7 @@ const O_CLOEXEC: i32 = 0o2_000_000;
 
 pub const ENOENT: i32 = 2;
 pub const ESRCH: i32 = 3;
+pub const E2BIG: i32 = 7;
 pub const EINTR: i32 = 4;
 pub const EIO: i32 = 5;
 pub const ENXIO: i32 = 6;
@@ -65,9 +66,11 @@ pub const EFBIG: i32 = 27;
 pub const ENOSPC: i32 = 28;
 pub const EROFS: i32 = 30;
 pub const EPIPE: i32 = 32;
+pub const ERANGE: i32 = 34;
 pub const ENOSYS: i32 = 38;
 pub const ENOTEMPTY: i32 = 39;
 pub const ELOOP: i32 = 40;
+pub const EOPNOTSUPP: i32 = 95;
 pub const ENOBUFS: i32 = 105;
 pub const ETIMEDOUT: i32 = 110;
 pub const EDQUOT: i32 = 122;
@@ -320,9 +323,12 @@ extern "C" {
     fn fchdir(fd: c_int) -> c_int;
     fn fchmod(fd: c_int, mode: c_uint) -> c_int;
     fn chmod(path: *const c_char, mode: c_uint) -> c_int;
+    fn fchown(fd: c_int, uid: c_uint, gid: c_uint) -> c_int;
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, length: usize) -> isize;
     fn flistxattr(fd: c_int, names: *mut c_char, length: usize) -> isize;
     fn fork() -> c_int;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, length: usize, flags: c_int) -> c_int;
     fn fsync(fd: c_int) -> c_int;
     fn fstatfs(fd: c_int, found: *mut c_void) -> c_int;
     fn ftruncate(fd: c_int, size: i64) -> c_int;
@@ -332,6 +338,7 @@ extern "C" {
     fn getrlimit(resource: c_int, limit: *mut Rlimit) -> c_int;
     fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
+    fn linkat(from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_int) -> c_int;
     fn listen(fd: c_int, backlog: c_int) -> c_int;
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64;
     fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
@@ -339,6 +346,7 @@ extern "C" {
     fn malloc_trim(kept: usize) -> c_int;
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int;
+    fn mknodat(directory: c_int, path: *const c_char, mode: c_uint, device: u64) -> c_int;
     fn mmap(
         address: *mut c_void,
         length: usize,
@@ -398,6 +406,7 @@ extern "C" {
     fn umount2(target: *const c_char, flags: c_int) -> c_int;
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn geteuid() -> c_uint;
+    fn getegid() -> c_uint;
     fn poll(fds: *mut PollFd, count: c_ulong, milliseconds: c_int) -> c_int;
     fn connect(fd: c_int, address: *const c_void, length: c_uint) -> c_int;
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_int, length: *mut c_uint) -> c_int;
@@ -923,6 +932,28 @@ pub fn make_link(target: &[u8], directory: RawFd, name: &[u8]) -> io::Result<()>
     check(unsafe { symlinkat(target.as_ptr(), directory, name.as_ptr()) }).map(drop)
 }
 
+/// A second name of a file, or of a link, which is not followed.
+pub fn make_hard_link(from: RawFd, old: &[u8], to: RawFd, new: &[u8]) -> io::Result<()> {
+    let (old, new) = (text(old)?, text(new)?);
+    // SAFETY: both end.
+    check(unsafe { linkat(from, old.as_ptr(), to, new.as_ptr(), 0) }).map(drop)
+}
+
+pub fn make_fifo(directory: RawFd, name: &[u8], mode: u32) -> io::Result<()> {
+    const S_IFIFO: c_uint = 0o010_000;
+    let name = text(name)?;
+    // SAFETY: the name ends.
+    check(unsafe { mknodat(directory, name.as_ptr(), S_IFIFO | mode, 0) }).map(drop)
+}
+
+/// The device that in a layer of overlayfs says that there is nothing of this name. Everybody may make it.
+pub fn make_whiteout(directory: RawFd, name: &[u8]) -> io::Result<()> {
+    const S_IFCHR: c_uint = 0o020_000;
+    let name = text(name)?;
+    // SAFETY: the name ends.
+    check(unsafe { mknodat(directory, name.as_ptr(), S_IFCHR, 0) }).map(drop)
+}
+
 pub fn unlink(directory: RawFd, name: &[u8]) -> io::Result<()> {
     let name = text(name)?;
     // SAFETY: the name ends.
@@ -1014,7 +1045,6 @@ pub fn directory_properties(fd: &OwnedFd) -> DirectoryProperties {
 
 /// Names of extended attributes, each with a null byte behind it; none where there are no such things.
 pub fn attribute_names(fd: &OwnedFd) -> io::Result<Vec<u8>> {
-    const EOPNOTSUPP: i32 = 95;
     let mut names = vec![0_u8; 64];
     // SAFETY: there is room for as much as said.
     let result = check_size(unsafe { flistxattr(fd.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) });
@@ -1025,6 +1055,22 @@ pub fn attribute_names(fd: &OwnedFd) -> io::Result<Vec<u8>> {
             Ok(names)
         }
     }
+}
+
+pub fn set_attribute(fd: &OwnedFd, name: &[u8], value: &[u8]) -> io::Result<()> {
+    let name = text(name)?;
+    // SAFETY: the name ends, and the value is as long as said.
+    check(unsafe { fsetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) }).map(drop)
+}
+
+/// Whether an extended attribute is there and has this value.
+pub fn has_attribute(fd: &OwnedFd, name: &[u8], value: &[u8]) -> bool {
+    let mut found = [0_u8; 64];
+    // SAFETY: the name ends, and there is room for as much as said.
+    let length = text(name).and_then(|name| {
+        check_size(unsafe { fgetxattr(fd.as_raw_fd(), name.as_ptr(), found.as_mut_ptr().cast(), 64) })
+    });
+    length.map_or(false, |length| &found[..length] == value)
 }
 
 pub fn set_size(fd: &OwnedFd, size: u64) -> io::Result<()> {
@@ -1663,6 +1709,11 @@ pub fn effective_user() -> u32 {
     unsafe { geteuid() }
 }
 
+pub fn effective_group() -> u32 {
+    // SAFETY: plain call.
+    unsafe { getegid() }
+}
+
 /// Has these ids and no others.
 pub fn be(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: plain calls.
@@ -1682,6 +1733,19 @@ pub fn own(directory: RawFd, name: &[u8], uid: Option<u32>, gid: Option<u32>) ->
     let name = text(name)?;
     // SAFETY: the name ends.
     check(unsafe { fchownat(directory, name.as_ptr(), uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX), 0) }).map(drop)
+}
+
+/// Gives what is open to a user and a group.
+pub fn own_open(fd: &OwnedFd, uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { fchown(fd.as_raw_fd(), uid, gid) }).map(drop)
+}
+
+/// The same of a name in a directory; a link is not followed.
+pub fn own_name(directory: RawFd, name: &[u8], uid: u32, gid: u32) -> io::Result<()> {
+    let name = text(name)?;
+    // SAFETY: the name ends.
+    check(unsafe { fchownat(directory, name.as_ptr(), uid, gid, AT_SYMLINK_NOFOLLOW) }).map(drop)
 }
 
 pub fn set_mode_at(path: &[u8], mode: u32) -> io::Result<()> {

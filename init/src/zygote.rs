@@ -778,7 +778,7 @@ pub fn seen_by(pid: i32, path: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// Is root of a user namespace that has them; the server maps them.
-fn take_subordinate_ids(control: &OwnedFd) -> io::Result<()> {
+pub fn take_subordinate_ids(control: &OwnedFd) -> io::Result<()> {
     let none = || io::Error::new(io::ErrorKind::PermissionDenied, "no ids were mapped");
     sys::leave_for_new(sys::CLONE_NEWUSER)?;
     sys::send_message(control, b"map", &[])?;

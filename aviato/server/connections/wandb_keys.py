@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError, WandbAuthError
 from aviato.server.callers import ENTITY, Caller
+from aviato.system.proxies import proxy_of
 from aviato.wire.credentials import WANDB_ENTITY_HEADER, WANDB_KEY_HEADER
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class WandbKeys:
                 self._url,
                 json={"query": QUERY},
                 headers={"Authorization": f"Basic {login}"},
-                proxy=_proxy(self._url),
+                proxy=proxy_of(self._url),
                 allow_redirects=False,
             ) as response:
                 if response.status in (401, 403):
@@ -214,15 +214,6 @@ def _read(data: bytes) -> _Viewer:
     if not isinstance(names[0], str) or not names[0]:
         raise _unavailable("its answer names no user")
     return _Viewer(names[0], frozenset(name for name in names if isinstance(name, str)))
-
-
-def _proxy(url: str) -> str | None:
-    """The proxy that the environment names. Not aiohttp's `trust_env`: it would also send passwords of ~/.netrc."""
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    proxies = getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def _checked(base_url: str) -> str:

@@ -1,6 +1,7 @@
 //! Directory trees as one stream of bytes: tar, without trust in what is read.
 
 pub mod pack;
+pub mod sparse;
 pub mod tar;
 pub mod unpack;
 

@@ -142,7 +142,7 @@ impl Packer {
             }
             sys::S_IFREG => self.begin_file(folder, name, below, out),
             _ => {
-                out.extend(tar::header(&member_of(&below, Kind::Other, &found, target)));
+                out.extend(tar::header(&member_of(&below, Kind::Fifo, &found, target)));
                 Ok(())
             }
         }
@@ -204,9 +204,13 @@ fn member_of(name: &[u8], kind: Kind, found: &Stat, target: Vec<u8>) -> Member {
         name: name.to_vec(),
         kind,
         mode: found.permissions() & 0o777,
+        uid: 0,
+        gid: 0,
         size: if kind == Kind::File { found.size } else { 0 },
         mtime: (found.modified_nanoseconds / 1_000_000_000) as i64,
         target,
+        attributes: Vec::new(),
+        pieces: None,
     }
 }
 

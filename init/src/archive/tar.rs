@@ -1,17 +1,24 @@
 //! The tar format: heads out, and a reader that believes nothing.
 //!
 //! Written is GNU's form, since it takes names of any bytes and length. Read are also ustar and pax, so what common programs write
-//! is understood.
+//! is understood. Of the layers of images more is read than of trees that are uploaded: owners, attributes and files with holes.
 
 use std::collections::HashMap;
 
+use super::sparse::{self, Lines, Pieces};
 use super::Trouble;
 
 pub const BLOCK_BYTES: usize = 512;
 pub const LONGEST_NAME_BYTES: usize = 4095;
 const MOST_EXTENSION_BYTES: u64 = 64 << 10;
+/// Of a layer: extended attributes come that way. As much as that of all that stands before one member.
+const MOST_LAYER_EXTENSION_BYTES: u64 = 1 << 20;
 /// Programs fill up what follows the last member with zeros; more than this is an endless stream.
 const LONGEST_END_BYTES: usize = 1 << 20;
+const LONGEST_LAYER_END_BYTES: usize = 64 << 20;
+/// What a key of pax begins with that has an extended attribute.
+const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
+const WITH_HOLES: u8 = b'S';
 pub const END: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +27,9 @@ pub enum Kind {
     HardLink,
     Link,
     Directory,
-    /// A FIFO or a device.
-    Other,
+    /// A FIFO; written for whatever is of none of these kinds.
+    Fifo,
+    Device,
 }
 
 impl Kind {
@@ -31,7 +39,8 @@ impl Kind {
             Kind::HardLink => b'1',
             Kind::Link => b'2',
             Kind::Directory => b'5',
-            Kind::Other => b'6',
+            Kind::Fifo => b'6',
+            Kind::Device => b'3',
         }
     }
 
@@ -41,7 +50,8 @@ impl Kind {
             b'1' => Some(Kind::HardLink),
             b'2' => Some(Kind::Link),
             b'5' => Some(Kind::Directory),
-            b'3' | b'4' | b'6' => Some(Kind::Other),
+            b'3' | b'4' => Some(Kind::Device),
+            b'6' => Some(Kind::Fifo),
             _ => None,
         }
     }
@@ -54,12 +64,19 @@ pub struct Member {
     pub name: Vec<u8>,
     pub kind: Kind,
     pub mode: u32,
-    /// Of what follows it; 0 unless it is a file.
+    /// Read of layers only; what no number of 32 bits is becomes the largest one.
+    pub uid: u32,
+    pub gid: u32,
+    /// Of a file, its holes included; 0 of anything else.
     pub size: u64,
     /// In whole seconds.
     pub mtime: i64,
     /// Of a link.
     pub target: Vec<u8>,
+    /// Names and values of extended attributes, in the order of the names; read of layers only.
+    pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a file with holes: where what follows it belongs.
+    pub pieces: Option<Pieces>,
 }
 
 /// How much follows contents of a size.
@@ -80,7 +97,13 @@ pub fn header(member: &Member) -> Vec<u8> {
     if name.len() > 100 {
         blocks.extend(extension(b'L', &name));
     }
-    blocks.extend(block(&name, member.kind.flag(), member.mode, member.size, member.mtime, &member.target));
+    let mut last = block(&name, member.kind.flag(), member.mode, member.size, member.mtime, &member.target);
+    if (member.uid, member.gid) != (0, 0) {
+        last[108..116].copy_from_slice(&octal(member.uid.into(), 8));
+        last[116..124].copy_from_slice(&octal(member.gid.into(), 8));
+        sign(&mut last);
+    }
+    blocks.extend(last);
     blocks
 }
 
@@ -104,13 +127,18 @@ fn block(name: &[u8], flag: u8, mode: u32, size: u64, mtime: i64, target: &[u8])
     put(116, &octal(0, 8), 8);
     put(124, &octal(size, 12), 12);
     put(136, &octal(mtime.max(0) as u64, 12), 12);
-    put(148, b"        ", 8);
     put(156, &[flag], 1);
     put(157, target, 100);
     put(257, b"ustar  \0", 8);
+    sign(&mut block);
+    block
+}
+
+/// Writes a head's sum into it.
+fn sign(block: &mut [u8; BLOCK_BYTES]) {
+    block[148..156].copy_from_slice(b"        ");
     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block
 }
 
 fn octal(value: u64, width: usize) -> Vec<u8> {
@@ -119,8 +147,8 @@ fn octal(value: u64, width: usize) -> Vec<u8> {
         return format!("{value:0digits$o}\0").into_bytes();
     }
     let mut bytes = vec![0; width];
-    bytes[0] = 0x80;
     bytes[width - 8..].copy_from_slice(&value.to_be_bytes());
+    bytes[0] |= 0x80;
     bytes
 }
 
@@ -143,10 +171,37 @@ pub struct Reader {
     /// An extended head that is coming: its flag and size.
     extension: Option<(u8, usize)>,
     long: HashMap<Vec<u8>, Vec<u8>>,
+    long_bytes: u64,
     after_end: usize,
+    of_layers: bool,
+    /// A file with holes whose map is not whole yet.
+    coming: Option<Coming>,
+}
+
+/// What a head says of a file's holes.
+struct Holes {
+    /// As far as they are known.
+    pieces: Pieces,
+    size: u64,
+    lines: Option<Lines>,
+}
+
+struct Coming {
+    member: Member,
+    /// What follows in the archive.
+    contents: u64,
+    pieces: Pieces,
+    /// The map is lines at the beginning of the contents; if not, it goes on in another block of the head.
+    lines: Option<Lines>,
 }
 
 impl Reader {
+    /// One that reads what only layers have, and what Docker takes where an upload is refused: sizes of what has no contents, heads
+    /// without an end behind them, and names of any length.
+    pub fn of_layers() -> Reader {
+        Reader { of_layers: true, ..Reader::default() }
+    }
+
     /// The next item in data, which is cut by it; `None`: more is needed.
     ///
     /// # Errors
@@ -164,7 +219,8 @@ impl Reader {
             }
             if self.ended {
                 self.after_end += data.len();
-                if self.after_end > LONGEST_END_BYTES || data.iter().any(|byte| *byte != 0) {
+                let most = if self.of_layers { LONGEST_LAYER_END_BYTES } else { LONGEST_END_BYTES };
+                if self.after_end > most || data.iter().any(|byte| *byte != 0) {
                     return Err(Trouble::hostile(b"", "the archive goes on after its end"));
                 }
                 *data = &[];
@@ -187,7 +243,9 @@ impl Reader {
     /// # Errors
     /// The end is missing.
     pub fn finish(&self) -> Result<(), Trouble> {
-        if self.ended {
+        let between = self.held.is_empty() && self.extension.is_none() && self.long.is_empty() && self.coming.is_none();
+        let is_whole = between && self.contents == 0 && self.fill == 0 && !self.last.is_empty();
+        if self.ended || (self.of_layers && is_whole) {
             Ok(())
         } else if self.last.is_empty() {
             Err(Trouble::hostile(b"", "no archive"))
@@ -206,6 +264,9 @@ impl Reader {
             self.extend(flag, &block[..size])?;
             return Ok(None);
         }
+        if let Some(coming) = self.coming.take() {
+            return self.go_on(coming, block);
+        }
         if block.iter().all(|byte| *byte == 0) {
             self.ended = true;
             return Ok(None);
@@ -221,35 +282,41 @@ impl Reader {
         let size = number(&block[124..136], &self.last)?;
         let flag = block[156];
         if matches!(flag, b'L' | b'K' | b'x' | b'g') {
+            let most = if self.of_layers { MOST_LAYER_EXTENSION_BYTES } else { MOST_EXTENSION_BYTES };
             match u64::try_from(size) {
-                Ok(size @ 1..=MOST_EXTENSION_BYTES) => self.extension = Some((flag, size as usize)),
+                Ok(size) if size > 0 && self.long_bytes + size <= most => self.extension = Some((flag, size as usize)),
                 _ => return Err(Trouble::hostile(&self.last, format!("is followed by a name of {size} bytes"))),
             }
             return Ok(None);
         }
-        self.member(block, flag, size).map(Some)
+        self.long_bytes = 0;
+        self.member(block, flag, size)
     }
 
-    fn member(&mut self, block: &[u8], flag: u8, size: i64) -> Result<Member, Trouble> {
+    fn member(&mut self, block: &[u8], flag: u8, size: i64) -> Result<Option<Member>, Trouble> {
         let mut name = text(&block[..100]).to_vec();
         let mut target = text(&block[157..257]).to_vec();
         if &block[257..263] == b"ustar\0" && block[345] != 0 {
             name = [text(&block[345..500]), b"/", &name].concat();
         }
         let mut extended = std::mem::take(&mut self.long);
+        if self.of_layers {
+            // One without a value gives its place back to what the head says.
+            extended.retain(|key, value| !value.is_empty() || key.starts_with(ATTRIBUTE));
+        }
         name = extended.remove(&b"path"[..]).unwrap_or(name);
         target = extended.remove(&b"linkpath"[..]).unwrap_or(target);
-        let no_number = || Trouble::hostile(&name, "has a size or time that is no number");
-        let written = |value: &[u8]| std::str::from_utf8(value).ok().map(|text| text.trim().to_owned());
-        let size = match extended.get(&b"size"[..]) {
-            Some(value) => written(value).and_then(|text| text.parse::<i64>().ok()).ok_or_else(no_number)?,
-            None => size,
+        let holes = self.holes(block, flag, &mut name, &mut extended)?;
+        let whole = |key: &[u8], field: &[u8]| match extended.get(key) {
+            Some(value) => written(value).and_then(|text| text.parse::<i64>().ok()).ok_or_else(|| no_number(&name)),
+            None => number(field, &name),
         };
+        let size = if extended.contains_key(&b"size"[..]) { whole(b"size", b"0")? } else { size };
         let mtime = match extended.get(&b"mtime"[..]) {
             Some(value) => {
                 let seconds =
                     written(value).and_then(|text| text.parse::<f64>().ok()).filter(|value| value.is_finite());
-                seconds.ok_or_else(no_number)? as i64
+                seconds.ok_or_else(|| no_number(&name))? as i64
             }
             None => number(&block[136..148], &name)?,
         };
@@ -257,25 +324,123 @@ impl Reader {
             // As before POSIX.
             Some(Kind::File) if flag != b'7' && name.ends_with(b"/") => Kind::Directory,
             Some(kind) => kind,
+            None if holes.is_some() => Kind::File,
             None => {
                 return Err(Trouble::hostile(&name, format!("is of a kind that is not known ({:?})", char::from(flag))))
             }
         };
+        // Of what has no contents a layer may say any size.
+        let is_idle = self.of_layers && kind != Kind::File && Kind::of(flag) != Some(Kind::File);
+        let size = if is_idle { 0 } else { size };
         if size < 0 || (size > 0 && kind != Kind::File) {
             return Err(Trouble::hostile(&name, format!("announces {size} bytes")));
         }
-        if name.len().max(target.len()) > LONGEST_NAME_BYTES {
+        if name.len().max(target.len()) > LONGEST_NAME_BYTES && !self.of_layers {
             let message = format!("has a name or target of more than {LONGEST_NAME_BYTES} bytes");
             return Err(Trouble::hostile(&name, message));
         }
         let mode = number(&block[100..108], &name)? as u32 & 0o7777;
+        let id = |key: &[u8], field: &[u8]| match self.of_layers {
+            true => whole(key, field).map(|id| u32::try_from(id).unwrap_or(u32::MAX)),
+            false => Ok(0),
+        };
+        let (uid, gid) = (id(b"uid", &block[108..116])?, id(b"gid", &block[116..124])?);
+        let mut attributes = Vec::new();
+        if self.of_layers {
+            attributes.extend(
+                extended.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(ATTRIBUTE)?.to_vec(), value))),
+            );
+            attributes.sort();
+        }
         self.last = name.clone();
-        self.contents = size as u64;
-        self.fill = padding(size as u64);
-        Ok(Member { name, kind, mode, size: size as u64, mtime: mtime.clamp(0, 1 << 40), target })
+        let (mtime, size) = (mtime.clamp(0, 1 << 40), size as u64);
+        let member = Member { name, kind, mode, uid, gid, size, mtime, target, attributes, pieces: None };
+        let Holes { pieces, size: size_with_holes, lines } = match holes {
+            None => return Ok(Some(self.announced(member, size))),
+            Some(holes) => holes,
+        };
+        let goes_on = lines.is_some() || (flag == WITH_HOLES && block[482] != 0);
+        let coming = Coming { member: Member { size: size_with_holes, ..member }, contents: size, pieces, lines };
+        if goes_on {
+            self.coming = Some(coming);
+            return Ok(None);
+        }
+        self.mapped(coming).map(Some)
+    }
+
+    /// What is said of the holes of a file, whose name may be another one then.
+    fn holes(
+        &self,
+        block: &[u8],
+        flag: u8,
+        name: &mut Vec<u8>,
+        extended: &mut HashMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<Option<Holes>, Trouble> {
+        let is_said = extended.keys().any(|key| key.starts_with(b"GNU.sparse"));
+        if !self.of_layers || (flag != WITH_HOLES && !is_said) {
+            return Ok(None);
+        }
+        if let Some(own) = extended.remove(&b"GNU.sparse.name"[..]) {
+            *name = own;
+        }
+        let wrong = || Trouble::hostile(name, sparse::WRONG);
+        if flag == WITH_HOLES {
+            let mut pieces = Pieces::new();
+            sparse::read_fields(&block[386..482], &mut pieces).ok_or_else(wrong)?;
+            let size = u64::try_from(number(&block[483..495], name)?).map_err(|_| wrong())?;
+            return Ok(Some(Holes { pieces, size, lines: None }));
+        }
+        let size = extended.get(&b"GNU.sparse.realsize"[..]).or_else(|| extended.get(&b"GNU.sparse.size"[..]));
+        let size = size.and_then(|value| written(value)?.parse().ok()).ok_or_else(wrong)?;
+        let major = extended.get(&b"GNU.sparse.major"[..]).map_or(&b""[..], Vec::as_slice);
+        match (major, extended.get(&b"GNU.sparse.map"[..])) {
+            (b"1", _) => Ok(Some(Holes { pieces: Pieces::new(), size, lines: Some(Lines::default()) })),
+            (b"" | b"0", Some(map)) => {
+                Ok(Some(Holes { pieces: sparse::read_map(map).ok_or_else(wrong)?, size, lines: None }))
+            }
+            _ => Err(Trouble::hostile(name, "is a file with holes in a form that is not read")),
+        }
+    }
+
+    fn go_on(&mut self, mut coming: Coming, block: &[u8]) -> Result<Option<Member>, Trouble> {
+        let wrong = |coming: &Coming| Trouble::hostile(&coming.member.name, sparse::WRONG);
+        let is_whole = match &mut coming.lines {
+            Some(lines) => {
+                let (is_whole, left) =
+                    (lines.read(block, &mut coming.pieces), coming.contents.checked_sub(BLOCK_BYTES as u64));
+                coming.contents = left.ok_or_else(|| wrong(&coming))?;
+                is_whole.ok_or_else(|| wrong(&coming))?
+            }
+            None => {
+                sparse::read_fields(&block[..504], &mut coming.pieces).ok_or_else(|| wrong(&coming))?;
+                block[504] == 0
+            }
+        };
+        if is_whole {
+            return self.mapped(coming).map(Some);
+        }
+        self.coming = Some(coming);
+        Ok(None)
+    }
+
+    fn mapped(&mut self, coming: Coming) -> Result<Member, Trouble> {
+        let Coming { member, contents, pieces, .. } = coming;
+        if member.kind != Kind::File || !sparse::fits(&pieces, contents, member.size) {
+            return Err(Trouble::hostile(&member.name, sparse::WRONG));
+        }
+        Ok(self.announced(Member { pieces: Some(pieces), ..member }, contents))
+    }
+
+    fn announced(&mut self, member: Member, contents: u64) -> Member {
+        self.contents = contents;
+        self.fill = padding(contents);
+        member
     }
 
     fn extend(&mut self, flag: u8, content: &[u8]) -> Result<(), Trouble> {
+        if self.of_layers && flag != b'g' {
+            self.long_bytes += content.len() as u64;
+        }
         match flag {
             b'L' => drop(self.long.insert(b"path".to_vec(), text(content).to_vec())),
             b'K' => drop(self.long.insert(b"linkpath".to_vec(), text(content).to_vec())),
@@ -287,7 +452,7 @@ impl Reader {
                     return Err(Trouble::hostile(b"", "the archive says that its sender failed"));
                 }
                 if flag == b'x' {
-                    if records.keys().any(|key| key.starts_with(b"GNU.sparse")) {
+                    if !self.of_layers && records.keys().any(|key| key.starts_with(b"GNU.sparse")) {
                         let message = "is followed by a file with holes, a form that is not read";
                         return Err(Trouble::hostile(&self.last, message));
                     }
@@ -328,11 +493,20 @@ fn records(content: &[u8]) -> Option<HashMap<Vec<u8>, Vec<u8>>> {
     Some(records)
 }
 
+/// Of a record of pax, where it is a number.
+fn written(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok().map(str::trim)
+}
+
+fn no_number(name: &[u8]) -> Trouble {
+    Trouble::hostile(name, "has a size, time or owner that is no number")
+}
+
 fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or(field)
 }
 
-fn number(field: &[u8], name: &[u8]) -> Result<i64, Trouble> {
+pub fn number(field: &[u8], name: &[u8]) -> Result<i64, Trouble> {
     if field[0] & 0x80 != 0 {
         // GNU's binary form; a negative one is no size, and no time that anybody needs.
         let (high, low) = field.split_at(field.len().saturating_sub(8));
@@ -356,11 +530,25 @@ mod tests {
     use super::*;
 
     fn file(name: &[u8], size: u64) -> Member {
-        Member { name: name.to_vec(), kind: Kind::File, mode: 0o640, size, mtime: 7, target: Vec::new() }
+        Member {
+            name: name.to_vec(),
+            kind: Kind::File,
+            mode: 0o640,
+            uid: 0,
+            gid: 0,
+            size,
+            mtime: 7,
+            target: Vec::new(),
+            attributes: Vec::new(),
+            pieces: None,
+        }
     }
 
     fn read(stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
-        let mut reader = Reader::default();
+        read_by(Reader::default(), stream, size)
+    }
+
+    fn read_by(mut reader: Reader, stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
         let mut found: Vec<(Member, Vec<u8>)> = Vec::new();
         for mut piece in stream.chunks(size) {
             while let Some(item) = reader.next_item(&mut piece)? {
@@ -428,6 +616,117 @@ mod tests {
             changed[at] = (random >> 20) as u8;
             drop(read(&changed, 1000));
         }
+    }
+
+    /// A head, with fields at some places of it.
+    fn head(name: &[u8], flag: u8, size: u64, fields: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut made = block(name, flag, 0o4755, size, 7, b"");
+        for (at, field) in fields {
+            made[*at..at + field.len()].copy_from_slice(field);
+        }
+        sign(&mut made);
+        made.to_vec()
+    }
+
+    fn padded(mut content: Vec<u8>) -> Vec<u8> {
+        content.resize(content.len() + padding(content.len() as u64), 0);
+        content
+    }
+
+    fn pax(records: &[(&str, &str)]) -> Vec<u8> {
+        let mut content = String::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + 3;
+            let length = (rest + 1..).find(|length| rest + length.to_string().len() == *length).unwrap();
+            content += &format!("{length} {key}={value}\n");
+        }
+        [head(b"pax", b'x', content.len() as u64, &[]), padded(content.into_bytes())].concat()
+    }
+
+    fn layer(stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
+        read_by(Reader::of_layers(), stream, size)
+    }
+
+    #[test]
+    fn layers_have_owners_and_attributes() {
+        let records = [
+            ("SCHILY.xattr.user.b", "2"),
+            ("SCHILY.xattr.user.a", ""),
+            ("uid", "70000"),
+            ("mtime", "12.9"),
+            ("linkpath", ""),
+        ];
+        let link = head(b"h", b'1', 99, &[(157, b"target"), (116, b"\x80\0\0\0\xff\xff\xff\xff")]);
+        let stream = [pax(&records), link].concat();
+        let found = &layer(&stream, 100).unwrap()[0].0;
+        assert_eq!((found.uid, found.gid, found.mode, found.mtime), (70_000, u32::MAX, 0o4755, 12));
+        assert_eq!((&found.target[..], found.size), (&b"target"[..], 0));
+        assert_eq!(found.attributes, [(b"user.a".to_vec(), vec![]), (b"user.b".to_vec(), b"2".to_vec())]);
+        assert!(read(&[&stream[..], &END].concat(), 100).is_err(), "an upload's is stricter");
+        let wrong = [pax(&[("uid", "x")]), head(b"f", b'0', 0, &[])].concat();
+        assert!(layer(&wrong, 512).is_err());
+        let plain = head(b"f", b'0', 0, &[(108, b"0001750\0")]);
+        assert_eq!(layer(&plain, 512).unwrap()[0].0.uid, 1000);
+        assert_eq!(read(&[&plain[..], &END].concat(), 512).unwrap()[0].0.uid, 0);
+    }
+
+    #[test]
+    fn a_layer_may_end_between_members_and_nowhere_else() {
+        let stream = [pax(&[("uid", "1")]), head(b"f", b'0', 3, &[]), padded(vec![1; 3])].concat();
+        for end in 0..stream.len() {
+            assert!(layer(&stream[..end], 512).is_err(), "cut at {end}");
+        }
+        assert!(layer(&stream, 512).is_ok() && read(&stream, 512).is_err());
+    }
+
+    #[test]
+    fn what_stands_before_a_member_is_bounded() {
+        let large = pax(&[("SCHILY.xattr.user.a", &"x".repeat(600 << 10))]);
+        let file = head(b"f", b'0', 0, &[]);
+        assert!(layer(&[&large[..], &file, &large, &file].concat(), 4096).is_ok());
+        assert!(layer(&[&large[..], &large, &file].concat(), 4096).is_err());
+    }
+
+    #[test]
+    fn files_with_holes_are_read_in_each_form() {
+        let old =
+            head(b"s", WITH_HOLES, 6, &[(386, b"00000000010 00000000004 "), (482, b"\x01"), (483, b"00000000144\0")]);
+        let more = padded([&b"00000000040 00000000002 "[..], &[0; 480]].concat());
+        let map = [("GNU.sparse.size", "100"), ("GNU.sparse.map", "8,4,32,2"), ("GNU.sparse.name", "s")];
+        let lines = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "100")];
+        let text = padded(b"2\n8\n4\n32\n2\n".to_vec());
+        let contents = padded(b"abcdef".to_vec());
+        for stream in [
+            [old, more, contents.clone()].concat(),
+            [pax(&map), head(b"other", b'0', 6, &[]), contents.clone()].concat(),
+            [pax(&lines), head(b"s", b'0', 518, &[]), text, contents].concat(),
+        ] {
+            for size in [1, 100, 512, stream.len()] {
+                let (member, contents) = &layer(&stream, size).unwrap()[0];
+                assert_eq!((&member.name[..], member.size, &contents[..]), (&b"s"[..], 100, &b"abcdef"[..]));
+                assert_eq!(member.pieces.as_deref(), Some(&[(8, 4), (32, 2)][..]));
+            }
+            assert!(read(&[&stream[..], &END].concat(), 512).is_err(), "an upload has no holes");
+        }
+    }
+
+    #[test]
+    fn maps_of_holes_that_lie_are_refused() {
+        for (size, map, follows) in [
+            ("100", "8,4,6,2", 6),
+            ("100", "8,4", 6),
+            ("33", "8,4,32,2", 6),
+            ("18446744073709551615", "8,4,32,2", 6),
+            ("x", "8,4,32,2", 6),
+        ] {
+            let head = head(b"f", b'0', follows, &[]);
+            let stream =
+                [pax(&[("GNU.sparse.size", size), ("GNU.sparse.map", map)]), head, padded(vec![1; 6])].concat();
+            assert!(layer(&stream, 512).is_err(), "{map} in {size}");
+        }
+        let directory =
+            [pax(&[("GNU.sparse.size", "0"), ("GNU.sparse.map", "0,0")]), head(b"d", b'5', 0, &[])].concat();
+        assert!(layer(&directory, 512).is_err());
     }
 
     #[test]

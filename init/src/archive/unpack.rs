@@ -62,7 +62,7 @@ impl Unpacker {
                 });
                 made.map_err(|error| refusal(error, &path))
             }
-            Kind::Other => self.count(&path),
+            Kind::Fifo | Kind::Device => self.count(&path),
             Kind::HardLink => Err(Trouble::hostile(&path, "is a second name of a file, which is not taken")),
         }
     }

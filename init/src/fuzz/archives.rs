@@ -1,7 +1,7 @@
-//! Archives: read, written again, and unpacked beside what they must not reach.
+//! Archives: read, written again, and unpacked beside what they must not reach, as trees and as layers of images.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::io::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use crate::archive::tar::{self, Item, Member, Reader, BLOCK_BYTES, LONGEST_NAME_
 use crate::archive::unpack::Arrival;
 use crate::archive::Trouble;
 use crate::directory::{self, RemoveTree};
+use crate::layer::{Layer, Limits, Settings};
 use crate::paths::Place;
 use crate::sys;
 
@@ -95,6 +96,38 @@ impl Archives {
             assert_eq!(names, expected);
         }
         assert_eq!(self.outside(), before, "it reached what lies outside");
+        self.remove_inside();
+    }
+
+    /// As a layer over one that has links out of it.
+    fn unpack_layer(&self, input: &[u8], random: &mut Random) {
+        let inside = self.scratch.0.join("inside");
+        for name in ["", "layer", "below", "below/old"] {
+            fs::create_dir(inside.join(name)).unwrap();
+        }
+        symlink("../../outside", inside.join("below/link")).unwrap();
+        let before = self.outside();
+        let settings = Settings {
+            into: opened(&inside.join("layer")),
+            below: vec![opened(&inside.join("below"))],
+            owners: sys::effective_user() == 0 && random.one_in(2),
+            limits: Limits { bytes: 64 << 20, files: 1000 },
+        };
+        let mut layer = Layer::new(settings).unwrap();
+        let mut rest = input;
+        let mut is_sound = true;
+        while is_sound && !rest.is_empty() {
+            let (piece, behind) = rest.split_at((1 + random.below(2000)).min(rest.len()));
+            rest = behind;
+            is_sound = layer.feed(piece).is_ok();
+        }
+        drop(layer.finish());
+        check_layer(&inside.join("layer"));
+        assert_eq!(self.outside(), before, "it reached what lies outside");
+        self.remove_inside();
+    }
+
+    fn remove_inside(&self) {
         let mut removal = RemoveTree::new(opened(&self.scratch.0), b"inside").unwrap();
         while !removal.step().unwrap() {}
     }
@@ -134,11 +167,48 @@ fn check_tree(directory: &Path) {
     }
 }
 
+/// Only what overlayfs takes, and nothing by which it leads elsewhere.
+fn check_layer(directory: &Path) {
+    fs::set_permissions(directory, Permissions::from_mode(0o700)).unwrap();
+    check_attributes(directory);
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.as_os_str().len() > 3000 {
+            continue;
+        }
+        let found = fs::symlink_metadata(&path).unwrap();
+        let kind = found.file_type();
+        let is_whiteout = kind.is_char_device() && found.rdev() == 0;
+        let is_plain = kind.is_file() || kind.is_dir() || kind.is_symlink() || kind.is_fifo();
+        assert!(is_plain || is_whiteout, "{}", path.display());
+        assert!(!path.file_name().unwrap().to_string_lossy().starts_with(".wh."), "{}", path.display());
+        if kind.is_dir() {
+            check_layer(&path);
+        } else if kind.is_file() {
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            check_attributes(&path);
+        }
+    }
+}
+
+fn check_attributes(path: &Path) {
+    let fd = fs::File::open(path).unwrap().into();
+    // Some have more than are asked for.
+    for name in sys::attribute_names(&fd).unwrap_or_default().split(|byte| *byte == 0) {
+        let is_ours = name == b"user.overlay.opaque" && path.is_dir();
+        assert!(is_ours || !name.starts_with(b"user.overlay."), "{} has {name:?}", path.display());
+    }
+}
+
 type Members = Vec<(Member, Vec<u8>)>;
 
 /// What is in an archive that comes in pieces of such sizes, as far as it can be read, and whether it can.
-fn members(input: &[u8], mut size: impl FnMut() -> usize) -> (Members, bool) {
-    let (mut reader, mut found, mut rest) = (Reader::default(), Members::new(), input);
+fn members(input: &[u8], size: impl FnMut() -> usize) -> (Members, bool) {
+    members_by(Reader::default(), input, size)
+}
+
+fn members_by(mut reader: Reader, input: &[u8], mut size: impl FnMut() -> usize) -> (Members, bool) {
+    let (mut found, mut rest) = (Members::new(), input);
     while !rest.is_empty() {
         let (mut piece, behind) = rest.split_at(size().clamp(1, rest.len()));
         rest = behind;
@@ -208,5 +278,8 @@ impl Kind for Archives {
             assert_eq!(members(&written, || usize::MAX), (expected, true), "written again it is another");
         }
         self.unpack(input, &mut random);
+        let of_layer = members_by(Reader::of_layers(), input, || usize::MAX);
+        assert_eq!(members_by(Reader::of_layers(), input, || random.below(700)), of_layer, "a layer in pieces");
+        self.unpack_layer(input, &mut random);
     }
 }

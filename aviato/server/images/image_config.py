@@ -1,0 +1,96 @@
+"""What an image says of the commands that run in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.images.bounded_json import read_object
+from aviato.server.images.image_errors import image_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_WORDS = 4096
+LONGEST_WORD = 128 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig:
+    """What commands in an image get, unless somebody asks for something else.
+
+    Attributes:
+        environment: names and values, each name once.
+        working_dir: where commands start; None is `/`.
+        user: `USER[:GROUP]` by names or numbers; None is root.
+        entrypoint: words that come before a command.
+        command: the words of the main command.
+        labels: names and values, sorted.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    user: str | None = None
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, data: bytes) -> ImageConfig:
+        """Read it out of an image's configuration, as OCI and Docker write it.
+
+        Raises:
+            SandboxImageError: it is none.
+        """
+        config = read_object(data, "the image's configuration").get("config")
+        if config is None:
+            return cls()
+        if not isinstance(config, dict):
+            raise _wrong("config", "an object")
+        environment: dict[str, str] = {}
+        for one in _words(config, "Env"):
+            name, equals, value = one.partition("=")
+            if not name or not equals:  # Docker leaves these out too.
+                continue
+            environment[name] = value
+        return cls(
+            environment=tuple(environment.items()),
+            working_dir=_text(config, "WorkingDir"),
+            user=_text(config, "User"),
+            entrypoint=_words(config, "Entrypoint"),
+            command=_words(config, "Cmd"),
+            labels=tuple(sorted(_labels(config).items())),
+        )
+
+
+def _text(config: Mapping[str, Any], key: str) -> str | None:
+    value = config.get(key)
+    if value is not None and not _is_word(value):
+        raise _wrong(key, "text")
+    return value or None
+
+
+def _words(config: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = config.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MOST_WORDS or not all(map(_is_word, value)):
+        raise _wrong(key, "a list of words")
+    return tuple(value)
+
+
+def _labels(config: Mapping[str, Any]) -> dict[str, str]:
+    value = config.get("Labels")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > MOST_WORDS or not all(map(_is_word, (*value, *value.values()))):
+        raise _wrong("Labels", "names with text")
+    return dict(value)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_WORD and "\0" not in value
+
+
+def _wrong(key: str, wanted: str) -> Exception:
+    return image_error("bad_manifest", f"the image's configuration is damaged: {key} is not {wanted}")

@@ -1,0 +1,194 @@
+"""Which images a store has and what they are called: `images/IMAGE_ID.json` and `names.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from aviato.server.images.file_locks import locked
+from aviato.server.images.image_config import ImageConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedLayer:
+    """One layer of an image.
+
+    Attributes:
+        key: the name of its directory below `layers`.
+        size_bytes: of its files.
+    """
+
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """What the store writes down of an image.
+
+    Attributes:
+        image_id: `sha256:HEX` of its configuration.
+        digests: of manifests and indexes that led to it.
+        layers: the lowest first.
+        config: what it says of commands.
+        architecture: as OCI names it.
+        created_at: in seconds since the epoch, as the image says.
+        pulled_at: in seconds since the epoch.
+        pinned: it stays, whatever is pruned.
+    """
+
+    image_id: str
+    digests: tuple[str, ...]
+    layers: tuple[RecordedLayer, ...]
+    config: ImageConfig
+    architecture: str
+    created_at: float | None
+    pulled_at: float
+    pinned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name:
+    """What a name means.
+
+    Attributes:
+        image_id: the image.
+        digest: of what the name meant when it was pulled: a manifest or an index.
+    """
+
+    image_id: str
+    digest: str
+
+
+class ImageIndex:
+    """The records and names of one store. Files are replaced whole; one that cannot be read counts as missing.
+
+    Args:
+        directory: of the store.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._images = directory / "images"
+        self._names = directory / "names.json"
+        self._lock = directory / "lock"
+        self._read_names: _Remembered[dict[str, Name]] = _Remembered(_names_of)
+        self._read_records: dict[str, _Remembered[ImageRecord]] = {}
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Lets no other process change names, records or which layers are there. Blocks for moments."""
+        return locked(self._lock)
+
+    def path(self, image_id: str) -> Path:
+        """Where an image's record lies."""
+        return self._images / f"{image_id}.json"
+
+    def names(self, *, anew: bool = False) -> dict[str, Name]:
+        """All names; not to be changed. Who is about to write them reads them anew, whatever the file looks like."""
+        return self._read_names.read(self._names, anew=anew) or {}
+
+    def ids(self) -> list[str]:
+        """All images, sorted."""
+        try:
+            files = os.listdir(self._images)
+        except FileNotFoundError:
+            return []
+        return sorted(name[: -len(".json")] for name in files if name.endswith(".json"))
+
+    def record(self, image_id: str) -> ImageRecord | None:
+        """What is written down of an image; None if it is not here."""
+        found = self._read_records.setdefault(image_id, _Remembered(record_of)).read(self.path(image_id))
+        if found is None:
+            del self._read_records[image_id]
+        return found
+
+    def records(self) -> list[ImageRecord]:
+        """Those of all images."""
+        return [found for image_id in self.ids() if (found := self.record(image_id)) is not None]
+
+    def put(self, record: ImageRecord) -> None:
+        """Write an image down. Only within `alone`."""
+        _replace(self.path(record.image_id), asdict(record))
+
+    def pin(self, image_id: str, pinned: bool) -> bool:
+        """Say whether it stays; False if it is not here. Only within `alone`."""
+        record = self.record(image_id)
+        if record is not None:
+            self.put(replace(record, pinned=pinned))
+        return record is not None
+
+    def name(self, name: str, meant: Name) -> None:
+        """Let a name mean an image. Only within `alone`."""
+        self._put_names({**self.names(anew=True), name: meant})
+
+    def drop_names(self, gone: Iterable[str]) -> None:
+        """Let names mean nothing. Only within `alone`."""
+        without = set(gone)
+        if without:
+            self._put_names({name: meant for name, meant in self.names(anew=True).items() if name not in without})
+
+    def _put_names(self, names: dict[str, Name]) -> None:
+        _replace(self._names, {name: asdict(meant) for name, meant in sorted(names.items())})
+
+
+def record_of(data: bytes) -> ImageRecord:
+    """Read a record.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is none.
+    """
+    raw = json.loads(data)
+    config = raw.pop("config")
+    for key in ("environment", "labels"):
+        config[key] = tuple((name, value) for name, value in config[key])
+    for key in ("entrypoint", "command"):
+        config[key] = tuple(config[key])
+    layers = tuple(RecordedLayer(**layer) for layer in raw.pop("layers"))
+    return ImageRecord(**raw | {"digests": tuple(raw["digests"])}, layers=layers, config=ImageConfig(**config))
+
+
+def _names_of(data: bytes) -> dict[str, Name]:
+    return {name: Name(**meant) for name, meant in json.loads(data).items()}
+
+
+class _Remembered(Generic[_T]):
+    """A file that was read, for as long as it is the same one."""
+
+    def __init__(self, parse: Callable[[bytes], _T]) -> None:
+        self._parse = parse
+        self._seen: tuple[int, ...] | None = None
+        self._value: _T | None = None
+
+    def read(self, path: Path, *, anew: bool = False) -> _T | None:
+        """Its value; None if there is none, or none that can be read."""
+        try:
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if anew or seen != self._seen:
+                    self._value, self._seen = self._parse(file.read()), seen
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            self._value, self._seen = None, None
+        return self._value
+
+
+def _replace(path: Path, value: Any) -> None:
+    """A file of JSON, whole or not at all, also when the machine stops."""
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    try:
+        with open(new, "xb") as file:
+            file.write(json.dumps(value).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

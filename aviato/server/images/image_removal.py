@@ -1,0 +1,150 @@
+"""How images and layers leave a store, so that no sandbox loses one and a process that ends in between changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aviato.server.images.file_locks import try_to_hold
+from aviato.server.images.layers import read_layer_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aviato.server.images.image_index import ImageIndex, ImageRecord
+    from aviato.server.images.image_trash import ImageTrash
+    from aviato.server.images.image_uses import ImageUses
+    from aviato.server.images.layer_leases import LayerLeases
+
+OLD_SECONDS = 7 * 24 * 3600.0
+"""What was downloaded of a layer is kept so long for somebody who goes on with it."""
+
+
+class ImageRemoval:
+    """Removes from one store. Everything here blocks for moments, and is called within `ImageIndex.alone`.
+
+    Args:
+        directory: of the store.
+        index: its images and names.
+        uses: its sandboxes.
+        leases: its pulls.
+        trash: where things go.
+    """
+
+    def __init__(self, directory: Path, index: ImageIndex, uses: ImageUses, leases: LayerLeases, trash: ImageTrash) -> None:
+        self._directory = directory
+        self._index = index
+        self._uses = uses
+        self._leases = leases
+        self._trash = trash
+
+    def settle(self) -> None:
+        """Decide about records that a process took away and did not decide about before it ended."""
+        for path, image_id in self._trash.records():
+            if self._uses.alive(image_id):
+                self._put_back(path, image_id)
+            else:
+                path.unlink(missing_ok=True)
+                self._uses.forget(image_id)
+
+    def remove(self, image_id: str) -> list[str]:
+        """Take an image away, unless sandboxes have it.
+
+        Returns:
+            The sandboxes that have it; none if it has gone.
+        """
+        taken = self._trash.take_record(self._index.path(image_id))
+        if taken is None:
+            return []
+        using = self._uses.alive(image_id)
+        if using:
+            self._put_back(taken, image_id)
+            return using
+        self._index.drop_names([name for name, meant in self._index.names(anew=True).items() if meant.image_id == image_id])
+        taken.unlink(missing_ok=True)
+        self._uses.forget(image_id)
+        return []
+
+    def sweep(self) -> int:
+        """Take away layers that no image has and no pull needs.
+
+        Returns:
+            Their bytes.
+        """
+        needed = self._leases.keys()
+        records = [*self._index.records()]
+        for record in records:
+            needed.update(layer.key for layer in record.layers)
+        if len(records) < len(self._index.ids()):
+            return 0  # A record cannot be read, so nobody knows which layers its image has.
+        freed = 0
+        for key in os.listdir(self._directory / "layers"):
+            if key not in needed:
+                size = read_layer_size(self._directory / "layers" / key)
+                if self._trash.take(self._directory / "layers" / key) is not None:
+                    freed += size
+        return freed
+
+    def sweep_downloads(self, unused_seconds: float = OLD_SECONDS) -> int:
+        """Take away what was downloaded of layers so long ago, where nobody is at it.
+
+        Returns:
+            Its bytes.
+        """
+        freed = 0
+        blobs = self._directory / "blobs"
+        for name in os.listdir(blobs):
+            path = blobs / name
+            if not name.endswith(".part"):
+                continue
+            fd = try_to_hold(path, make=False)
+            if fd is None:
+                continue
+            try:
+                status = os.fstat(fd)
+                if time.time() - status.st_mtime < unused_seconds:
+                    continue
+                freed += status.st_blocks * 512
+                self._trash.take(path.with_suffix(".tree"))
+                path.unlink(missing_ok=True)
+            finally:
+                os.close(fd)
+        return freed
+
+    def prune(self, most_bytes: int, unused_seconds: float, kept: frozenset[str]) -> None:
+        """Take images away, the longest unused first, until the others have so many bytes.
+
+        Args:
+            most_bytes: that all layers may have together; 0 takes all images away that may go.
+            unused_seconds: images that were in use after that stay.
+            kept: ids of images that stay too.
+        """
+        records = {record.image_id: record for record in self._index.records()}
+        for image_id in set(self._index.ids()) - records.keys():
+            self.remove(image_id)  # Its record cannot be read.
+        now = time.time()
+        for record in sorted(records.values(), key=self.used_at):
+            if most_bytes > 0 and _size(records) <= most_bytes:
+                return
+            self._uses.tidy(record.image_id)
+            if record.pinned or record.image_id in kept or now - self.used_at(record) < unused_seconds:
+                continue
+            if not self.remove(record.image_id):
+                del records[record.image_id]
+
+    def used_at(self, record: ImageRecord) -> float:
+        """When an image was last of use."""
+        return max(record.pulled_at, self._uses.used_at(record.image_id) or 0.0)
+
+    def _put_back(self, taken: Path, image_id: str) -> None:
+        """Unless it was pulled again meanwhile."""
+        with suppress(FileExistsError):
+            os.link(taken, self._index.path(image_id))
+        taken.unlink(missing_ok=True)
+
+
+def _size(records: dict[str, ImageRecord]) -> int:
+    """Of all layers of some images, each once."""
+    return sum({layer.key: layer.size_bytes for record in records.values() for layer in record.layers}.values())

@@ -1,0 +1,177 @@
+"""One layer: downloaded, checked, unpacked and put where it is looked for, by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxImageError
+from aviato.server.images.blobs import download, unpack_blob
+from aviato.server.images.file_locks import hold
+from aviato.server.images.image_index import RecordedLayer
+from aviato.server.images.layers import ROOT, describe_layer, read_layer
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from aviato.server.images.image_sources import ImageSource
+    from aviato.server.images.image_trash import ImageTrash
+    from aviato.server.images.manifests import Descriptor
+    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.unpacked_layer import Unpack, UnpackedLayer, UnpackLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedLayer:
+    """A layer in its image.
+
+    Attributes:
+        descriptor: its blob.
+        diff_id: of its tar.
+        chain_id: of it and all below, as hexadecimal digits.
+    """
+
+    descriptor: Descriptor
+    diff_id: str
+    chain_id: str
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The names that it may have in a store: by itself, and by all that is below too."""
+        return self.diff_id.partition(":")[2], self.chain_id
+
+
+class LayerPulls:
+    """Puts layers into one store.
+
+    Args:
+        directory: of the store.
+        trash: of it.
+        unpack: makes a directory of a layer.
+        limits: what it may become.
+        patience: with cuts.
+    """
+
+    def __init__(self, directory: Path, trash: ImageTrash, unpack: Unpack, limits: UnpackLimits, patience: Patience) -> None:
+        self._layers = directory / "layers"
+        self._blobs = directory / "blobs"
+        self._trash = trash
+        self._unpack = unpack
+        self._limits = limits
+        self._patience = patience
+
+    def find(self, wanted: WantedLayer) -> RecordedLayer | None:
+        """The layer, if it is here. Blocks."""
+        for key in wanted.keys:
+            size = read_layer(self._layers / key, wanted.diff_id)
+            if size is not None:
+                return RecordedLayer(key=key, size_bytes=size)
+        return None
+
+    async def make(
+        self,
+        source: ImageSource,
+        wanted: WantedLayer,
+        below: Sequence[asyncio.Future[RecordedLayer]],
+        slots: asyncio.Semaphore,
+        what: str,
+        on_bytes: Callable[[int], None],
+    ) -> RecordedLayer:
+        """The layer, made if it is not here.
+
+        It is unpacked before those below are here, if need be. Where its tar then turns out to leave out directories, which
+        are to be like those below, it is unpacked again once these are here; nobody is kept from the blob until then.
+
+        Args:
+            source: of the image.
+            wanted: which layer.
+            below: those under it, the lowest first.
+            slots: how many may be at work.
+            what: whose it is, for messages.
+            on_bytes: told how many more bytes are here.
+
+        Raises:
+            SandboxImageError: it cannot be had.
+            OSError: the disk fails.
+        """
+        made = await self._try(source, wanted, below, slots, what, on_bytes)
+        if made is None:
+            for one in below:
+                await one
+            made = await self._try(source, wanted, below, slots, what, lambda _: None)
+        assert made is not None, "all layers below are here"
+        return made
+
+    async def _try(
+        self,
+        source: ImageSource,
+        wanted: WantedLayer,
+        below: Sequence[asyncio.Future[RecordedLayer]],
+        slots: asyncio.Semaphore,
+        what: str,
+        on_bytes: Callable[[int], None],
+    ) -> RecordedLayer | None:
+        """None if it has to wait for the layers below."""
+        path = self._blobs / f"{wanted.descriptor.hex}.part"
+        async with slots:
+            fd = await hold(path)
+            try:
+                if (found := await in_thread(self.find, wanted)) is not None:
+                    path.unlink(missing_ok=True)
+                    on_bytes(wanted.descriptor.size_bytes)
+                    return found
+                await download(source, wanted.descriptor, fd, what, self._patience, on_bytes)
+                are_here = all(one.done() and not one.cancelled() and one.exception() is None for one in below)
+                roots = [self._layers / one.result().key / ROOT for one in reversed(below)] if are_here else []
+                tree = path.with_suffix(".tree")
+                try:
+                    unpacked = await self._make_tree(fd, tree, wanted, roots, what)
+                    if unpacked.implied and not are_here:
+                        return None
+                    key = wanted.keys[1 if unpacked.implied else 0]
+                    return await in_thread(self._publish, tree, key, wanted.diff_id, unpacked, path)
+                finally:
+                    self._trash.take(tree)
+            except BaseException as error:
+                if _is_of_no_use(error):
+                    path.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(fd)
+
+    async def _make_tree(self, fd: int, tree: Path, wanted: WantedLayer, roots: list[Path], what: str) -> UnpackedLayer:
+        await in_thread(self._begin_tree, tree)
+        return await unpack_blob(fd, wanted.diff_id, tree / ROOT, roots, unpack=self._unpack, limits=self._limits, what=what)
+
+    def _begin_tree(self, tree: Path) -> None:
+        self._trash.take(tree)  # Of a process that was killed.
+        tree.mkdir(mode=0o700)
+        (tree / ROOT).mkdir()
+        (tree / ROOT).chmod(0o755)
+
+    def _publish(self, tree: Path, key: str, diff_id: str, unpacked: UnpackedLayer, part: Path) -> RecordedLayer:
+        describe_layer(tree, diff_id, unpacked.size_bytes, unpacked.files)
+        place = self._layers / key
+        if place.exists() and read_layer(place, diff_id) is None:
+            self._trash.take(place)  # Its description is damaged.
+        try:
+            os.rename(tree, place)
+        except OSError as error:
+            # The same layer may have come by another blob, compressed in another way.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        part.unlink(missing_ok=True)
+        return RecordedLayer(key=key, size_bytes=unpacked.size_bytes)
+
+
+def _is_of_no_use(error: BaseException) -> bool:
+    """Whether a download that is here whole leads nowhere: it is damaged, or there is no room for it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    passing = ("interrupted", "stalled", "registry_failed", "registry_unreachable", "too_many_requests")
+    return isinstance(error, SandboxImageError) and error.reason not in passing

@@ -1,0 +1,308 @@
+"""Requests to a registry over HTTP: patient for a bounded while, and with credentials for whom they are for alone."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aviato.exceptions import SandboxImageError
+from aviato.server.images.image_errors import image_error, quoted
+from aviato.server.images.registry_tokens import LARGEST_ANSWER_BYTES, Answer, RegistryTokens, login, read_challenges
+from aviato.system.proxies import proxy_of
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import aiohttp
+    from yarl import URL
+
+MOST_REDIRECTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long registries are waited for.
+
+    Attributes:
+        connect_seconds: for a connection.
+        stall_seconds: for the next byte.
+        attempts: of one request, or of a download that does not get on.
+        backoff_seconds: before the second attempt; it doubles with each, and varies.
+        most_wait_seconds: before one attempt; a registry that asks for more is given up.
+    """
+
+    connect_seconds: float = 30.0
+    stall_seconds: float = 30.0
+    attempts: int = 5
+    backoff_seconds: float = 0.5
+    most_wait_seconds: float = 60.0
+
+    def backoff(self, attempt: int) -> float:
+        """How long to wait after an attempt, the first of which is 0."""
+        return float(min(self.backoff_seconds * 2**attempt, self.most_wait_seconds) * random.uniform(0.5, 1.0))
+
+
+class RegistryRequests:
+    """Requests for one repository at one host.
+
+    Args:
+        base: scheme, host and port; None of the scheme means https, and http where a loopback host speaks only that.
+        host: for messages.
+        tokens: makes what is said of who asks, from what asks a token server.
+        patience: with it.
+    """
+
+    def __init__(
+        self, base: str, host: str, tokens: Callable[[RegistryRequests], Awaitable[RegistryTokens]], patience: Patience
+    ) -> None:
+        self._base = base
+        self._host = host
+        self._make_tokens = tokens
+        self._tokens: RegistryTokens | None = None
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+        self._lock = asyncio.Lock()
+
+    async def get(self, path: str, headers: dict[str, str], *, method: str = "GET") -> aiohttp.ClientResponse:
+        """An answer that is no 401, no 429, no 5xx and no redirect; close it.
+
+        Raises:
+            SandboxImageError: there is none.
+        """
+        async with self._lock:
+            if self._tokens is None:
+                self._base = await self._with_scheme()
+                self._tokens = await self._make_tokens(self)
+        attempt = 0
+        while True:
+            response = await self._authorized(f"{self._base}{path}", headers, method)
+            if response.status != 429 and response.status < 500:
+                return response
+            wait = _retry_after(response.headers.get("Retry-After"))
+            response.close()
+            attempt += 1
+            if attempt >= self._patience.attempts or (wait or 0.0) > self._patience.most_wait_seconds:
+                raise self._refused(response.status, wait)
+            await asyncio.sleep(self._patience.backoff(attempt - 1) if wait is None else wait)
+
+    async def ask_for_token(
+        self, url: str, *, query: dict[str, str] | None, form: dict[str, str] | None, login: str | None
+    ) -> Answer:
+        """See `Ask`: passwords go over https, or to this machine."""
+        if not is_allowed(url):
+            raise image_error(
+                "not_a_registry", f"the registry {self._host} has its tokens at {quoted(url)}, which is no https:"
+            )
+        from yarl import URL
+
+        headers = {"Authorization": login} if login else {}
+        target = URL(url).update_query(query or {})
+        response = await self._send(target, headers, "POST" if form else "GET", form)
+        try:
+            return Answer(response.status, await self.read(response, LARGEST_ANSWER_BYTES, f"the token of {self._host}"))
+        finally:
+            response.close()
+
+    async def read(self, response: aiohttp.ClientResponse, most_bytes: int, what: str) -> bytes:
+        """A small body.
+
+        Raises:
+            SandboxImageError: it is too large, or does not come.
+        """
+        data = bytearray()
+        while piece := await self.next_piece(response):
+            data += piece
+            if len(data) > most_bytes:
+                raise image_error("manifest_too_large", f"{what} is larger than {most_bytes >> 20} MiB")
+        return bytes(data)
+
+    async def next_piece(self, response: aiohttp.ClientResponse) -> bytes:
+        """The next bytes of a body; none at its end.
+
+        Raises:
+            SandboxImageError: `stalled` or `interrupted`.
+        """
+        import aiohttp
+
+        try:
+            return await response.content.readany()
+        except TimeoutError:
+            raise self._stalled() from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise image_error("interrupted", f"the registry {self._host} broke off: {_said(error)}") from error
+
+    async def close(self) -> None:
+        """End its connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _authorized(self, url: str, headers: dict[str, str], method: str) -> aiohttp.ClientResponse:
+        assert self._tokens is not None
+        tokens = self._tokens
+        for is_last in (False, True):
+            header = tokens.header()
+            response = await self._redirected(url, {**headers, **({"Authorization": header} if header else {})}, method)
+            if response.status != 401:
+                return response
+            challenges = read_challenges(response.headers.getall("WWW-Authenticate", []))
+            response.close()
+            async with self._lock:
+                # Another request may have got a token meanwhile.
+                is_met = not is_last and (tokens.header() != header or await tokens.meet(challenges))
+            if not is_met:
+                break
+        if tokens.has_credentials:
+            raise image_error("denied", f"the registry {self._host} does not let these credentials have the image")
+        raise image_error(
+            "needs_credentials", f"the registry {self._host} has no such image, or asks for credentials: {login(self._host)}"
+        )
+
+    async def _redirected(self, url: str, headers: dict[str, str], method: str) -> aiohttp.ClientResponse:
+        from yarl import URL
+
+        target = URL(url)
+        origin, is_local = target.origin(), _is_loopback(target.host or "")
+        for _ in range(MOST_REDIRECTS):
+            response = await self._send(target, headers, method)
+            location = response.headers.get("Location")
+            if response.status not in (301, 302, 303, 307, 308) or location is None:
+                return response
+            response.close()
+            try:
+                target = target.join(URL(location, encoded=True))
+                elsewhere = target.origin() != origin
+            except ValueError:
+                raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(location)}") from None
+            # To nothing of this machine either, unless the registry is there.
+            if not is_allowed(str(target)) or (_is_loopback(target.host or "") and not is_local):
+                raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(target.origin())}")
+            if elsewhere:
+                headers = {name: value for name, value in headers.items() if name != "Authorization"}
+        raise image_error("not_a_registry", f"the registry {self._host} sends on again and again")
+
+    async def _send(
+        self, url: URL, headers: dict[str, str], method: str, form: dict[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        import aiohttp
+
+        session = await self._opened()
+        for is_last in (False, True):
+            try:
+                return await session.request(
+                    method,
+                    url,
+                    headers=headers,
+                    data=form,
+                    proxy=proxy_of(str(url)),
+                    allow_redirects=False,
+                )
+            except aiohttp.ConnectionTimeoutError:
+                raise self._unreachable(f"no connection within {self._patience.connect_seconds:g} s") from None
+            except TimeoutError:
+                raise self._stalled() from None
+            except aiohttp.InvalidURL as error:
+                raise image_error("not_a_registry", f"the registry {self._host} has a wrong address: {quoted(error)}") from None
+            except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ClientProxyConnectionError) as error:
+                raise self._unreachable(_said(error)) from error
+            except aiohttp.ClientResponseError as error:
+                raise image_error("not_a_registry", f"{self._host} does not answer by HTTP: {_said(error)}") from error
+            except (aiohttp.ClientError, OSError) as error:
+                # A connection that was kept may have ended just as it was taken again.
+                if is_last:
+                    raise image_error("interrupted", f"the registry {self._host} broke off: {_said(error)}") from error
+        raise AssertionError("unreachable")
+
+    async def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            import ssl
+
+            import aiohttp
+
+            authorities = await in_thread(ssl.create_default_context)
+            if self._session is None:
+                self._session = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=8, ssl=authorities),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    timeout=aiohttp.ClientTimeout(
+                        total=None, sock_connect=self._patience.connect_seconds, sock_read=self._patience.stall_seconds
+                    ),
+                    # Digests are of the bytes as they are.
+                    auto_decompress=False,
+                    headers={"Accept-Encoding": "identity", "User-Agent": "aviato"},
+                )
+        return self._session
+
+    async def _with_scheme(self) -> str:
+        """The base with its scheme."""
+        if "://" in self._base:
+            return self._base
+        if _is_loopback(urlsplit(f"//{self._base}").hostname or ""):
+            from yarl import URL
+
+            try:
+                (await self._send(URL(f"https://{self._base}/v2/"), {}, "GET")).close()
+            except SandboxImageError as error:
+                if error.reason not in ("registry_unreachable", "interrupted", "not_a_registry"):
+                    raise
+                # One that speaks https without a certificate that counts is not spoken to in clear.
+                if not _is_by_certificate(error):
+                    return f"http://{self._base}"
+        return f"https://{self._base}"
+
+    def _refused(self, status: int, wait: float | None) -> SandboxImageError:
+        if status == 429:
+            text = f"the registry {self._host} takes no more requests for a while (HTTP 429); {login(self._host)}, or wait"
+            return image_error("too_many_requests", text, retry_delay_seconds=wait)
+        return image_error("registry_failed", f"the registry {self._host} failed with HTTP {status}", retry_delay_seconds=wait)
+
+    def _stalled(self) -> SandboxImageError:
+        return image_error("stalled", f"the registry {self._host} has sent nothing for {self._patience.stall_seconds:g} s")
+
+    def _unreachable(self, why: str) -> SandboxImageError:
+        return image_error("registry_unreachable", f"the registry {self._host} cannot be reached: {why}")
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Seconds, given as such or as a date."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text.strip()[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def is_allowed(url: str) -> bool:
+    """Whether a URL is of https, or of http on this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_by_certificate(error: SandboxImageError) -> bool:
+    import aiohttp
+
+    return isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError)
+
+
+def _said(error: Exception) -> str:
+    return quoted(str(error) or type(error).__name__)

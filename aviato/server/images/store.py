@@ -1,0 +1,265 @@
+"""Images of registries, kept unpacked on this machine, in a directory that several servers use at once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from aviato.server.images.image_errors import disk_error, image_error, quoted
+from aviato.server.images.image_index import ImageIndex
+from aviato.server.images.image_pulls import ImagePulls
+from aviato.server.images.image_removal import ImageRemoval
+from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
+from aviato.server.images.image_uses import ImageUses
+from aviato.server.images.layer_leases import LayerLeases
+from aviato.server.images.layers import ROOT
+from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
+from aviato.server.images.registry_requests import Patience
+from aviato.server.images.stored_image import StoredImage
+from aviato.server.images.unpacked_layer import UnpackLimits
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from aviato.server.images.image_index import ImageRecord
+    from aviato.server.images.stored_image import Progress
+    from aviato.server.images.unpacked_layer import Unpack
+
+_Names = list[str]
+"""Within the class `list` is its method."""
+FOLDERS = ("layers", "blobs", "images", "uses", "trash", "pulls")
+
+
+class ImageStore:
+    """The images of one directory.
+
+    Args:
+        directory: made where it is missing; its own user's alone.
+        unpack: makes a directory of a layer.
+        mirrors: by registry, the hosts that are asked before it.
+        most_bytes: that all layers may have together; images that are not in use go after a pull, the longest unused first.
+            None keeps all.
+        limits: what one layer may become.
+        patience: how long registries are waited for.
+        remove: takes a tree of the store away; by default as this process's user.
+
+    Raises:
+        SandboxImageError: the directory cannot be made.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        unpack: Unpack,
+        *,
+        mirrors: Mapping[str, tuple[str, ...]] | None = None,
+        most_bytes: int | None = None,
+        limits: UnpackLimits | None = None,
+        patience: Patience | None = None,
+        remove: Callable[[Path], Awaitable[None]] = remove_as_oneself,
+    ) -> None:
+        self._directory = directory = directory.absolute()
+        self._most_bytes = most_bytes
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in FOLDERS:
+                (directory / folder).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, str(directory)) from error
+        self._index = ImageIndex(directory)
+        self._uses = ImageUses(directory)
+        self._leases = LayerLeases(directory, self._index.alone)
+        self._trash = ImageTrash(directory, remove)
+        self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash)
+        self._pulls = ImagePulls(
+            directory,
+            self._index,
+            self._leases,
+            self._trash,
+            unpack,
+            mirrors=mirrors or {},
+            limits=limits or UnpackLimits(),
+            patience=patience or Patience(),
+        )
+
+    def find(self, reference: str) -> StoredImage | None:
+        """The image that a reference means here: by name, digest, image id, or 12 and more digits of one. Asks no registry.
+
+        Raises:
+            SandboxImageError: the reference is wrong, or means several images.
+        """
+        image_id = self._find(reference)
+        record = None if image_id is None else self._index.record(image_id)
+        return None if record is None else self._stored(record)
+
+    async def pull(
+        self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
+    ) -> StoredImage:
+        """The image that a reference means, fetched if it is not here. Whoever asks for one that is on its way joins.
+
+        Args:
+            reference: of a registry, or `oci:PATH[:TAG]`, or `docker-archive:PATH[:NAME]`.
+            refresh: ask the registry although the image is here, since a tag may mean another one there.
+            on_progress: called in the loop, now and then.
+
+        Raises:
+            SandboxImageError: the image cannot be had; its `reason` says why.
+        """
+        if not refresh and (found := self.find(reference)) is not None:
+            return found
+        try:
+            record = await self._pulls.pull(parse_oci_reference(_absolute(reference)), on_progress)
+            if self._most_bytes is not None:
+                await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
+                await self._trash.empty()
+        except OSError as error:
+            raise disk_error(error, f"image {quoted(reference)}") from error
+        return self._stored(record)
+
+    def list(self) -> list[StoredImage]:
+        """All images, the newest pull first."""
+        return sorted(map(self._stored, self._index.records()), key=lambda image: -image.pulled_at)
+
+    async def remove(self, reference: str, *, force: bool = False) -> _Names:
+        """Remove a name, and with its last name, or by its id, the image.
+
+        Args:
+            reference: as `find` takes it.
+            force: of an image that sandboxes have, take the names away all the same; it goes with a later `prune`.
+
+        Returns:
+            The names that went.
+
+        Raises:
+            SandboxImageError: the image is not here, or sandboxes have it.
+        """
+        gone = await in_thread(self._remove, reference, force)
+        await self._trash.empty()
+        return gone
+
+    async def prune(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
+        """Remove images that no sandbox has and nobody has pinned, the longest unused first.
+
+        Args:
+            most_bytes: leave the others, once all layers have no more than that.
+            unused_seconds: leave those that were in use so short ago; downloads that were broken off likewise.
+
+        Returns:
+            The bytes that this frees.
+        """
+        freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(), downloads=True)
+        await self._trash.empty()
+        return freed
+
+    def pin(self, reference: str, pinned: bool = True) -> None:
+        """Let an image stay whatever is pruned, or no longer.
+
+        Raises:
+            SandboxImageError: it is not here.
+        """
+        with self._index.alone():
+            image_id = self._find(reference)
+            if image_id is None or not self._index.pin(image_id, pinned):
+                raise self._not_here(reference)
+
+    def use(self, image: StoredImage, sandbox_id: str, place: str) -> None:
+        """Say that a sandbox has an image: it stays while the sandbox's place exists.
+
+        Args:
+            image: as it was found.
+            sandbox_id: whose.
+            place: a directory of the sandbox, which exists already and goes with it.
+
+        Raises:
+            SandboxImageError: the image has been removed meanwhile (`image_gone`); pull it again.
+        """
+        self._uses.add(image.image_id, sandbox_id, place)
+        if self._index.record(image.image_id) is None:
+            self._uses.drop(image.image_id, sandbox_id)
+            raise image_error("image_gone", f"the image {image.image_id} has just been removed; pull it again")
+
+    def release(self, image_id: str, sandbox_id: str) -> None:
+        """Say that a sandbox has an image no more."""
+        self._uses.drop(image_id, sandbox_id)
+
+    def _stored(self, record: ImageRecord) -> StoredImage:
+        names = (name for name, meant in self._index.names().items() if meant.image_id == record.image_id)
+        uppermost_first = dict.fromkeys(layer.key for layer in reversed(record.layers))
+        # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
+        sizes = {layer.key: layer.size_bytes for layer in record.layers}
+        return StoredImage(
+            image_id=record.image_id,
+            names=tuple(names),
+            layers=tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
+            config=record.config,
+            architecture=record.architecture,
+            size_bytes=sum(sizes.values()),
+            created_at=record.created_at,
+            pulled_at=record.pulled_at,
+            used_at=self._removal.used_at(record),
+            pinned=record.pinned,
+        )
+
+    def _find(self, reference: str) -> str | None:
+        """The id of an image."""
+        digits = id_prefix(reference)
+        if digits is None:
+            return self._find_by_name(reference)
+        found = [one for one in self._index.ids() if one.startswith(f"sha256:{digits}")]
+        if len(found) > 1:
+            begins = f"{quoted(reference)} is the beginning of {len(found)} image ids"
+            raise image_error("bad_reference", f"{begins}; give more digits")
+        # What is no id may still be a name.
+        return found[0] if found else self._find_by_name(reference) if len(reference) < 64 else None
+
+    def _find_by_name(self, reference: str) -> str | None:
+        parsed = parse_oci_reference(_absolute(reference))
+        meant = self._index.names().get(parsed.name)
+        if meant is not None:
+            return meant.image_id
+        if parsed.digest is not None:  # Whatever it is called: the digest says all.
+            return next((one.image_id for one in self._index.records() if parsed.digest in one.digests), None)
+        return None
+
+    def _remove(self, reference: str, force: bool) -> _Names:
+        with self._index.alone():
+            self._removal.settle()
+            image_id = self._find(reference)
+            if image_id is None:
+                raise self._not_here(reference)
+            names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == image_id]
+            if id_prefix(reference) is None and len(names) > 1:
+                name = parse_oci_reference(_absolute(reference)).name
+                if name in names:
+                    self._index.drop_names([name])
+                    return [name]
+            using = self._removal.remove(image_id)
+            if using and not force:
+                raise image_error(
+                    "image_in_use",
+                    f"the image {quoted(reference)} is in use by {len(using)} sandboxes, such as {using[0]}; stop them first",
+                )
+            if using:
+                self._index.drop_names(names)
+            self._removal.sweep()
+            return names
+
+    def _prune(self, most_bytes: int, unused_seconds: float, kept: frozenset[str], *, downloads: bool = False) -> int:
+        with self._index.alone():
+            self._removal.settle()
+            self._removal.prune(most_bytes, unused_seconds, kept)
+            freed = self._removal.sweep()
+            return freed + (self._removal.sweep_downloads(unused_seconds) if downloads else 0)
+
+    def _not_here(self, reference: str) -> Exception:
+        return image_error("image_not_here", f"the image {quoted(reference)} is not here; `aviato images` lists those that are")
+
+
+def _absolute(reference: str) -> str:
+    """A reference to a path as any process understands it."""
+    for start in ("oci:", "docker-archive:"):
+        if reference.startswith(start) and len(reference) > len(start) and reference[len(start)] not in ":/":
+            return f"{start}{os.getcwd()}/{reference[len(start) :]}"
+    return reference

@@ -1,0 +1,98 @@
+//! One layer of an image, which comes as a tar, as a directory in the form that overlayfs takes: `aviato-init layer`.
+//!
+//! The archive is a stranger's. No name in it leads out of the directory, no link on the way is followed, and what it may take of
+//! the disk and of memory is bounded.
+
+mod places;
+mod unpack;
+
+use std::os::unix::io::OwnedFd;
+
+use crate::archive::{shown, Trouble};
+use crate::json::{object, Value};
+use crate::sys;
+use crate::zygote::take_subordinate_ids;
+
+pub use unpack::Layer;
+
+const PIECE_BYTES: usize = 1 << 20;
+const LONGEST_SHOWN_BYTES: usize = 1000;
+
+/// What a layer may take.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub bytes: u64,
+    pub files: u64,
+}
+
+/// How a layer is unpacked.
+pub struct Settings {
+    /// An empty directory.
+    pub into: OwnedFd,
+    /// The layers under it, the uppermost first: directories that the archive leaves out are made as they are there.
+    pub below: Vec<OwnedFd>,
+    /// Files get the owners that the archive says.
+    pub owners: bool,
+    pub limits: Limits,
+}
+
+/// What has become of a layer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    pub size_bytes: u64,
+    pub files: u64,
+    pub implied: u64,
+    pub left_out: u64,
+}
+
+/// Unpacks what comes on a stream; `control` leads to whoever maps subordinate ids.
+pub fn run(stream: &OwnedFd, settings: Settings, control: Option<&OwnedFd>) -> Result<Unpacked, Trouble> {
+    if let Some(control) = control {
+        take_subordinate_ids(control).map_err(Trouble::os(b""))?;
+    }
+    sys::set_umask(0);
+    sys::widen_pipe(stream, PIECE_BYTES);
+    let mut layer = Layer::new(settings)?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        match sys::read_some(stream, &mut buffer).map_err(Trouble::os(b""))? {
+            0 => return layer.finish(),
+            count => layer.feed(&buffer[..count])?,
+        }
+    }
+}
+
+/// What is said at the end.
+pub fn answer(unpacked: &Result<Unpacked, Trouble>) -> Value {
+    match unpacked {
+        Ok(unpacked) => object([
+            ("size_bytes", unpacked.size_bytes.into()),
+            ("files", unpacked.files.into()),
+            ("implied", unpacked.implied.into()),
+            ("left_out", unpacked.left_out.into()),
+        ]),
+        Err(trouble) => {
+            let (member, reason, said) = match trouble {
+                Trouble::Tree { member, reason, message } => (member, *reason, format!(" {message}")),
+                Trouble::Os { member, error } => {
+                    let number = sys::number_of(error);
+                    let said = if number == 0 { error.to_string() } else { sys::describe(number) };
+                    (member, reason_of(number), format!(": {said}"))
+                }
+            };
+            let subject = if member.is_empty() { "the archive".to_owned() } else { shown(member) };
+            let member = &member[..member.len().min(LONGEST_SHOWN_BYTES)];
+            let message = format!("{subject}{said}");
+            let error = [("reason", reason.into()), ("member", member.into()), ("message", message.as_str().into())];
+            object([("error", object(error))])
+        }
+    }
+}
+
+fn reason_of(number: i32) -> &'static str {
+    match number {
+        sys::ENOSPC | sys::EDQUOT => "disk_full",
+        sys::EFBIG => "too_large",
+        _ => "unpack_failed",
+    }
+}
