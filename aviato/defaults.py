@@ -11,8 +11,9 @@ from typing import Any, Self
 from aviato.exceptions import AviatoValidationError
 from aviato.options import NetworkOptions, ResourceOptions, Secret, check_secrets
 from aviato.values.parameters import meant_names, suggesting
-from aviato.values.representation import Hidden, address, named
+from aviato.values.representation import Hidden, address, beginning, named
 from aviato.values.text import is_unicode
+from aviato.wire import bounds
 
 DEFAULT_IMAGE = "python:3.11"
 MAX_TAG_CHARACTERS = 256
@@ -233,6 +234,30 @@ def _as_list(name: str, value: Any) -> list[str]:
     if name == "command":
         return command_list(value)
     return [value.decode(errors="replace") if isinstance(value, bytes) else value]
+
+
+LARGEST_ID = 0xFFFFFFFE
+"""Of a user or group; the next one means nobody's to the kernel."""
+
+
+def user(name: str, value: str | int) -> str:
+    """Who a command is: a name or number, or two of them with a colon, the second of a group.
+
+    Raises:
+        TypeError: neither text nor a whole number.
+        AviatoValidationError: it can be no user.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise TypeError(f"{name} must be a str or an int, not {type(value).__name__}")
+    if isinstance(value, int):
+        if not 0 <= value <= LARGEST_ID:
+            raise _wrong(name, f"must be 0 to {LARGEST_ID}, got {value}")
+        return str(value)
+    if not value or len(value) > bounds.USER_CHARACTERS or any(character in value for character in "\n\0"):
+        raise _wrong(
+            name, f"must be a name or number of at most {bounds.USER_CHARACTERS} characters, got {beginning(value, 60)!r}"
+        )
+    return text(name, value)
 
 
 def text(name: str, value: str) -> str:

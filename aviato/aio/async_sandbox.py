@@ -92,6 +92,7 @@ class AsyncSandbox(Suggesting):
         *,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
+        user: str | int | None = None,
         stdin: bool | bytes | str = False,
         check: bool = False,
         timeout_seconds: float | None = None,
@@ -117,7 +118,7 @@ class AsyncSandbox(Suggesting):
     ) -> AsyncProcess:
         """A command that has not begun; the arguments as those of `spawn`."""
         check_names("exec()", options, (*ExecOptions.__optional_keys__, "command"))
-        request, given = exec_request(command, default_timeout_seconds=self._exec_timeout_seconds, user=None, **options)
+        request, given = exec_request(command, default_timeout_seconds=self._exec_timeout_seconds, **options)
         return AsyncProcess(self._handle, request, given, check=check, max_bytes=output_limit(max_output_bytes), text=text)
 
     def attach(
@@ -145,9 +146,10 @@ class AsyncSandbox(Suggesting):
         *,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
+        user: str | int | None = None,
     ) -> AsyncTerminal:
         """Begin a command on a terminal of its own. The arguments mean what those of `Sandbox.shell` mean."""
-        return AsyncTerminal(self._handle, terminal_request(command, width, height, cwd=cwd, env=env))
+        return AsyncTerminal(self._handle, terminal_request(command, width, height, cwd=cwd, env=env, user=user))
 
     async def grade(
         self,

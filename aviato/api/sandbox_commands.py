@@ -51,7 +51,9 @@ class SandboxCommands:
             command: program and arguments, as a list of strings or paths.
             cwd: absolute; where it runs.
             env: variables of this command, beside the sandbox's.
-            user: None, `"root"` or 0.
+            user: who it is: a name or number of the sandbox's `/etc/passwd`, or two with a colon, the second of a group
+                (`"bob"`, `1000`, `"bob:staff"`); None is the image's user, or root. Where the server can give no other ids,
+                only `"root"` and 0 can be had (`aviato doctor` says what it takes).
             stdin: `True` for a writer, bytes or text to be sent whole, `False` for /dev/null.
             check: raise `SandboxExecutionError` from the result if the returncode is not 0.
             timeout_seconds: kills the whole process tree after so long, counted from its start; None is
@@ -119,6 +121,7 @@ class SandboxCommands:
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
     ) -> TerminalSession:
         """Run a command on a terminal of its own: job control, signals by key, programs that draw. It has no time limit.
 
@@ -128,6 +131,7 @@ class SandboxCommands:
             height: of the terminal, in lines.
             cwd: absolute; where it runs.
             env: variables of this command, beside the sandbox's; `TERM` is `xterm-256color` unless one of them says otherwise.
+            user: as of `exec`.
 
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
@@ -135,7 +139,7 @@ class SandboxCommands:
         from aviato.api.terminal import TerminalSession
         from aviato.calls.terminal_call import terminal_request
 
-        request = terminal_request(command, width, height, cwd=cwd, env=env)
+        request = terminal_request(command, width, height, cwd=cwd, env=env, user=user)
         return TerminalSession(self._state_in_use(), request)
 
     @suggests

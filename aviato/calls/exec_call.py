@@ -115,6 +115,7 @@ class ExecOptions(TypedDict, total=False):
 
     cwd: str | None
     env: Mapping[str, str] | None
+    user: str | int | None
     stdin: bool | bytes | str
     check: bool
     timeout_seconds: float | None
@@ -147,8 +148,6 @@ def exec_request(
         raise AviatoValidationError("command must not be empty", field_violations={"command": "empty"})
     if not arguments[0]:
         raise AviatoValidationError("command[0], the program, must not be empty", field_violations={"command": "no program"})
-    if user not in (None, "root", 0) or isinstance(user, bool):
-        raise AviatoValidationError(f"user must be None, 'root' or 0, got {user!r}", field_violations={"user": "unknown"})
     if not isinstance(stdin, (bool, bytes, str)):
         raise TypeError(f"stdin must be True, False, bytes or str, not {type(stdin).__name__}")
     if not isinstance(detach, bool):
@@ -162,6 +161,8 @@ def exec_request(
         request["working_dir"] = defaults.absolute("cwd", cwd)
     if env:
         request["environment_variables"] = defaults.environment(env)
+    if user is not None:
+        request["user"] = defaults.user("user", user)
     given = encode(stdin) if isinstance(stdin, str) else stdin
     if given is not False:
         request["stdin"] = True

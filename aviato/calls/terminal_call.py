@@ -21,7 +21,13 @@ LARGEST_SIZE = 65535
 
 
 def terminal_request(
-    command: Sequence[str | os.PathLike[str]], width: int, height: int, *, cwd: str | None, env: Mapping[str, str] | None
+    command: Sequence[str | os.PathLike[str]],
+    width: int,
+    height: int,
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    user: str | int | None = None,
 ) -> dict[str, Any]:
     """Check the arguments of a terminal; the fields of its request.
 
@@ -34,7 +40,7 @@ def terminal_request(
         default_timeout_seconds=math.inf,
         cwd=cwd,
         env=env,
-        user=None,
+        user=user,
         stdin=True,
         timeout_seconds=None,
         detach=False,

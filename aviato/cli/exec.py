@@ -14,6 +14,7 @@ from aviato.cli.command_line import CommandLine
 @common.base_url
 @flags.environment
 @flags.working_dir
+@flags.user
 @flags.timeout
 @flags.interactive
 @flags.tty
@@ -27,6 +28,7 @@ async def command(
     *,
     base_url: str | None,
     working_dir: str | None,
+    user: str | None,
     timeout_seconds: float | None,
     interactive: bool,
     tty: bool,
@@ -42,7 +44,7 @@ async def command(
     if detach and (interactive or tty):
         raise click.UsageError("--interactive and --tty are for a command in the foreground")
     common.check_tty(interactive, tty, timeout_seconds)
-    options: dict[str, Any] = {"env": flags.variables(given), "cwd": working_dir}
+    options: dict[str, Any] = {"env": flags.variables(given), "cwd": working_dir, "user": user}
     async with AsyncClient(base_url=base_url) as client:
         found = await client.from_id(sandbox)
         if tty:

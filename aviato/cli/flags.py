@@ -165,6 +165,9 @@ timeout = click.option(
 )
 interactive = click.option("-i", "--interactive", is_flag=True, help="Pass standard input on to the command.")
 tty = click.option("-t", "--tty", is_flag=True, help="With -i: give the command a terminal, which this one shows.")
+user = click.option(
+    "-u", "--user", metavar="USER[:GROUP]", help="Who the command is, by names or numbers inside. [the image's user, or root]"
+)
 working_dir = click.option("-w", "--workdir", "working_dir", metavar="DIR", help="Directory in which the command starts.")
 
 

@@ -43,7 +43,9 @@ async def in_new_sandbox(client: AsyncClient, command: Sequence[str], options: d
                 await sandbox.stop(0, missing_ok=True)
 
 
-async def attach(sandbox: AsyncSandbox, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None) -> int:
+async def attach(
+    sandbox: AsyncSandbox, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None, user: str | None = None
+) -> int:
     """Run a command on a terminal of the sandbox that this one shows; its returncode, or 128 + the signal that ended us.
 
     Args:
@@ -51,13 +53,14 @@ async def attach(sandbox: AsyncSandbox, command: Sequence[str], *, env: Mapping[
         command: program and arguments.
         env: variables of this command; without a TERM among them it has this terminal's.
         cwd: absolute; where it begins.
+        user: who it is; None is the image's user, or root.
 
     Raises:
         AviatoError: it came to no returncode.
     """
     loop = asyncio.get_running_loop()
     kind = os.environ.get("TERM")  # What our terminal understands is what programs may send.
-    terminal = sandbox.shell(command, *_size(), cwd=cwd, env={**({"TERM": kind} if kind else {}), **env})
+    terminal = sandbox.shell(command, *_size(), cwd=cwd, user=user, env={**({"TERM": kind} if kind else {}), **env})
     screen = Screen()
     showing = loop.create_task(_show(terminal, screen))
     ended_by: list[int] = []

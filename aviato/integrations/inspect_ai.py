@@ -111,14 +111,13 @@ class AviatoSandboxEnvironment(SandboxEnvironment):
         A stream over Inspect's limit keeps its head and its tail, with a line between them that tells how much is missing. A
         program that prints too much is answered like any other: an error here would spare the sample its score.
         """
-        if user not in _ROOT:
-            raise SandboxUserUnsupportedError(f"aviato runs commands as root, which has no privilege outside, not as {user!r}")
         _no_nul(*cmd, cwd or "")
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         work = self.sandbox.exec(
             cmd,
             cwd=join(self._working_dir, cwd or ""),
             env=env,
+            user=user,
             stdin=False if input is None else input,
             timeout_seconds=math.inf if timeout is None else timeout,
             max_output_bytes=limit,
@@ -256,7 +255,7 @@ async def _settle(work: Awaitable[T], name: str = "") -> T:
 
 def _translated(error: AviatoError, name: str) -> Exception:
     if isinstance(error, AviatoValidationError):
-        return error
+        return SandboxUserUnsupportedError(str(error)) if error.reason == "user" else error
     if isinstance(error, SandboxCommandTimeoutError):
         late = TimeoutError(str(error))
         if (result := error.exec_result) is not None:

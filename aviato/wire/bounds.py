@@ -14,6 +14,7 @@ ENVIRONMENT_BYTES = 1 << 20
 """Half of what Linux gives the arguments and variables of a program together, as it usually is."""
 PATH_BYTES = 4095
 """The kernel takes no longer path."""
+USER_CHARACTERS = 256
 IMAGE_CHARACTERS = 4096
 TAGS = 256
 ANNOTATIONS_BYTES = 256 << 10

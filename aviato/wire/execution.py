@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from aviato.options import SandboxStatus
+from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.frames import INPUT_BYTES
 from aviato.wire.sandboxes import Base64, CreateSandbox, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
@@ -81,6 +82,10 @@ class ExecRequest(RequestModel):
     command: Annotated[list[Text], Field(min_length=1)]
     environment_variables: dict[EnvironmentName, Text] = empty(dict)
     working_dir: Text | None = None
+    user: Annotated[str, StringConstraints(min_length=1, max_length=bounds.USER_CHARACTERS, pattern=r"^[^\x00\n]*$")] | None = (
+        None
+    )
+    """A name or number, or two with a colon, the second of a group; None: who commands of the sandbox are."""
     stdin: bool = False
     """False: /dev/null. True: a pipe, fed by `POST …/stdin`."""
     input: Annotated[Base64, Field(max_length=LONGEST_INPUT)] | None = None

@@ -40,6 +40,8 @@ pub struct Spec {
     pub command: Vec<Vec<u8>>,
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     pub working_dir: Vec<u8>,
+    /// Who it is; empty: who commands of the sandbox are.
+    pub user: Vec<u8>,
     pub stdin: bool,
     pub main: bool,
     pub timeout_seconds: Option<f64>,
@@ -83,6 +85,7 @@ impl Spec {
             command: fields.texts("command")?,
             environment: fields.variables("environment")?,
             working_dir: fields.text_or_none("working_dir")?.unwrap_or(b"").to_vec(),
+            user: fields.text_or_none("user")?.unwrap_or(b"").to_vec(),
             stdin: fields.flag("stdin")?,
             main: fields.flag_or("main", Some(false))?,
             timeout_seconds: fields.number_or_none("timeout_seconds")?,

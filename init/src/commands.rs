@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
+use crate::accounts::{self, Account};
 use crate::cases::Cases;
 use crate::command::{Command, Listener, Spec, Subscriber, LINGER_SECONDS};
 use crate::errors::{reason_of, Refused, Variables};
@@ -60,6 +61,8 @@ type Launched = Result<(u64, Spawned), Failure>;
 pub struct Commands {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     pub working_dir: Vec<u8>,
+    /// Who commands are that do not say it; empty is root.
+    pub user: Vec<u8>,
     pub nice: i32,
     pub open_files: Option<u64>,
     /// No command starts any more, and one that a signal ends gets no result: the sandbox ended it.
@@ -94,6 +97,7 @@ impl Commands {
         Ok(Commands {
             environment: Vec::new(),
             working_dir: b"/workspace".to_vec(),
+            user: Vec::new(),
             nice: 0,
             open_files: None,
             ending: false,
@@ -333,12 +337,14 @@ impl Commands {
         processes: &Processes,
     ) -> Result<Launched, Refused> {
         let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
+        let account = accounts::find(if spec.user.is_empty() { &self.user } else { &spec.user })?;
+        let account = account.as_ref();
         let launched = match spawn::enter(directory, name)? {
             Some(failure) => Err(failure),
-            None => match self.launch_here(spec, words, streams, processes) {
+            None => match self.launch_here(spec, words, account, streams, processes) {
                 Err(failure) if failure.for_now => {
                     while self.reap(looper, processes) {}
-                    self.launch_here(spec, words, streams, processes)
+                    self.launch_here(spec, words, account, streams, processes)
                 }
                 launched => launched,
             },
@@ -347,7 +353,14 @@ impl Commands {
         Ok(launched)
     }
 
-    fn launch_here(&self, spec: &Spec, words: &[Vec<u8>], streams: Streams<'_>, processes: &Processes) -> Launched {
+    fn launch_here(
+        &self,
+        spec: &Spec,
+        words: &[Vec<u8>],
+        account: Option<&Account>,
+        streams: Streams<'_>,
+        processes: &Processes,
+    ) -> Launched {
         let name: &[u8] = words.first().map_or(b"", Vec::as_slice);
         let tag = match &self.subreapers {
             Some(_) => 0, // Its subreaper tags it.
@@ -360,7 +373,8 @@ impl Commands {
         if spec.terminal.is_some() {
             environment.push((b"TERM".to_vec(), b"xterm-256color".to_vec()));
         }
-        environment.extend(self.environment.iter().chain(&spec.environment).cloned());
+        environment.extend(self.environment.iter().map(|variable| of_account(variable, account)));
+        environment.extend(spec.environment.iter().cloned());
         let environment = last_of_each(environment);
         let by = spawn::By {
             null: &self.null,
@@ -370,6 +384,7 @@ impl Commands {
             birth: &self.birth,
             subreapers: self.subreapers.as_ref(),
             processes,
+            account,
         };
         spawn::spawn(words, &environment, streams, by).map(|spawned| (tag, spawned))
     }
@@ -1054,6 +1069,17 @@ fn make_whole_path(path: &[u8]) -> io::Result<()> {
 }
 
 /// A directory counted from another one, for operations on files.
+/// A variable of the sandbox, where what it says of root is said of another user.
+fn of_account(variable: &(Vec<u8>, Vec<u8>), account: Option<&Account>) -> (Vec<u8>, Vec<u8>) {
+    let (name, value) = variable;
+    let own = account.and_then(|account| match (&name[..], &value[..]) {
+        (b"HOME", b"/root") => Some(&account.home),
+        (b"USER" | b"LOGNAME", b"root") => Some(&account.name),
+        _ => None,
+    });
+    (name.clone(), own.unwrap_or(value).clone())
+}
+
 pub fn path_of(working_dir: &[u8], path: &[u8]) -> Vec<u8> {
     if matches!(path, b"." | b"./") {
         return working_dir.to_vec();

@@ -22,6 +22,8 @@ const KEPT_FLAGS: [(&str, u64); 7] = [
 ];
 /// Of settings that only newer kernels have, or let a sandbox change.
 const NOT_TO_BE_SET: [i32; 4] = [sys::ENOENT, sys::EACCES, sys::EPERM, sys::EROFS];
+/// What an image can have where a file should be: it stays as it is.
+const OF_THE_IMAGE: [i32; 6] = [sys::EISDIR, sys::ENOTDIR, sys::ENOENT, sys::EEXIST, sys::ELOOP, sys::EACCES];
 /// Files that nobody but root of the sandbox reads.
 const PRIVATE: [&[u8]; 2] = [b"/etc/shadow", b"/etc/gshadow"];
 const RESOURCES: [(&str, i32); 9] = [
@@ -226,6 +228,19 @@ impl Confinement {
             b"links" => pairs(given, |path, target| sys::make_link(text(Some(target))?, AT_FDCWD, path)),
             b"unlink" => each(given, |path| sys::unlink(AT_FDCWD, path)),
             b"files" => pairs(given, |path, content| create(path, text(Some(content))?)),
+            b"own_files" => pairs(given, |path, content| {
+                match sys::unlink(AT_FDCWD, path).and_then(|()| create(path, text(Some(content))?)) {
+                    Err(error) if sys::number_of(&error) == sys::ENOENT => create(path, text(Some(content))?),
+                    result => result,
+                }
+                .or_else(|error| {
+                    if OF_THE_IMAGE.contains(&sys::number_of(&error)) {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                })
+            }),
             b"put" => self.put_all(given),
             b"put_directory" => {
                 let name = text(given.first())?.to_vec();

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod archive;
 mod base64;
 mod by_number;

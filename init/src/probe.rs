@@ -50,7 +50,7 @@ pub fn probe(scratch: &str, uid: Option<u32>, groups: Option<&str>) -> Value {
         found.push(("overlay", overlay(scratch, uid, &attempt)));
         if root {
             let lower = format!("{scratch}/lower");
-            let between = |pid: i32| seen_by(pid, lower.as_bytes()).map(drop);
+            let between = |pid: i32| seen_by(pid, &[&lower]).map(drop);
             let tried = Attempt {
                 namespaces: NAMESPACES,
                 uid: Some(uid),

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
+use crate::accounts::Account;
 use crate::errors::Refused;
 use crate::paths::{self, open_path, Whose};
 use crate::process_tree::Processes;
@@ -64,6 +65,8 @@ pub struct By<'a> {
     /// Where there are no namespaces.
     pub subreapers: Option<&'a Subreapers>,
     pub processes: &'a Processes,
+    /// Who they are, where not root.
+    pub account: Option<&'a Account>,
 }
 
 /// Our ends of them.
@@ -180,6 +183,7 @@ pub fn spawn(
             tasks: &by.birth.tasks,
             alone: by.subreapers.is_none() && by.birth.tasks.is_empty() && !by.processes.signal_all(0),
             from_deaf: by.subreapers.is_some(),
+            user: by.account.map(|account| (account.uid, account.gid, &account.groups[..])),
         };
         match by.subreapers {
             None => sys::start(&program).map(|(pid, report)| Begun { pid, report, subreaper: None }),
@@ -189,11 +193,12 @@ pub fn spawn(
             }
         }
     };
+    let uid = by.account.map(|account| account.uid);
     let started = match streams {
-        Streams::Pipes { stdin, given } => on_pipes(stdin, given.unwrap_or(by.null), start),
-        Streams::Cases { reports } => on_case_pipes(reports, start),
+        Streams::Pipes { stdin, given } => on_pipes(stdin, given.unwrap_or(by.null), uid, start),
+        Streams::Cases { reports } => on_case_pipes(reports, uid, start),
         Streams::Terminal { width, height } => match open_terminal(width, height, by) {
-            Ok((master, inner)) => on_terminal(master, &inner, start),
+            Ok((master, inner)) => on_terminal(master, &inner, uid, start),
             Err(error) => return Err(no_terminal(name, &error)),
         },
     };
@@ -218,12 +223,14 @@ type Started = (Begun, Ends);
 fn on_pipes(
     stdin: bool,
     null: &OwnedFd,
+    uid: Option<u32>,
     start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>,
 ) -> io::Result<Started> {
     let (out_read, out_write) = sys::make_pipe()?;
     let (err_read, err_write) = sys::make_pipe()?;
     let (in_read, in_write) =
         if stdin { sys::make_pipe().map(|(read, write)| (Some(read), Some(write)))? } else { (None, None) };
+    give([Some(&out_write), Some(&err_write), in_read.as_ref()].into_iter().flatten(), uid)?;
     let given = in_read.as_ref().unwrap_or(null).as_raw_fd();
     let begun = within_room(start(&[given, out_write.as_raw_fd(), err_write.as_raw_fd()], None))?;
     for fd in [Some(&out_read), Some(&err_read), in_write.as_ref()].into_iter().flatten() {
@@ -232,7 +239,11 @@ fn on_pipes(
     Ok((begun, Ends { stdin: in_write, stdout: Some(out_read), stderr: Some(err_read), cases: None }))
 }
 
-fn on_case_pipes(reports: bool, start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>) -> io::Result<Started> {
+fn on_case_pipes(
+    reports: bool,
+    uid: Option<u32>,
+    start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>,
+) -> io::Result<Started> {
     let (in_read, in_write) = sys::make_pipe()?;
     let (go_read, go_write) = sys::make_pipe()?;
     let (out_read, out_write) = sys::make_pipe()?;
@@ -240,6 +251,7 @@ fn on_case_pipes(reports: bool, start: impl Fn(&[RawFd], Option<&[u8]>) -> io::R
     let (record_read, record_write) = sys::make_pipe()?;
     let (report_read, report_write) =
         if reports { sys::make_pipe().map(|(read, write)| (Some(read), Some(write)))? } else { (None, None) };
+    give([&in_read, &out_write, &err_write].into_iter(), uid)?;
     let mut given: Vec<RawFd> =
         [&in_read, &out_write, &err_write, &record_write, &go_read].iter().map(|fd| fd.as_raw_fd()).collect();
     given.extend(report_write.as_ref().map(AsRawFd::as_raw_fd));
@@ -257,9 +269,13 @@ fn on_case_pipes(reports: bool, start: impl Fn(&[RawFd], Option<&[u8]>) -> io::R
 fn on_terminal(
     master: OwnedFd,
     inner: &[u8],
+    uid: Option<u32>,
     start: impl Fn(&[RawFd], Option<&[u8]>) -> io::Result<Begun>,
 ) -> io::Result<Started> {
     let typed = sys::duplicate(&master)?;
+    if uid.is_some() {
+        sys::own(AT_FDCWD, inner, uid, None)?;
+    }
     let begun = within_room(start(&[], Some(inner)))?;
     sys::never_block(&master)?;
     Ok((begun, Ends { stdin: Some(typed), stdout: Some(master), stderr: None, cases: None }))
@@ -276,6 +292,14 @@ fn open_terminal(width: u16, height: u16, by: By<'_>) -> io::Result<(OwnedFd, Ve
     };
     let number = sys::unlock_terminal(&master, width, height)?;
     Ok((master, format!("/proc/self/fd/{directory}/{number}").into_bytes()))
+}
+
+/// Lets a user open pipes again by their names in /proc, as `/dev/stdout`.
+fn give<'a>(mut pipes: impl Iterator<Item = &'a OwnedFd>, uid: Option<u32>) -> io::Result<()> {
+    match uid {
+        Some(uid) => pipes.try_for_each(|fd| sys::give(fd, uid)),
+        None => Ok(()),
+    }
 }
 
 /// The last of the descriptors below the limit are process 1's.
@@ -380,6 +404,7 @@ mod tests {
             birth: &birth,
             subreapers: None,
             processes: &processes,
+            account: None,
         };
         let spawned = spawn(&command, &[], Streams::Pipes { stdin: false, given: None }, by).unwrap();
         let mut number = [0; 4];

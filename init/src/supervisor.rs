@@ -27,7 +27,7 @@ use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 13] = [
     "exec",
     "files",
     "usage",
@@ -40,6 +40,7 @@ const FEATURES: [&str; 12] = [
     "again",
     "cases",
     "programs",
+    "user",
 ];
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
@@ -614,6 +615,7 @@ impl Supervisor {
     pub fn configure(&mut self, _: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let environment = fields.variables("environment")?;
         let working_dir = fields.text("working_dir")?;
+        let user = fields.text_or_none("user")?.unwrap_or(b"").to_vec();
         let nice = fields.int("nice")?;
         let orphan_seconds = fields.number("orphan_timeout_seconds")?;
         let lifetime = fields.number_or_none("max_lifetime_seconds")?;
@@ -630,6 +632,7 @@ impl Supervisor {
         self.configured = true;
         self.commands.environment = environment;
         self.commands.work_in(working_dir);
+        self.commands.user = user;
         self.commands.nice = nice as i32;
         self.commands.open_files = open_files;
         self.orphan_seconds = orphan_seconds;

@@ -979,6 +979,12 @@ pub fn exchange(directory: RawFd, one: &[u8], other: &[u8]) -> io::Result<()> {
     check(unsafe { renameat2(directory, one.as_ptr(), directory, other.as_ptr(), RENAME_EXCHANGE) }).map(drop)
 }
 
+/// Gives what is open to a user.
+pub fn give(fd: &OwnedFd, uid: u32) -> io::Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { fchown(fd.as_raw_fd(), uid, u32::MAX) }).map(drop)
+}
+
 /// Gives a file another mode. A descriptor that only names one is gone to by /proc.
 pub fn set_mode(fd: &OwnedFd, mode: u32) -> io::Result<()> {
     // SAFETY: plain call.
@@ -1351,6 +1357,8 @@ pub struct Program<'a> {
     pub alone: bool,
     /// This process ignores every signal; a command ignores none.
     pub from_deaf: bool,
+    /// Who it is, with which group and others; `None`: who this process is.
+    pub user: Option<(u32, u32, &'a [u32])>,
 }
 
 /// Starts a program in a session of its own, in the current directory.
@@ -1487,6 +1495,12 @@ unsafe fn become_program(birth: &Birth<'_>) {
     }
     if program.nice != 0 {
         setpriority(0, 0, program.nice); // Who may not has the niceness of this process.
+    }
+    if let Some((uid, gid, groups)) = program.user {
+        if setgroups(groups.len(), groups.as_ptr()) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0
+        {
+            return;
+        }
     }
     execve(birth.path.as_ptr(), birth.arguments.as_ptr(), birth.environment.as_ptr());
 }

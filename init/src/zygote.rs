@@ -401,7 +401,7 @@ fn tell_child(
         map_ids(child.pid, ids)?;
     }
     let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
-    let lower = lower.iter().map(|lower| seen_by(child.pid, lower)).collect::<io::Result<Vec<OwnedFd>>>()?;
+    let lower = seen_by(child.pid, lower)?;
     numbers.extend(lower.iter().map(AsRawFd::as_raw_fd));
     sys::send_message(&child.told, message, &numbers)
 }
@@ -763,18 +763,24 @@ pub fn map_ids(pid: i32, (uid, gid, ids): (u64, u64, u64)) -> io::Result<()> {
     write("gid_map", &id_map(gid, ids))
 }
 
-/// A mount of a directory in which files belong to the ids of a child.
-pub fn seen_by(pid: i32, path: &[u8]) -> io::Result<OwnedFd> {
-    let tree = sys::copy_mount(AT_FDCWD, path, false)?;
+/// Mounts of directories in which files belong to the ids of a child.
+pub fn seen_by(pid: i32, paths: &[impl AsRef<[u8]>]) -> io::Result<Vec<OwnedFd>> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
     let namespace = sys::open_at(AT_FDCWD, format!("/proc/{pid}/ns/user").as_bytes(), O_RDONLY, 0)?;
-    let change = MountChange {
-        attributes: sys::MOUNT_ATTR_IDMAP,
-        recursive: false,
-        private: true,
-        user_namespace: Some(&namespace),
+    let seen = |path: &[u8]| {
+        let tree = sys::copy_mount(AT_FDCWD, path, false)?;
+        let change = MountChange {
+            attributes: sys::MOUNT_ATTR_IDMAP,
+            recursive: false,
+            private: true,
+            user_namespace: Some(&namespace),
+        };
+        sys::change_mount(&tree, change)?;
+        Ok(tree)
     };
-    sys::change_mount(&tree, change)?;
-    Ok(tree)
+    paths.iter().map(|path| seen(path.as_ref())).collect()
 }
 
 /// Is root of a user namespace that has them; the server maps them.

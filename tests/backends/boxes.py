@@ -7,7 +7,7 @@ import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from aviato.server.backends.base import SandboxSpec
+from aviato.server.backends.base import ResolvedImage, SandboxSpec
 from aviato.server.backends.landlock.remains import pid_of
 from aviato.server.link.link import ExecSpec
 from aviato.wire.frames import FrameType
@@ -107,7 +107,8 @@ class Box:
 
 @asynccontextmanager
 async def make_box(backend, image=None, **options):
-    spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(image), **options)
+    resolved = image if isinstance(image, ResolvedImage) else backend.resolve_image(image)
+    spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=resolved, **options)
     try:
         link = await backend.create(spec)
         yield Box(backend, link, spec.sandbox_id)

@@ -265,7 +265,7 @@ async def test_a_failing_step_is_named(backend, boxes, monkeypatch):
         plan,
         "make_plan",
         lambda options: tuple(
-            step._replace(arguments=("nowhere", ".", ".", ())) if step.operation == "overlay" else step
+            step._replace(arguments=(("nowhere",), ".", ".", ())) if step.operation == "overlay" else step
             for step in real(options)
         ),
     )

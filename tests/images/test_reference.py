@@ -78,7 +78,7 @@ def test_resolving(images, tmp_path):
     assert "3.10" in near.note
     assert images.resolve("python:3.9", "nearest").note is None
     chosen = images.resolve("dir:task")
-    assert (chosen.kind, chosen.root, chosen.interpreter) == ("dir", str(tmp_path / "image"), None)
+    assert (chosen.kind, chosen.layers, chosen.interpreter) == ("dir", (str(tmp_path / "image"),), None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_not_there(images, reference, text):
 def test_any_directory_where_allowed(tmp_path):
     images = LocalImages([], {}, True)
     (tmp_path / "link").symlink_to(tmp_path)
-    assert images.resolve(f"dir:{tmp_path}/link").root == str(tmp_path)
+    assert images.resolve(f"dir:{tmp_path}/link").layers == (str(tmp_path),)
     assert images.resolve("host").interpreter is None
     with pytest.raises(SandboxImageError, match="no Python interpreter"):
         images.resolve("python:3.11")
@@ -117,7 +117,7 @@ def test_any_directory_where_allowed(tmp_path):
 
 def test_a_registered_python_comes_first(tmp_path):
     images = LocalImages(FOUND, {"python:3.11": tmp_path}, False)
-    assert images.resolve("python:3.11").root == str(tmp_path)
+    assert images.resolve("python:3.11").layers == (str(tmp_path),)
 
 
 def make_interpreter(root, minor, library="lib"):

@@ -128,8 +128,9 @@ async def test_a_directory_of_the_task(server: RunningServer) -> None:
 
 async def test_users(env: AviatoSandboxEnvironment) -> None:
     assert (await env.exec(["id", "-u"], user="root")).stdout == "0\n"
-    with pytest.raises(SandboxUserUnsupportedError, match="nobody"):
-        await env.exec(["id"], user="nobody")
+    assert (await env.exec(["id", "-un"], user="nobody")).stdout == "nobody\n"
+    with pytest.raises(SandboxUserUnsupportedError, match="no user 'alice'"):
+        await env.exec(["id"], user="alice")
 
 
 @pytest.mark.parametrize(

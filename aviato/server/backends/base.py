@@ -131,12 +131,8 @@ class Backend(ABC):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
 
-    async def fetch_image(self, image: ResolvedImage, *, anonymous: bool = False) -> ResolvedImage:
-        """The same image, once it is here.
-
-        Args:
-            image: as `resolve_image` gave it.
-            anonymous: nobody's credentials may be used for it.
+    async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
+        """An image that `resolve_image` gave, once it is here.
 
         Raises:
             SandboxImageError: it cannot be had.

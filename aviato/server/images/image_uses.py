@@ -1,5 +1,7 @@
 """Which sandboxes have which image: `uses/IMAGE_ID/SANDBOX_ID` is a link to a sandbox's place, and counts while that exists.
 
+A place is made after its link, by another process: a link counts for a while without one.
+
 A sandbox that begins writes its link, then looks whether the image is there. Who removes an image takes its record away, then
 looks at the links. So one of both sees the other, and neither waits for a lock.
 """
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+BEGINNING_SECONDS = 120.0
+"""So long a sandbox may take to have its place; no start may take longer."""
 _SANDBOX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
@@ -28,7 +33,7 @@ class ImageUses:
         self._directory = directory / "uses"
 
     def add(self, image_id: str, sandbox_id: str, place: str) -> None:
-        """Say that a sandbox has an image; its place is there already."""
+        """Say that a sandbox has an image, whose place is there or about to be."""
         link = self._link(image_id, sandbox_id)
         while True:
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,7 +82,7 @@ class ImageUses:
             names = sorted(os.listdir(self._directory / image_id))
         except FileNotFoundError:
             return []
-        return [(name, _exists(self._directory / image_id / name)) for name in names]
+        return [(name, _lives(self._directory / image_id / name)) for name in names]
 
     def _link(self, image_id: str, sandbox_id: str) -> Path:
         if not _SANDBOX.fullmatch(sandbox_id):
@@ -85,11 +90,14 @@ class ImageUses:
         return self._directory / image_id / sandbox_id
 
 
-def _exists(path: Path) -> bool:
+def _lives(link: Path) -> bool:
     try:
-        os.stat(path)
+        os.stat(link)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        try:
+            return time.time() - os.lstat(link).st_mtime < BEGINNING_SECONDS
+        except FileNotFoundError:
+            return False
     except OSError:
         return True  # It cannot be seen, so nobody may say that it has gone.
     return True

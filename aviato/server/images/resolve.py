@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images import oci_reference
 from aviato.server.images.interpreters import Interpreter, choose, choose_default
+from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import ResolvedImage
 
@@ -45,14 +45,16 @@ class LocalImages:
     Args:
         interpreters: of the machine, preferred ones first.
         registered: name → root directory, for `dir:NAME` (and `python:3.N`, where one is registered by that name).
-        allow_any_directory: whether `dir:/absolute/path`, and layouts and archives by their paths, are allowed too.
+        allow_any_directory: whether `dir:/absolute/path` is allowed too.
 
     Attributes:
         store: images of registries, layouts and archives; None: this server has none.
+        has_users: whether sandboxes have other users than root.
     """
 
     def __init__(self, interpreters: list[Interpreter], registered: Mapping[str, Path], allow_any_directory: bool) -> None:
         self.store: ImageStore | None = None
+        self.has_users = False
         self._interpreters = interpreters
         self._registered = registered
         self._allow_any_directory = allow_any_directory
@@ -69,8 +71,8 @@ class LocalImages:
         if parsed.kind == "host":
             interpreter = choose_default(self._interpreters)
             return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
-        if self.store is not None and reference is not None and (stored := self.store.find(reference)) is not None:
-            return _stored(reference, stored)
+        if (stored := self._find(reference, parsed.kind)) is not None:
+            return self._stored(str(reference), stored)
         if parsed.kind == "python":
             return self._python(int(parsed.value), fallback)
         if parsed.kind == "name":
@@ -86,34 +88,55 @@ class LocalImages:
             return self._directory(parsed.value, str(reference))
         return self._to_be_fetched(str(reference))
 
-    async def fetch(self, image: ResolvedImage, *, anonymous: bool) -> ResolvedImage:
+    async def fetch(self, image: ResolvedImage) -> ResolvedImage:
         """An image that `resolve` did not find here, once it is.
-
-        Args:
-            image: as `resolve` gave it.
-            anonymous: nobody's credentials may be used for it.
 
         Raises:
             SandboxImageError: it cannot be had, and why; the message names what there is.
         """
         assert self.store is not None
         try:
-            return _stored(image.reference, await self.store.pull(image.reference, anonymous=anonymous))
+            return self._stored(image.reference, await self.store.pull(image.reference))
         except SandboxImageError as error:
-            message = f"{error}{self._nearest(image.reference)}"
-            raise SandboxImageError(message, reason=error.reason, is_infrastructure=error.is_infrastructure) from error
+            raise self._with_nearest(error, image.reference) from error
+
+    def use(self, image: ResolvedImage, sandbox_id: str, place: str) -> None:
+        """Keep an image of the store for a sandbox, as long as that has its place.
+
+        Raises:
+            SandboxImageError: it has been removed meanwhile (`image_gone`).
+        """
+        assert self.store is not None and image.image_id is not None
+        stored = self.store.find(image.image_id)
+        if stored is None:
+            raise SandboxImageError(f"image {image.reference!r} has just been removed", reason="image_gone")
+        self.store.use(stored, sandbox_id, place)
+
+    def _find(self, reference: str | None, kind: str) -> StoredImage | None:
+        """An image of the store, for a reference that can mean one."""
+        if self.store is None or reference is None or kind not in ("python", "other"):
+            return None
+        try:
+            return self.store.find(reference)
+        except SandboxImageError as error:
+            raise self._with_nearest(error, reference) from None
+
+    def _with_nearest(self, error: SandboxImageError, reference: str) -> SandboxImageError:
+        """The same, with what there is instead."""
+        return SandboxImageError(
+            f"{error}{self._nearest(reference)}",
+            reason=error.reason,
+            retryable=error.retryable,
+            is_infrastructure=error.is_infrastructure,
+        )
 
     def _to_be_fetched(self, reference: str) -> ResolvedImage:
         if self.store is None:
             raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
         try:
-            wanted = oci_reference.parse(reference)
+            parse_oci_reference(reference)
         except SandboxImageError as error:
-            raise SandboxImageError(f"{error}{self._nearest(reference)}", reason=error.reason) from None
-        if wanted.is_local and not self._allow_any_directory:
-            raise SandboxImageError(
-                f"image {reference!r}: only the user of this server names files of its machine; import it there"
-            )
+            raise self._with_nearest(error, reference) from None
         return ResolvedImage(reference=reference, kind="oci")
 
     def interpreter_at(self, executable: str | None) -> Interpreter | None:
@@ -147,6 +170,18 @@ class LocalImages:
             note = f"{belongs}, not to this server's {os.geteuid()}: {STRANGE}"
         return ResolvedImage(reference=reference, kind="dir", layers=(root,), strange=strange, note=note)
 
+    def _stored(self, reference: str, stored: StoredImage) -> ResolvedImage:
+        """An image of the store."""
+        if not 0 < len(stored.layers) <= MOST_LAYERS:
+            message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
+            raise SandboxImageError(message, reason="layers")
+        note = None
+        if not self.has_users and (user := stored.config.user or "") not in ROOT_USERS:
+            note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
+        return ResolvedImage(
+            reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
+        )
+
     def _nearest(self, reference: str | None) -> str:
         """The end of a message: the images that are here and most like one that is not."""
         default = choose_default(self._interpreters)
@@ -164,19 +199,6 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
-
-
-def _stored(reference: str, stored: StoredImage) -> ResolvedImage:
-    """An image of the store."""
-    if not 0 < len(stored.layers) <= MOST_LAYERS:
-        message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
-        raise SandboxImageError(message, reason="layers")
-    note = None
-    if (user := stored.config.user or "") not in ROOT_USERS:
-        note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
-    return ResolvedImage(
-        reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
-    )
 
 
 def _strange_directories(root: str) -> tuple[tuple[str, int], ...]:

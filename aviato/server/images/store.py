@@ -170,7 +170,7 @@ class ImageStore:
         Args:
             image: as it was found.
             sandbox_id: whose.
-            place: a directory of the sandbox, which exists already and goes with it.
+            place: a directory of the sandbox, which is there or about to be made, and goes with it.
 
         Raises:
             SandboxImageError: the image has been removed meanwhile (`image_gone`); pull it again.

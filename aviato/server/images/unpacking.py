@@ -11,14 +11,17 @@ import os
 import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
+
+    from aviato.server.images.unpacked_layer import UnpackLimits
 
 MAP_SECONDS = 60.0
 """How long mapping subordinate ids may take."""
@@ -33,57 +36,6 @@ _REMEDIES = {
     "hostile_archive": "take an image from somebody else: no honest program writes such a layer",
     "damaged_archive": "pull the image again, or have it built anew",
 }
-
-
-@dataclass(frozen=True)
-class UnpackLimits:
-    """What one layer may take.
-
-    Attributes:
-        most_bytes: of the contents of its files, with their holes.
-        most_files: of all its names.
-    """
-
-    most_bytes: int
-    most_files: int
-
-
-@dataclass(frozen=True)
-class UnpackedLayer:
-    """What has become of a layer.
-
-    Attributes:
-        size_bytes: the contents of its files, with their holes.
-        files: its names, directories and whiteouts included.
-        implied: directories that its tar leaves out. They are as in the layers below, and the layer is for those alone.
-        left_out: devices, which are not made.
-    """
-
-    size_bytes: int
-    files: int
-    implied: int
-    left_out: int
-
-
-class Unpack(Protocol):
-    """How a layer becomes a directory."""
-
-    async def __call__(
-        self, pieces: AsyncIterator[bytes], into: Path, below: Sequence[Path], limits: UnpackLimits
-    ) -> UnpackedLayer:
-        """Unpack one layer.
-
-        Args:
-            pieces: the tar, decompressed.
-            into: an empty directory, which becomes the layer's root. What is in it after a failure is the caller's to remove.
-            below: the roots of the layers under it, the uppermost first.
-            limits: what it may take.
-
-        Raises:
-            SandboxImageError: it cannot be unpacked; `reason` is `hostile_archive`, `damaged_archive`, `too_large`, `disk_full`
-                or `unpack_failed`.
-        """
-        ...
 
 
 class Unpacking:

@@ -35,7 +35,7 @@ ROOM_BYTES = 256 << 10
 LARGEST_REQUEST_BYTES = MAX_PAYLOAD_BYTES
 LARGEST_EARLIER_BYTES = 1 << 20
 """What a process 1 without the feature `long_commands` takes."""
-LATER_FIELDS = ("terminal", "input", "cases")
+LATER_FIELDS = ("terminal", "input", "cases", "user")
 """Of a command, that came after the first version; each is also the name of a feature."""
 TOGETHER = "together"
 """The feature of a process 1 that may send what a command says with its end."""
@@ -57,6 +57,7 @@ class ExecSpec:
         main: its exit ends the sandbox.
         terminal: width and height of a terminal of its own, which is its stdin, stdout and stderr; None is pipes.
         cases: what is asked of a program that runs cases, as `wire.execution.Cases` has it; None is any other command.
+        user: a name or number, or two with a colon, the second of a group; None is who commands of the sandbox are.
     """
 
     exec_id: str
@@ -69,6 +70,7 @@ class ExecSpec:
     terminal: tuple[int, int] | None = None
     input: str | None = None
     cases: dict[str, Any] | None = None
+    user: str | None = None
 
     @property
     def needs(self) -> list[str]:

@@ -256,6 +256,7 @@ def spec_of(request: ExecRequest) -> ExecSpec:
         command=request.command,
         environment=request.environment_variables,
         working_dir=request.working_dir,
+        user=request.user,
         stdin=request.stdin or request.input is not None,
         input=request.input,
         timeout_seconds=request.timeout_seconds,

@@ -163,7 +163,7 @@ class Lifecycle:
 
     async def _fetch_image(self, sandbox: LiveSandbox, image: ResolvedImage) -> None:
         """Wait for its image, before it waits for a place: others start meanwhile."""
-        fetching = asyncio.ensure_future(self._backend.fetch_image(image, anonymous=sandbox.record.owner is not None))
+        fetching = asyncio.ensure_future(self._backend.fetch_image(image))
         try:
             await asyncio.wait((fetching, sandbox.place), return_when=asyncio.FIRST_COMPLETED)
             if not fetching.done():

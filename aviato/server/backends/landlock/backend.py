@@ -39,6 +39,7 @@ class LandlockBackend(LocalBackend):
     name = "landlock"
     exposes_ports = False
     carries_egress = False
+    keeps_images = False
     ids = 1
     local_sockets = False
 

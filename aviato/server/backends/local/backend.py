@@ -167,6 +167,7 @@ class LocalBackend(Backend):
             self._zygote = await starting if starting is not None else None
         if self.keeps_images:
             self._images.store = await asyncio.to_thread(self._open_store)
+            self._images.has_users = self.ids_each > 1
         if self._zygote is not None:
             self._share_processors(
                 self._zygote
@@ -276,18 +277,27 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
-    async def fetch_image(self, image: ResolvedImage, *, anonymous: bool = False) -> ResolvedImage:
+    async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """See `Backend`."""
-        return image if image.is_here else await self._images.fetch(image, anonymous=anonymous)
+        return image if image.is_here else await self._images.fetch(image)
 
     def _open_store(self) -> ImageStore:
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.path, ranges=self._directories.ranges, owners=self._root or self.ids_each > 1),
+            Unpacking(binary.found, owners=self.ids_each > 1, map_ids=self._map_ids if self._directories.ranges else None),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
+            remove=self._remove_tree,
         )
+
+    def _map_ids(self, asking: socket.socket, pid: int) -> None:
+        assert self._directories.ranges is not None
+        subordinate.serve(asking, pid, self._directories.ranges)
+
+    async def _remove_tree(self, tree: Path) -> None:
+        """Take a tree away, also of users that its sandboxes have."""
+        await in_thread(self._directories.remove_tree, tree)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
@@ -330,13 +340,11 @@ class LocalBackend(Backend):
 
     async def _holding_image(self, spec: SandboxSpec) -> SandboxSpec:
         """The same, once its image is one that nobody removes as long as the sandbox has its place."""
-        assert self._images.store is not None
         image, place = spec.image, self._directories.path(spec.sandbox_id)
         for _ in range(IMAGE_TRIES):
             image = await self.fetch_image(image)
-            assert image.image_id is not None
             try:
-                await in_thread(self._images.store.use, image.image_id, spec.sandbox_id, place)
+                await in_thread(self._images.use, image, spec.sandbox_id, place)
                 return replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone":
@@ -667,6 +675,7 @@ class LocalBackend(Backend):
                 **spec.secrets,
             },
             "working_dir": os.path.join(_working_dir(spec.image), spec.working_dir or ""),
+            "user": spec.image.config.user if spec.image.config is not None and self.ids_each > 1 else None,
             "nice": NICE,
             "limits": {
                 **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},

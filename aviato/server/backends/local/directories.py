@@ -209,6 +209,15 @@ class Directories:
         if not _remove_unused(self.left_path(sandbox_id)) and self._empty(self.left, [sandbox_id]):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), self.left_path(sandbox_id))
 
+    def remove_tree(self, tree: Path) -> None:
+        """Take away a tree that files of any users may be in.
+
+        Raises:
+            OSError: something of it resists.
+        """
+        if self._empty(tree.parent, [tree.name]):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(tree))
+
     def empty_trash(self) -> list[str]:
         """Try again what resisted, and remove what a server before kept; returns what still resists."""
         return [name for directory in (self.left, self.trash) for name in self._empty(directory, os.listdir(directory))]

@@ -66,6 +66,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PACKAGES = "packages"
 """The name of their mount until it is put in."""
 MOUNTED_DIRECTORY = "mounted"
+HOSTS_FILE = "/etc/hosts"
 ROOT = "root"
 """The writable root of a sandbox that has no layers."""
 
@@ -363,7 +364,7 @@ def _host_tree(options: PlanOptions) -> list[Step]:
         Step("links", ((*local_time(options.facts), *shared),), "the time zone, what is shared of the machine's"),
         Step(
             "files",
-            ((*made.files, ("/etc/hosts", hosts(options.sandbox_id))),),
+            ((*made.files, (HOSTS_FILE, hosts(options.sandbox_id))),),
             "what programs look up in /etc, with nothing of the machine in it; what makes an environment of the interpreter",
         ),
     ]
@@ -371,6 +372,7 @@ def _host_tree(options: PlanOptions) -> list[Step]:
 
 def _image_tree(options: PlanOptions) -> list[Step]:
     directories = [
+        ("/etc", 0o755),
         ("/proc", 0o755),
         ("/dev", 0o755),
         ("/run", 0o755),
@@ -381,7 +383,11 @@ def _image_tree(options: PlanOptions) -> list[Step]:
     names = (options.working_dir or "").strip("/").split("/")
     above = [f"/{'/'.join(names[:count])}" for count in range(1, len(names) + 1) if names != [""]]
     directories += [(path, 0o755) for path in above if path not in dict(directories)]
-    return [Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it")]
+    own = ((HOSTS_FILE, hosts(options.sandbox_id)), ("/etc/hostname", f"{options.sandbox_id}\n"))
+    return [
+        Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it"),
+        Step("own_files", (own,), "its own names, in place of those of the machine that made the image"),
+    ]
 
 
 def _kernel_trees(options: PlanOptions) -> list[Step]:
@@ -530,10 +536,10 @@ def _mounted(options: PlanOptions) -> list[Step]:
     if not options.mounted:
         return []
     paths = tuple(path for path, _ in options.mounted)
-    instead = _has_own_hosts(options) and "/etc/hosts" in paths
+    instead = _has_own_hosts(options) and HOSTS_FILE in paths
     return [
         *(
-            [Step("unlink", (("/etc/hosts",),), "a link to the sandbox's own, in whose place the caller's goes")]
+            [Step("unlink", ((HOSTS_FILE,),), "a link to the sandbox's own, in whose place the caller's goes")]
             if instead
             else []
         ),
