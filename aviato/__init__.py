@@ -26,6 +26,7 @@ __all__ = [
     "FunctionSerializationError",
     "GradeCase",
     "GradeResult",
+    "ImageInfo",
     "NetworkOptions",
     "OperationCancelledError",
     "OperationRef",
@@ -72,6 +73,7 @@ _HOMES = {
     "FileInfo": "results",
     "GradeCase": "results",
     "GradeResult": "results",
+    "ImageInfo": "results",
     "NetworkOptions": "options",
     "OperationRef": "bridge.operation",
     "Process": "api.process",
@@ -144,6 +146,7 @@ if TYPE_CHECKING:
     from aviato.results import FileInfo as FileInfo
     from aviato.results import GradeCase as GradeCase
     from aviato.results import GradeResult as GradeResult
+    from aviato.results import ImageInfo as ImageInfo
     from aviato.results import ProcessResult as ProcessResult
     from aviato.results import ResourceUsage as ResourceUsage
     from aviato.results import TerminalResult as TerminalResult

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Literal
 
 from aviato.values.parameters import Suggesting
 from aviato.values.representation import Hidden, beginning, named, short
@@ -133,6 +134,67 @@ class FileInfo:
     def __repr__(self) -> str:
         shown: dict[str, object] = {"path": self.path, "size_bytes": self.size_bytes, "mode": Hidden(f"0o{self.mode:03o}")}
         return named(type(self).__name__, {**shown, "mtime": self.mtime, "type": self.type, "link_target": self.link_target})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo(Suggesting):
+    """An image that a server has, is pulling, or could not get. Times are seconds since the epoch.
+
+    Attributes:
+        reference: as it was asked for; in a listing its first name, or its id.
+        status: `"here"`, `"pulling"` or `"failed"`.
+        message, reason: why it failed: for people, and a stable code as `SandboxImageError.reason`.
+        is_infrastructure, retryable: of the failure, as of an error.
+        image_id: `sha256:…` of its configuration; None until it is here, and of a directory or the machine itself.
+        names: full references that mean it on that server.
+        layers: how many it has; 0 until that is known.
+        size_bytes: of all its layers, unpacked.
+        created_at: as the image says.
+        pulled_at, used_at: when it came; when a sandbox last began or ended with it.
+        pinned: it stays, whatever is pruned.
+        architecture: such as `amd64`.
+        environment, working_dir, user, entrypoint, command, labels: what it says of its commands, and of itself.
+        pull_seconds: how long it took to come; None if it was here already.
+        phase: what a pull is at: `"resolving"`, `"pulling"`, `"unpacking"` or `"done"`.
+        done_bytes, total_bytes: downloaded, and to be downloaded in all; None until that is known.
+        layers_done: layers that are here whole.
+    """
+
+    reference: str
+    status: Literal["here", "pulling", "failed"]
+    message: str | None = None
+    reason: str | None = None
+    is_infrastructure: bool = False
+    retryable: bool = False
+    image_id: str | None = None
+    names: list[str] = field(default_factory=list)
+    layers: int = 0
+    size_bytes: int = 0
+    created_at: float | None = None
+    pulled_at: float | None = None
+    used_at: float | None = None
+    pinned: bool = False
+    architecture: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    user: str | None = None
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    pull_seconds: float | None = None
+    phase: Literal["resolving", "pulling", "unpacking", "done"] | None = None
+    done_bytes: int = 0
+    total_bytes: int | None = None
+    layers_done: int = 0
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"reference": self.reference, "status": self.status}
+        names = {
+            "here": ("image_id", "size_bytes", "pull_seconds"),
+            "pulling": ("phase", "done_bytes", "total_bytes"),
+            "failed": ("message", "reason"),
+        }[self.status]
+        return named(type(self).__name__, {**shown, **{name: getattr(self, name) for name in names}})
 
 
 class CaseStatus(StrEnum):

@@ -18,6 +18,7 @@ entered it. Leaving the `async with` ends its sandboxes, except the detached one
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
@@ -27,12 +28,14 @@ from aviato.calls.sandbox_state import begin, connect
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
 from aviato.log import logger
 from aviato.policy.retry import RetryPolicy
+from aviato.system.threads import in_thread
 from aviato.values.parameters import suggests
 from aviato.values.representation import cut
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import builtins
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
+    from aviato.results import ImageInfo
     from aviato.wire.sandboxes import SandboxInfo
 
 LEAVE_SECONDS = 5.0
@@ -121,6 +125,108 @@ class AsyncClient:
         )
         return [self._found(info.sandbox_id, info) for info in infos]
 
+    # -- images
+
+    async def prefetch(
+        self,
+        images: Iterable[str],
+        *,
+        refresh: bool = False,
+        on_progress: Callable[[ImageInfo], object] | None = None,
+    ) -> builtins.list[ImageInfo]:
+        """Have images on the server before sandboxes are made of them; see `Session.prefetch`.
+
+        Args:
+            images: references as `container_image` takes them; each is pulled once.
+            refresh: ask the registries also for images that are there.
+            on_progress: called on this loop with what is known of one image, again and again until it is there or has failed.
+
+        Returns:
+            One `ImageInfo` for each image; one that cannot be had has the status `"failed"`.
+
+        Raises:
+            TypeError: a bare string, or something that is not text.
+            SandboxImageError: none of them could be had.
+        """
+        from aviato.core.images import prefetch
+
+        wanted = checks.images(images)
+        return await prefetch(self._client(self._connection), wanted, refresh=refresh, on_progress=on_progress)
+
+    async def import_image(
+        self, path: str | os.PathLike[str], *, name: str | None = None, on_progress: Callable[[ImageInfo], object] | None = None
+    ) -> ImageInfo:
+        """Have an image that is a file or a directory of the server's machine; read anew each time.
+
+        Args:
+            path: an OCI layout directory, or a tar that `docker save` wrote.
+            name: what it is called from then on, such as `mine:1`; else it is `oci:PATH` or `docker-archive:PATH`.
+            on_progress: as of `prefetch`.
+
+        Raises:
+            SandboxImageError: it is no image, or an API key asks.
+        """
+        from aviato.core.images import prefetch
+
+        reference = await in_thread(_file_reference, os.fspath(path))
+        client = self._client(self._connection)
+        return (await prefetch(client, [reference], refresh=True, name=name, on_progress=on_progress))[0]
+
+    async def images(self) -> builtins.list[ImageInfo]:
+        """The images of the server: those on their way or that have just failed, and those that are there, the newest first."""
+        from aviato.core.images import public
+
+        return [public(info) for info in await self._client(self._connection).list_images()]
+
+    async def inspect_image(self, reference: str) -> ImageInfo:
+        """An image of the server, by a name, its id, or 12 or more digits of that.
+
+        Raises:
+            SandboxImageError: it is not there.
+        """
+        from aviato.core.images import public
+
+        return public(await self._client(self._connection).inspect_image(reference))
+
+    async def remove_image(self, reference: str, *, force: bool = False) -> builtins.list[str]:
+        """Remove a name of an image, and with its last name, or by its id, the image.
+
+        Args:
+            reference: as `inspect_image` takes it.
+            force: of an image that sandboxes have, take the names away; it goes with a later `prune_images`.
+
+        Returns:
+            The names that went.
+
+        Raises:
+            SandboxImageError: it is not there, sandboxes have it, or an API key asks.
+        """
+        names: builtins.list[str] = await self._client(self._connection).remove_image(reference, force=force)
+        return names
+
+    async def prune_images(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
+        """Remove images that no sandbox has and nobody has pinned, the longest unused first; the bytes that this frees.
+
+        Args:
+            most_bytes: leave the others, once all together have no more than that.
+            unused_seconds: leave those that were used so short ago.
+
+        Raises:
+            SandboxImageError: an API key asks.
+        """
+        freed: int = await self._client(self._connection).prune_images(most_bytes=most_bytes, unused_seconds=unused_seconds)
+        return freed
+
+    async def pin_image(self, reference: str, *, pinned: bool = True) -> ImageInfo:
+        """Let an image stay whatever is pruned, or no longer.
+
+        Raises:
+            SandboxImageError: it is not there, or an API key asks.
+        """
+        from aviato.core.images import public
+
+        return public(await self._client(self._connection).pin_image(reference, pinned=pinned))
+
     def __repr__(self) -> str:
         state = "not entered" if self._here is None else "open"
         return cut(f"<AsyncClient of {self._connection.server}: {state}>")
@@ -142,6 +248,12 @@ class AsyncClient:
         if self._here is None:
             raise AviatoValidationError("use an AsyncClient inside its `async with`")
         return self._here
+
+
+def _file_reference(path: str) -> str:
+    """The reference of an image that is a directory or a file."""
+    found = os.path.abspath(path)
+    return f"{'oci' if os.path.isdir(found) else 'docker-archive'}:{found}"
 
 
 async def _leave_later(connection: Connection, lease_id: str) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
+    from aviato.progress import Told
+    from aviato.results import ImageInfo
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""
@@ -169,6 +171,34 @@ class Session:
             return RemoteFunction(self, function, checked)
 
         return decorate
+
+    @suggests
+    def prefetch(self, images: Iterable[str], *, refresh: bool = False, progress: Told = None) -> OperationRef[list[ImageInfo]]:
+        """Have images on the server before sandboxes are made of them, so that none waits for a download.
+
+        One that is there already costs a look. A few are pulled at a time; the server goes on with those even if the returned
+        operation is cancelled.
+
+        Args:
+            images: references as `container_image` takes them, such as a column of a data set; each is pulled once.
+            refresh: ask the registries also for images that are there: a tag may mean another image by then.
+            progress: how far it is, as of `evaluate`; None shows it of three images or more.
+
+        Returns:
+            One `ImageInfo` for each image, in the order in which they are named first. One that cannot be had has the status
+            `"failed"` and says why, and the others go on.
+
+        Raises:
+            TypeError: a bare string, or something that is not text.
+            SandboxImageError: from the operation: none of them could be had; it is the error of the first.
+        """
+        from aviato.calls.prefetching import prefetch
+
+        self._enter_process()
+        wanted = checks.images(images)
+        checks.progress(progress)
+        work = prefetch(self._connection, wanted, refresh=refresh, metrics=self._metrics, progress=progress)
+        return begin(work, f"prefetch {len(wanted)} images")
 
     def list(
         self,

@@ -39,17 +39,7 @@ async def command(
         for info in found:
             why = info.status_reason if info.queue is None else f"place {info.queue.position} in the queue"
             state = f"{info.status} ({why})" if why else str(info.status)
-            cells = (info.sandbox_id, state, _age(time.time() - info.created_at), info.image or "", ", ".join(info.tags))
+            cells = (info.sandbox_id, state, common.age(time.time() - info.created_at), info.image or "", ", ".join(info.tags))
             rows.append(tuple(map(line, cells)))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        for row in rows:
-            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            click.echo("  ".join([*padded, row[4]]).rstrip())
+        common.table(rows)
     return 0
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(seconds, 0):.0f}s"

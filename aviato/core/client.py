@@ -11,6 +11,16 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxUnavailableError
 from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.images import (
+    ImageInfo,
+    ImageList,
+    PinImage,
+    PrunedImages,
+    PruneImages,
+    PullImage,
+    RemovedImage,
+    RemoveImage,
+)
 from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
 
 if TYPE_CHECKING:
@@ -28,6 +38,8 @@ NEVER_REACHED_SECONDS = 5.0
 """How long a server that has never answered is tried."""
 
 LONG_POLL_SECONDS = 30.0
+REMOVAL_SECONDS = 300.0
+"""How long the removal of images may take: of each all files."""
 _PAGE = 500
 _KEPT_BYTES = 64 << 10
 _ANY_ID = f"sb-{'0' * 26}"
@@ -187,6 +199,44 @@ class Client:
     async def cancel_all(self, sandbox_id: str) -> None:
         """Kill all commands of a sandbox but the main one, and what they left behind; returns when they are dead."""
         await self.call("end the commands", "POST", f"/v1/sandboxes/{sandbox_id}/execs/cancel")
+
+    # -- images
+
+    async def pull_image(
+        self, reference: str, *, refresh: bool = False, name: str | None = None, timeout_seconds: float = LONG_POLL_SECONDS
+    ) -> ImageInfo:
+        """An image once it is here or has failed to come, or as far as it is after that time; asked again, it goes on."""
+        path = f"/v1/images/pull?timeout_seconds={timeout_seconds:g}"
+        body = encode(PullImage, reference=reference, refresh=refresh, name=name)
+        silence = timeout_seconds + self.transport.request_timeout_seconds
+        return decode(ImageInfo, await self.call(f"pull image {reference}", "POST", path, body, silence_seconds=silence))
+
+    async def list_images(self) -> list[ImageInfo]:
+        """All images that are here, on their way, or have just failed."""
+        return decode(ImageList, await self.call("list images", "GET", "/v1/images")).images
+
+    async def inspect_image(self, reference: str) -> ImageInfo:
+        """An image that is here."""
+        query = urlencode([("reference", reference)])
+        return decode(ImageInfo, await self.call("inspect image", "GET", f"/v1/images/inspect?{query}"))
+
+    async def remove_image(self, reference: str, *, force: bool = False) -> list[str]:
+        """Remove a name, and with the last one the image; the names that went."""
+        body = encode(RemoveImage, reference=reference, force=force)
+        # Not repeated: a second one may find the next image by this beginning of an id.
+        answer = await self.transport.request("POST", "/v1/images/remove", body, silence_seconds=REMOVAL_SECONDS)
+        return decode(RemovedImage, answer).names
+
+    async def prune_images(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
+        """Remove what is unused; the bytes that this frees."""
+        body = encode(PruneImages, most_bytes=most_bytes, unused_seconds=unused_seconds)
+        answer = await self.call("prune images", "POST", "/v1/images/prune", body, silence_seconds=REMOVAL_SECONDS)
+        return decode(PrunedImages, answer).freed_bytes
+
+    async def pin_image(self, reference: str, *, pinned: bool = True) -> ImageInfo:
+        """Let an image stay whatever is pruned, or no longer."""
+        body = encode(PinImage, reference=reference, pinned=pinned)
+        return decode(ImageInfo, await self.call("pin image", "POST", "/v1/images/pin", body))
 
     # -- leases and acknowledgements
 

@@ -38,6 +38,8 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
         options["private"] = [os.path.dirname(folder.path), *([settings.secrets_dir] if settings.secrets_dir else [])]
         options["allow_any_directory"] = embedded
         options["shared"] = Path(folder.state)
+        options["registry_mirrors"] = settings.registry_mirror
+        options["image_cache_bytes"] = settings.image_cache_bytes
         if settings.sandbox_uid_base is not None:
             options["uid_base"] = _free(settings, settings.sandbox_uid_base)
     return make_backend(settings.backend, **options)

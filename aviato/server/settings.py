@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
-from aviato.exceptions import AviatoValidationError
+from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.registry import BACKENDS
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
@@ -60,6 +60,12 @@ class ServerSettings(BaseModel):
     image: dict[str, str] = Field({}, description="Register a root directory as image dir:NAME; may be repeated.")
     packages: dict[str, str] = Field(
         {}, description="Register a virtual environment, or a directory of packages, as packages=NAME; may be repeated."
+    )
+    image_cache_bytes: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Bytes that pulled images may take; what is unused beyond that goes after a pull (default: all stay)."
+    )
+    registry_mirror: dict[str, tuple[str, ...]] = Field(
+        {}, description="Pull images of registry HOST from a mirror at URL, if it has them; may be repeated, in order."
     )
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
@@ -156,6 +162,38 @@ class ServerSettings(BaseModel):
             table[name] = directory
         return table
 
+    @field_validator("registry_mirror", mode="before")
+    @classmethod
+    def _mirrors(cls, value: Any) -> Any:
+        """`HOST=URL` items, as flags and the variable have them, into a table; several of a host in their order."""
+        if isinstance(value, str):
+            value = [item for item in value.split(",") if item]
+        if isinstance(value, dict):
+            return {host: [urls] if isinstance(urls, str) else urls for host, urls in value.items()}
+        if not isinstance(value, (list, tuple)):
+            return value
+        table: dict[str, list[str]] = {}
+        for item in value:
+            host, equals, url = str(item).partition("=")
+            if not equals or not host or not url:
+                raise ValueError(f"{item!r} is not HOST=URL")
+            table.setdefault(host.strip(), []).append(url.strip())
+        return table
+
+    @field_validator("registry_mirror")
+    @classmethod
+    def _mirrored(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        table: dict[str, tuple[str, ...]] = {}
+        for host, urls in value.items():
+            registry = _registry(host)
+            for url in urls:
+                if not _is_mirror(url):
+                    raise ValueError(
+                        f"the mirror {url!r} of {host} is none: https://HOST[:PORT][/PATH], or http:// on this machine"
+                    )
+            table[registry] = (*table.get(registry, ()), *urls)
+        return table
+
     @field_validator("secrets_dir")
     @classmethod
     def _absolute_directory(cls, value: str | None) -> str | None:
@@ -178,6 +216,29 @@ class ServerSettings(BaseModel):
             if "/" in name:
                 raise ValueError(f"{name!r} cannot be a name: it would be taken for a path")
         return value
+
+
+def _registry(host: str) -> str:
+    """A registry as references name it.
+
+    Raises:
+        ValueError: it is no host of one.
+    """
+    from aviato.server.images.oci_reference import parse_oci_reference
+
+    try:
+        found = parse_oci_reference(f"{host}/any").registry
+    except SandboxImageError:
+        found = ""
+    if "/" in host or found not in (host.lower(), "docker.io") or (found == "docker.io" and not host.endswith("docker.io")):
+        raise ValueError(f"{host!r} is no host of a registry, such as docker.io or registry.example.org:5000")
+    return found
+
+
+def _is_mirror(url: str) -> bool:
+    from aviato.server.images.registry_requests import is_allowed
+
+    return is_allowed(url if "://" in url else f"https://{url}") and not set("@?#") & set(url)
 
 
 def _is_list(value: Any) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aviato.server.images.packages import PackageDirectory
+    from aviato.server.images.store import ImageStore
     from aviato.server.link.descriptor_channel import DescriptorChannel
     from aviato.server.link.link import Process1Link
 
@@ -130,6 +131,11 @@ class Backend(ABC):
     @abstractmethod
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
+
+    @property
+    def image_store(self) -> ImageStore | None:
+        """The images that are here beside directories of this machine, once it is open; None: it keeps none."""
+        return None
 
     async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """An image that `resolve_image` gave, once it is here.

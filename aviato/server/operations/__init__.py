@@ -1,6 +1,6 @@
 """What can be asked of a server, and what is answered, whatever carries it. One table says all that is true of it."""
 
-from aviato.server.operations import execs, files, leases, ports, run_code, sandboxes, system
+from aviato.server.operations import execs, files, images, leases, ports, run_code, sandboxes, system
 from aviato.server.operations.table import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -9,6 +9,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *execs.OPERATIONS,
     *files.OPERATIONS,
     *ports.OPERATIONS,
+    *images.OPERATIONS,
     *leases.OPERATIONS,
     *run_code.OPERATIONS,
 )

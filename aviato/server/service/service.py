@@ -17,6 +17,7 @@ from aviato.server.service.egress import Egress
 from aviato.server.service.exec_records import ExecRecords
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
+from aviato.server.service.images import Images
 from aviato.server.service.leases import Leases
 from aviato.server.service.lifecycle import Lifecycle
 from aviato.server.service.logs import Logs
@@ -97,6 +98,7 @@ class Service:
         )
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
+        self.images = Images(backend, self.long_polls, self.check_able)
         self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
@@ -155,6 +157,8 @@ class Service:
     @property
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
+        if self.images.is_pulling:
+            return False
         return not self.registry.live and not self.leases.held and not self.lifecycle.leftovers
 
     async def end_all(self) -> None:
@@ -180,6 +184,7 @@ class Service:
             # Cut in the middle, a helper of the backend could be left behind.
             await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
+        await self.images.close()
         await self.one_shots.close()
         await self._finish_starts()
         sandboxes = list(self.registry.live.values())

@@ -277,6 +277,11 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
+    @property
+    def image_store(self) -> ImageStore | None:
+        """See `Backend`."""
+        return self._images.store
+
     async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """See `Backend`."""
         return image if image.is_here else await self._images.fetch(image)
