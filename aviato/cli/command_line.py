@@ -21,8 +21,7 @@ REFUSED = {
     "--mount": "give -v FILE:PATH:ro for a file; of a directory -v says how to copy it in",
     "--volumes-from": "a sandbox shares no files with another",
     "--tmpfs": "all files of a sandbox are temporary; leave it out",
-    "--user": "code runs as root of its own sandbox, which has no rights outside; leave it out",
-    "--entrypoint": "an image here has no entry point; the COMMAND is what runs",
+    "--entrypoint": "an entry point is not run; the COMMAND is what runs",
     "--privileged": NO_PRIVILEGES,
     "--cap-add": NO_PRIVILEGES,
     "--cap-drop": NO_PRIVILEGES,
@@ -49,7 +48,7 @@ REFUSED = {
     "--detach-keys": "Enter, `~`, `.` ends a terminal; leave it out",
 }
 """Options of docker's that there are not → what to do instead."""
-SHORT = {"-l": "--label", "-u": "--user", "-P": "--publish-all", "-c": "--cpu-shares"}
+SHORT = {"-l": "--label", "-P": "--publish-all", "-c": "--cpu-shares"}
 SYNONYMS = {
     "--container-image": "--image",
     "--environment": "--env",

@@ -24,6 +24,7 @@ _IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]*(?:/[a-z0-9._-]+)*:[\w.-]+", re.ASCII)
 @flags.new_sandbox
 @flags.environment
 @flags.working_dir
+@flags.user
 @flags.timeout
 @flags.interactive
 @flags.tty
@@ -34,6 +35,7 @@ async def command(
     *,
     base_url: str | None,
     detach: bool,
+    user: str | None,
     timeout_seconds: float | None,
     interactive: bool,
     tty: bool,
@@ -50,6 +52,8 @@ async def command(
         raise click.UsageError("give a COMMAND, or --detach for a sandbox to use later")
     if detach and (interactive or tty or timeout_seconds is not None):
         raise click.UsageError("--interactive, --tty and --timeout are for a command in the foreground")
+    if detach and user is not None:
+        raise click.UsageError("--user is for a command in the foreground; later ones take `aviato exec --user`")
     check_named(command)
     common.check_tty(interactive, tty, timeout_seconds)
     options = flags.sandbox_options(new)
@@ -59,13 +63,13 @@ async def command(
         if tty:
             from aviato.cli.tty import in_new_sandbox
 
-            return await in_new_sandbox(client, command, options)
+            return await in_new_sandbox(client, command, options, user=user)
         from aviato.cli.relay import relay
 
         async with await client.sandbox(**options) as sandbox:
             common.tell(sandbox)
             with common.waiting(sandbox):
-                status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds)
+                status = await relay(sandbox, command, interactive=interactive, timeout_seconds=timeout_seconds, user=user)
         if status == NOT_FOUND and _IMAGE.fullmatch(command[0]):
             click.echo(f"aviato: the first word is the COMMAND; an image is given by --image {command[0]}", err=True)
         return status

@@ -18,11 +18,14 @@ SHELL = ("/bin/bash",)
 @flags.new_sandbox
 @flags.environment
 @flags.working_dir
+@flags.user
 @click.option("-i", "--interactive", is_flag=True, help="A shell reads what is typed: this is always so.")
 @click.option("-t", "--tty", is_flag=True, help="A shell has a terminal: this is always so.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SANDBOX] [--] [COMMAND]...")
 @common.coroutine
-async def command(words: tuple[str, ...], *, base_url: str | None, interactive: bool, tty: bool, **new: Any) -> int:
+async def command(
+    words: tuple[str, ...], *, base_url: str | None, user: str | None, interactive: bool, tty: bool, **new: Any
+) -> int:
     """Open a shell, or COMMAND, on this terminal, in SANDBOX (its id) or in a new sandbox that ends with it.
 
     Keys go to the sandbox, Ctrl-C and Ctrl-Z too. Enter, `~`, `.` one after the other ends it in any case. The exit status is
@@ -38,9 +41,11 @@ async def command(words: tuple[str, ...], *, base_url: str | None, interactive: 
     options = flags.sandbox_options(new)
     cwd, env = options.get("working_dir"), options.get("environment_variables", {})
     if sandbox_id is not None and options.keys() - {"working_dir", "environment_variables"}:
-        raise click.UsageError("--image, --tag and limits are for a new sandbox; of one that exists only -e, --env-file and -w")
+        raise click.UsageError(
+            "--image, --tag and limits are for a new sandbox; of one that exists only -e, --env-file, -u and -w"
+        )
     check_terminal("`aviato sh`", "in a pipe use `aviato run -i` or `aviato exec -i`")
     async with AsyncClient(base_url=base_url) as client:
         if sandbox_id is None:
-            return await in_new_sandbox(client, program or SHELL, options)
-        return await attach(await client.from_id(sandbox_id), program or SHELL, cwd=cwd, env=env)
+            return await in_new_sandbox(client, program or SHELL, options, user=user)
+        return await attach(await client.from_id(sandbox_id), program or SHELL, cwd=cwd, env=env, user=user)

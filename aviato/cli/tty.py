@@ -31,12 +31,14 @@ LEAVE_SECONDS = 2.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-async def in_new_sandbox(client: AsyncClient, command: Sequence[str], options: dict[str, Any]) -> int:
+async def in_new_sandbox(
+    client: AsyncClient, command: Sequence[str], options: dict[str, Any], *, user: str | None = None
+) -> int:
     """As `attach`, in a sandbox that is made with these options and ends with the command."""
     sandbox = await client.sandbox(**options)
     common.tell(sandbox)
     try:
-        return await attach(sandbox, command, env=options.get("environment_variables", {}))
+        return await attach(sandbox, command, env=options.get("environment_variables", {}), user=user)
     finally:
         with suppress(TimeoutError):  # the client's own end says what becomes of it
             async with asyncio.timeout(STOP_SECONDS):

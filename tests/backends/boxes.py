@@ -44,7 +44,7 @@ class Result:
         return self.exit["returncode"]
 
 
-def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=False, main=False, terminal=None):
+def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=False, main=False, terminal=None, user=None):
     return ExecSpec(
         exec_id=exec_id or new_exec_id(),
         command=list(command),
@@ -54,6 +54,7 @@ def make_spec(*command, exec_id=None, env=None, cwd=None, timeout=None, stdin=Fa
         timeout_seconds=timeout,
         main=main,
         terminal=terminal,
+        user=user,
     )
 
 

@@ -62,9 +62,9 @@ REFUSED = [
     # docker's that there are not, by name
     (["run", "--name", "web", "true"], ["--name", "--tag"]),
     (["run", "--name=web", "true"], ["--name", "--tag"]),
-    (["run", "-u", "1000", "true"], ["-u", "root"]),
-    (["run", "--user", "1000", "true"], ["--user", "root"]),
-    (["exec", "--user", "1000", BOX, "true"], ["--user", "root"]),
+    (["run", "-d", "-u", "1000", "true"], ["--user", "foreground"]),
+    (["run", "-u", "", "true"], ["user"]),
+    (["exec", "--user", "a\nb", BOX, "true"], ["user"]),
     (["exec", "--privileged", BOX, "true"], ["--privileged"]),
     (["run", "--privileged", "true"], ["--privileged"]),
     (["run", "--gpus", "all", "true"], ["--gpus"]),

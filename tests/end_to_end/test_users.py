@@ -139,7 +139,7 @@ def test_hostile_files_of_users(peopled: aviato.Sandbox) -> None:
         assert peopled.exec(["id", "-u"], user=0).result(30).stdout == "0\n"
 
 
-def test_the_same_from_async_code(served: Any) -> None:
+def test_the_same_from_async_code(peopled: aviato.Sandbox) -> None:
     async def main() -> tuple[str, str]:
         async with AsyncClient() as client, await client.sandbox() as sandbox:
             result = await sandbox.exec(["id", "-u"], user="nobody")

@@ -83,7 +83,9 @@ class FaultyRegistry:
             return web.Response(body=data[offset:], status=206, headers=headers)
         headers = {"Docker-Content-Digest": self.tags.get(name, name)} if kind == "manifests" else {}
         media = self.kinds.get(self.tags.get(name, name), "application/vnd.oci.image.manifest.v1+json")
-        return web.Response(body=data, content_type=media if kind == "manifests" else "application/octet-stream", headers=headers)
+        return web.Response(
+            body=data, content_type=media if kind == "manifests" else "application/octet-stream", headers=headers
+        )
 
     def _basic(self) -> str:
         return "Basic " + base64.b64encode(f"user:{self.password}".encode()).decode()

@@ -63,7 +63,14 @@ def tar(*members: Member, format: int = tarfile.PAX_FORMAT) -> bytes:
     return buffer.getvalue()
 
 
-def run(data: bytes, into: Path, *flags: str, below: tuple[Path, ...] = (), user: int | None = None) -> dict[str, Any]:
+def run(
+    data: bytes,
+    into: Path,
+    *flags: str,
+    below: tuple[Path, ...] = (),
+    user: int | None = None,
+    most_memory_bytes: int | None = None,
+) -> dict[str, Any]:
     """What the program says. With a user it is that one's, who gets the directory."""
     with ExitStack() as opened:
 
@@ -81,9 +88,11 @@ def run(data: bytes, into: Path, *flags: str, below: tuple[Path, ...] = (), user
         if user is not None:
             os.chown(top, user, user)
             other = {"user": user, "group": user, "extra_groups": []}
+        if most_memory_bytes is not None:
+            argv = ["prlimit", f"--as={most_memory_bytes}", f"/proc/self/fd/{program}", *argv[1:]]
         done = subprocess.run(
             argv,
-            executable=f"/proc/self/fd/{program}",
+            executable=f"/proc/self/fd/{program}" if most_memory_bytes is None else None,
             input=data,
             capture_output=True,
             pass_fds=(top, program, *fds),

@@ -14,6 +14,7 @@ from typing import Any
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.platforms import this_platform
 from aviato.server.images.unpacked_layer import UnpackedLayer
+from aviato.system.threads import in_thread
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -111,6 +112,13 @@ def write_layout(path: Path, images: dict[str | None, Image]) -> Path:
 async def unpack_by_tarfile(pieces, into, below, limits) -> UnpackedLayer:
     """As `Unpack`: directories that are left out are made like those below."""
     data = b"".join([piece async for piece in pieces])
+    try:
+        return await in_thread(_unpack, data, into, below, limits)
+    except tarfile.TarError as error:
+        raise image_error("damaged_layer", f"a layer is no tar: {error}") from error
+
+
+def _unpack(data, into, below, limits) -> UnpackedLayer:
     size = files = implied = 0
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         for member in tar:

@@ -16,7 +16,7 @@ import aviato
 from aviato import AsyncClient, Sandbox, SandboxImageError, SandboxStatus
 from aviato.server.backends.local import binary
 from tests.conftest import make_state_dir, remove, start_server
-from tests.images.one_layout import make_layout, tar_of
+from tests.images.whole_images import make_layout, tar_of
 
 PROGRAMS = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "stat", "touch", "wc")
 PASSWD = b"root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"

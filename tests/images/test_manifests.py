@@ -45,7 +45,10 @@ def refused(document, reason="bad_manifest", media_type=None):
 
 
 def index(*platforms):
-    entries = [descriptor(MANIFEST, digest=f"sha256:{number:064x}", **({"platform": one} if one else {})) for number, one in enumerate(platforms)]
+    entries = [
+        descriptor(MANIFEST, digest=f"sha256:{number:064x}", **({"platform": one} if one else {}))
+        for number, one in enumerate(platforms)
+    ]
     found = read({"schemaVersion": 2, "manifests": entries}, INDEX)
     assert isinstance(found, Index)
     return found
@@ -68,7 +71,11 @@ def test_layers_of_all_kinds(kind):
 def test_docker_s_own_kinds():
     docker = manifest(mediaType=DOCKER_MANIFEST, config=descriptor("application/vnd.docker.container.image.v1+json"))
     assert isinstance(read(docker), Manifest)
-    listed = {"schemaVersion": 2, "mediaType": DOCKER_LIST, "manifests": [descriptor(DOCKER_MANIFEST, platform={"os": "linux", "architecture": "amd64"})]}
+    listed = {
+        "schemaVersion": 2,
+        "mediaType": DOCKER_LIST,
+        "manifests": [descriptor(DOCKER_MANIFEST, platform={"os": "linux", "architecture": "amd64"})],
+    }
     assert read(listed).manifests[0][1] == Platform("linux", "amd64")
 
 
@@ -117,11 +124,31 @@ def test_deep_json_is_no_crash():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from([DIGEST, LAYER, CONFIG, INDEX, MANIFEST]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["schemaVersion", "mediaType", "config", "layers", "manifests", "digest", "size", "platform", "os", "rootfs", "diff_ids", "Env", "Cmd", "Labels", "created"]),
-        inner,
-        max_size=6,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "schemaVersion",
+                    "mediaType",
+                    "config",
+                    "layers",
+                    "manifests",
+                    "digest",
+                    "size",
+                    "platform",
+                    "os",
+                    "rootfs",
+                    "diff_ids",
+                    "Env",
+                    "Cmd",
+                    "Labels",
+                    "created",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
     ),
     max_leaves=20,
 )
@@ -245,7 +272,16 @@ def test_what_an_image_says_of_commands():
 
 @pytest.mark.parametrize(
     "config",
-    [{"Env": "A=1"}, {"Env": [1]}, {"Cmd": ["a\0"]}, {"Cmd": ["x"] * 5000}, {"User": 3}, {"Labels": {"a": 1}}, {"Cmd": ["x" * 200_000]}, []],
+    [
+        {"Env": "A=1"},
+        {"Env": [1]},
+        {"Cmd": ["a\0"]},
+        {"Cmd": ["x"] * 5000},
+        {"User": 3},
+        {"Labels": {"a": 1}},
+        {"Cmd": ["x" * 200_000]},
+        [],
+    ],
 )
 def test_configurations_that_are_none(config):
     with pytest.raises(SandboxImageError) as caught:

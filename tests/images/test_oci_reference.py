@@ -71,6 +71,8 @@ def test_what_is_meant(text, name):
         (f"a@sha512:{'0' * 128}", "only digests by sha256"),
         ("a@", "no digest"),
         ("0" * 64, "image id"),
+        (DIGEST, "image id"),
+        (DIGEST[:20], "image id"),
         ("a" * 256, "longer than 255"),
         ("a_.example/b", "no host"),
         ("a.example:99999/b", "no port"),
@@ -92,7 +94,11 @@ def test_what_is_wrong(text, why):
 WORDS = st.text("abz019._-/:@AZ[]\n é", max_size=40)
 
 
-@given(st.one_of(st.text(max_size=60), WORDS, WORDS.map(lambda text: f"oci:{text}"), st.builds("{}/{}:{}".format, WORDS, WORDS, WORDS)))
+@given(
+    st.one_of(
+        st.text(max_size=60), WORDS, WORDS.map(lambda text: f"oci:{text}"), st.builds("{}/{}:{}".format, WORDS, WORDS, WORDS)
+    )
+)
 def test_any_text_is_a_reference_in_full_or_refused_by_name(text):
     try:
         parsed = parse_oci_reference(text)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary, subordinate
-from aviato.server.images.unpacking import UnpackedLayer, Unpacking, UnpackLimits
+from aviato.server.images.unpacked_layer import UnpackedLayer, UnpackLimits
+from aviato.server.images.unpacking import Unpacking
 from tests.images.layers import Member, directory, hard_link, link, seen, tar, unpacked
 
 IS_ROOT = os.geteuid() == 0
@@ -29,7 +30,7 @@ LAYER = tar(
     link("l", "a"),
     hard_link("h", "a/b"),
     Member(".wh.gone"),
-    Member("huge", uid=70_000, mode=0o2711),
+    Member("huge", uid=70_000, mode=0o2755),
 )
 pytestmark = pytest.mark.anyio
 

@@ -261,11 +261,11 @@ async def test_what_resisted_with_others_is_asked_again_alone(server, backend, m
     """Who asks for its end while many are on their way waits for them, and looks what became of it."""
     asked = threading.Event()
 
-    def resist(places, dead):
+    def resist(self, dead):
         assert asked.wait(10)
         return []
 
-    monkeypatch.setattr(backend_module, "_remove", resist)
+    monkeypatch.setattr(backend_module.LocalBackend, "_remove_places", resist)
     body = request_of(server, *CHANGES_ITS_TREE)
     sandbox_id = body["sandbox"]["sandbox_id"]
     await run(server, body)

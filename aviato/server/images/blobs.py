@@ -29,17 +29,25 @@ HEADER_BYTES = 2048
 _PASSING = ("interrupted", "stalled", "registry_failed", "registry_unreachable")
 
 
-async def read_blob(source: ImageSource, descriptor: Descriptor, what: str) -> bytes:
+async def read_blob(source: ImageSource, descriptor: Descriptor, what: str, patience: Patience) -> bytes:
     """A small blob, checked.
 
     Raises:
         SandboxImageError: it is another one, or does not come.
     """
     data = bytearray()
-    async for piece in source.blob(descriptor):
-        data += piece
-        if len(data) > descriptor.size_bytes:
+    for attempt in range(patience.attempts):
+        data.clear()
+        try:
+            async for piece in source.blob(descriptor):
+                data += piece
+                if len(data) > descriptor.size_bytes:
+                    break
             break
+        except SandboxImageError as error:
+            if error.reason != "interrupted" or attempt == patience.attempts - 1:
+                raise
+        await asyncio.sleep(patience.backoff(attempt))
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != descriptor.digest:
         raise image_error("wrong_digest", f"the configuration of {what} is not the one that its manifest names")
     return bytes(data)

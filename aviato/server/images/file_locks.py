@@ -8,6 +8,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from aviato.system.threads import in_thread
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -50,9 +52,22 @@ def try_to_hold(path: Path, *, make: bool = True) -> int | None:
 
 async def hold(path: Path) -> int:
     """As `try_to_hold`, and waits for it."""
-    while (fd := try_to_hold(path)) is None:  # noqa: ASYNC110 - nobody tells of a lock that another process has let go
-        await asyncio.sleep(LOOK_SECONDS)
-    return fd
+    held: list[int] = []
+
+    def attempt() -> None:
+        if (fd := try_to_hold(path)) is not None:
+            held.append(fd)
+
+    try:
+        await in_thread(attempt)
+        while not held:  # Nobody tells of a lock that another process has let go.
+            await asyncio.sleep(LOOK_SECONDS)
+            await in_thread(attempt)
+    except asyncio.CancelledError:
+        for fd in held:
+            os.close(fd)
+        raise
+    return held[0]
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -107,7 +107,7 @@ class ImageIndex:
         """What is written down of an image; None if it is not here."""
         found = self._read_records.setdefault(image_id, _Remembered(record_of)).read(self.path(image_id))
         if found is None:
-            del self._read_records[image_id]
+            self._read_records.pop(image_id, None)
         return found
 
     def records(self) -> list[ImageRecord]:
@@ -164,8 +164,7 @@ class _Remembered(Generic[_T]):
 
     def __init__(self, parse: Callable[[bytes], _T]) -> None:
         self._parse = parse
-        self._seen: tuple[int, ...] | None = None
-        self._value: _T | None = None
+        self._kept: tuple[tuple[int, ...], _T] | None = None
 
     def read(self, path: Path, *, anew: bool = False) -> _T | None:
         """Its value; None if there is none, or none that can be read."""
@@ -173,11 +172,14 @@ class _Remembered(Generic[_T]):
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
                 seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-                if anew or seen != self._seen:
-                    self._value, self._seen = self._parse(file.read()), seen
+                kept = self._kept
+                if kept is not None and kept[0] == seen and not anew:
+                    return kept[1]
+                value = self._parse(file.read())
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            self._value, self._seen = None, None
-        return self._value
+            return None
+        self._kept = (seen, value)
+        return value
 
 
 def _replace(path: Path, value: Any) -> None:

@@ -87,10 +87,10 @@ async def pull_image(places: PullPlaces, reference: OciReference, progress: Pull
 
 async def _unchanged(places: PullPlaces, reference: OciReference, source: ImageSource) -> ImageRecord | None:
     """The image that is here by this name, if the name still means it."""
-    known = places.index.names().get(reference.name)
+    known = (await in_thread(places.index.names)).get(reference.name)
     if known is None or await source.digest() != known.digest:
         return None
-    return places.index.record(known.image_id)
+    return await in_thread(places.index.record, known.image_id)
 
 
 class _Pull:
@@ -103,31 +103,32 @@ class _Pull:
 
     async def run(self) -> ImageRecord:
         manifest, digests = await self._manifest()
-        config = await read_blob(self._source, manifest.config, self._what)
+        config = await read_blob(self._source, manifest.config, self._what, self._places.patience)
         details = read_details(config, manifest, self._what)
         check_platform(details.platform, self._places.own, self._what)
         wanted = _wanted(manifest, details)
         keys = {key for one in wanted for key in one.keys}
-        lease = await in_thread(self._places.leases.take, keys)
+        lease = self._places.leases.new()
         try:
+            await in_thread(lease.take, keys)
             layers = await self._layers(wanted)
             return await in_thread(self._record, manifest.config.digest, digests, details, layers)
         finally:
-            self._places.leases.end(lease)
+            await in_thread(lease.end)
 
     async def _manifest(self) -> tuple[Manifest, tuple[str, ...]]:
         """The manifest for this machine, and the digests on the way to it."""
         raw = await self._source.manifest()
         digests = [raw.digest]
         for _ in range(DEEPEST_INDEX + 1):
+            # Nobody has looked at what a source says of itself.
+            if f"sha256:{hashlib.sha256(raw.data).hexdigest()}" != raw.digest:
+                raise image_error("wrong_digest", f"a manifest of {self._what} has not the digest that its index says")
             found = read_manifest(raw.data, raw.media_type, self._what)
             if not isinstance(found, Index):
                 return found, tuple(digests)
             chosen = choose_manifest(found, self._places.own, self._what)
             raw = await self._source.manifest(chosen.digest)
-            # Of a source that is no registry nobody has looked at it.
-            if f"sha256:{hashlib.sha256(raw.data).hexdigest()}" != chosen.digest:
-                raise image_error("wrong_digest", f"a manifest of {self._what} is not the one that its index names")
             digests.append(chosen.digest)
         raise image_error("unsupported_manifest", f"{self._what} is an index of indexes of indexes")
 

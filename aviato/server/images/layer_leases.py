@@ -15,6 +15,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class Lease:
+    """What one pull keeps. Both methods block for moments.
+
+    Args:
+        path: of its file.
+        alone: keeps away whoever removes layers.
+    """
+
+    def __init__(self, path: Path, alone: Callable[[], AbstractContextManager[None]]) -> None:
+        self._path = path
+        self._alone = alone
+        self._fd: int | None = None
+
+    def take(self, keys: set[str]) -> None:
+        """Keep these layers, those that are there and those that come."""
+        with self._alone():
+            self._fd = try_to_hold(self._path)
+            assert self._fd is not None, "nobody else knows a name that was drawn"
+            os.write(self._fd, json.dumps(sorted(keys)).encode())
+
+    def end(self) -> None:
+        """Keep them no longer."""
+        self._path.unlink(missing_ok=True)
+        if self._fd is not None:
+            os.close(self._fd)
+
+
 class LayerLeases:
     """The leases of one store.
 
@@ -27,20 +54,9 @@ class LayerLeases:
         self._directory = directory / "pulls"
         self._alone = alone
 
-    def take(self, keys: set[str]) -> tuple[Path, int]:
-        """Keep these layers, those that are there and those that come, until `end`. Blocks for moments."""
-        path = self._directory / os.urandom(8).hex()
-        with self._alone():
-            fd = try_to_hold(path)
-            assert fd is not None, "nobody else knows a name that was drawn"
-            os.write(fd, json.dumps(sorted(keys)).encode())
-        return path, fd
-
-    def end(self, lease: tuple[Path, int]) -> None:
-        """Keep them no longer."""
-        path, fd = lease
-        path.unlink(missing_ok=True)
-        os.close(fd)
+    def new(self) -> Lease:
+        """One that keeps nothing yet."""
+        return Lease(self._directory / os.urandom(8).hex(), self._alone)
 
     def keys(self) -> set[str]:
         """The layers that somebody keeps; what dead pulls left is taken away. Only within `alone`."""

@@ -11,7 +11,7 @@ from aviato.exceptions import SandboxImageError
 from aviato.server.images.blobs import download, unpack_blob
 from aviato.server.images.file_locks import hold
 from aviato.server.images.image_index import RecordedLayer
-from aviato.server.images.layers import ROOT, describe_layer, read_layer
+from aviato.server.images.layers import ROOT, LayerDescription, describe_layer, read_layer
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -68,9 +68,10 @@ class LayerPulls:
     def find(self, wanted: WantedLayer) -> RecordedLayer | None:
         """The layer, if it is here. Blocks."""
         for key in wanted.keys:
-            size = read_layer(self._layers / key, wanted.diff_id)
-            if size is not None:
-                return RecordedLayer(key=key, size_bytes=size)
+            layer = read_layer(self._layers / key, wanted.diff_id)
+            # A lowest one that leaves out directories is right nowhere else.
+            if layer is not None and (not layer.implied or key == wanted.chain_id):
+                return RecordedLayer(key=key, size_bytes=layer.size_bytes)
         return None
 
     async def make(
@@ -122,7 +123,7 @@ class LayerPulls:
             fd = await hold(path)
             try:
                 if (found := await in_thread(self.find, wanted)) is not None:
-                    path.unlink(missing_ok=True)
+                    await in_thread(path.unlink, missing_ok=True)
                     on_bytes(wanted.descriptor.size_bytes)
                     return found
                 await download(source, wanted.descriptor, fd, what, self._patience, on_bytes)
@@ -136,10 +137,10 @@ class LayerPulls:
                     key = wanted.keys[1 if unpacked.implied else 0]
                     return await in_thread(self._publish, tree, key, wanted.diff_id, unpacked, path)
                 finally:
-                    self._trash.take(tree)
-            except BaseException as error:
+                    await in_thread(self._trash.take, tree)
+            except Exception as error:
                 if _is_of_no_use(error):
-                    path.unlink(missing_ok=True)
+                    await in_thread(path.unlink, missing_ok=True)
                 raise
             finally:
                 os.close(fd)
@@ -155,7 +156,8 @@ class LayerPulls:
         (tree / ROOT).chmod(0o755)
 
     def _publish(self, tree: Path, key: str, diff_id: str, unpacked: UnpackedLayer, part: Path) -> RecordedLayer:
-        describe_layer(tree, diff_id, unpacked.size_bytes, unpacked.files)
+        size, files, implied = unpacked.size_bytes, unpacked.files, unpacked.implied
+        describe_layer(tree, LayerDescription(diff_id=diff_id, size_bytes=size, files=files, implied=implied))
         place = self._layers / key
         if place.exists() and read_layer(place, diff_id) is None:
             self._trash.take(place)  # Its description is damaged.
@@ -169,7 +171,7 @@ class LayerPulls:
         return RecordedLayer(key=key, size_bytes=unpacked.size_bytes)
 
 
-def _is_of_no_use(error: BaseException) -> bool:
+def _is_of_no_use(error: Exception) -> bool:
     """Whether a download that is here whole leads nowhere: it is damaged, or there is no room for it."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)

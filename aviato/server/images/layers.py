@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,11 +13,32 @@ DESCRIPTION = "layer.json"
 ROOT = "root"
 
 
-def read_layer(path: Path, diff_id: str) -> int | None:
-    """The size of a layer's files; None if it is not there or another one."""
+@dataclass(frozen=True, kw_only=True)
+class LayerDescription:
+    """What `layer.json` says.
+
+    Attributes:
+        diff_id: of the layer's tar.
+        size_bytes: of its files.
+        files: of any kind.
+        implied: directories that the tar leaves out. With any, the layer is right only above those that it was made above.
+    """
+
+    diff_id: str
+    size_bytes: int
+    files: int
+    implied: int
+
+
+def read_layer(path: Path, diff_id: str) -> LayerDescription | None:
+    """What a layer's description says; None if it is not there, or of another one."""
     described = _read(path)
-    size = described.get("size_bytes")
-    return size if described.get("diff_id") == diff_id and isinstance(size, int) else None
+    try:
+        found = LayerDescription(**described)
+    except TypeError:
+        return None
+    are_numbers = all(isinstance(one, int) for one in (found.size_bytes, found.files, found.implied))
+    return found if found.diff_id == diff_id and are_numbers else None
 
 
 def read_layer_size(path: Path) -> int:
@@ -25,9 +47,9 @@ def read_layer_size(path: Path) -> int:
     return size if isinstance(size, int) else 0
 
 
-def describe_layer(path: Path, diff_id: str, size_bytes: int, files: int) -> None:
+def describe_layer(path: Path, description: LayerDescription) -> None:
     """Write down which layer this is; its place is not yet where it is looked for."""
-    (path / DESCRIPTION).write_text(json.dumps({"diff_id": diff_id, "size_bytes": size_bytes, "files": files}))
+    (path / DESCRIPTION).write_text(json.dumps(asdict(description)))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -80,6 +80,8 @@ def id_prefix(text: str) -> str | None:
 def _in_registry(text: str) -> OciReference:
     if not text or text != text.strip():
         raise _wrong(text, "it is empty or has spaces around it")
+    if text.startswith("sha256:") and id_prefix(text) is not None:
+        raise _wrong(text, "it is an image id, of an image that is not here, and says not where it could be had")
     if "://" in text:
         raise _wrong(text, "a reference has no scheme; leave out what comes before the registry's host")
     rest, at, digest = text.partition("@")

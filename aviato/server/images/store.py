@@ -107,16 +107,17 @@ class ImageStore:
         Raises:
             SandboxImageError: the image cannot be had; its `reason` says why.
         """
-        if not refresh and (found := self.find(reference)) is not None:
+        if not refresh and (found := await in_thread(self.find, reference)) is not None:
             return found
         try:
-            record = await self._pulls.pull(parse_oci_reference(_absolute(reference)), on_progress)
+            parsed = await in_thread(lambda: parse_oci_reference(_absolute(reference)))
+            record = await self._pulls.pull(parsed, on_progress)
             if self._most_bytes is not None:
                 await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
                 await self._trash.empty()
         except OSError as error:
             raise disk_error(error, f"image {quoted(reference)}") from error
-        return self._stored(record)
+        return await in_thread(self._stored, record)
 
     def under_way(self) -> dict[str, Progress]:
         """The normalised references that this process is pulling, and how far each is."""
@@ -231,8 +232,9 @@ class ImageStore:
         if len(found) > 1:
             begins = f"{quoted(reference)} is the beginning of {len(found)} image ids"
             raise image_error("bad_reference", f"{begins}; give more digits")
-        # What is no id may still be a name.
-        return found[0] if found else self._find_by_name(reference) if len(reference) < 64 else None
+        if found or ":" in reference or len(digits) == 64:
+            return next(iter(found), None)
+        return self._find_by_name(reference)  # What is no id may still be a name.
 
     def _find_by_name(self, reference: str) -> str | None:
         parsed = parse_oci_reference(_absolute(reference))

@@ -13,7 +13,7 @@ MOST_BYTES = 64 << 30
 MOST_FILES = 4_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UnpackLimits:
     """What a layer may become at most.
 
@@ -26,7 +26,7 @@ class UnpackLimits:
     most_files: int = MOST_FILES
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UnpackedLayer:
     """What a layer has become.
 

@@ -3,6 +3,7 @@
 //! The archive is a stranger's. No name in it leads out of the directory, no link on the way is followed, and what it may take of
 //! the disk and of memory is bounded.
 
+mod file;
 mod places;
 mod unpack;
 

@@ -148,4 +148,26 @@ mod tests {
         assert_eq!(split(b"a/b/c"), (&b"a/b"[..], &b"c"[..]));
         assert_eq!(split(b"c"), (&b""[..], &b"c"[..]));
     }
+
+    #[test]
+    fn directories_are_opened_by_themselves_and_links_are_not() {
+        let top = std::env::temp_dir().join(format!("aviato-places-{}", std::process::id()));
+        std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::os::unix::fs::symlink("a", top.join("link")).unwrap();
+        std::os::unix::fs::symlink("b", top.join("a/link")).unwrap();
+        let open = || sys::open_at(sys::AT_FDCWD, top.to_str().unwrap().as_bytes(), directory::OPEN, 0).unwrap();
+        let (mut places, found) = (Places::new(open()), open());
+        let number = |fd: RawFd| sys::stat_at(fd, b".").unwrap().inode;
+        for path in [&b"a/b/c"[..], b"a/b", b"", b"a", b"a/b/c", b"a/b/c"] {
+            let fd = places.open(path).unwrap();
+            let expected = sys::stat_at(found.as_raw_fd(), if path.is_empty() { b"." } else { path }).unwrap().inode;
+            assert_eq!(number(fd), expected, "{}", String::from_utf8_lossy(path));
+        }
+        for path in [&b"link"[..], b"link/b", b"a/link", b"a/link/c", b"a/none"] {
+            assert!(places.open(path).is_err() && find_below(&[open()], path).is_none());
+        }
+        assert_eq!(number(places.open(b"a/b").unwrap()), sys::stat_at(found.as_raw_fd(), b"a/b").unwrap().inode);
+        assert!(find_below(&[open()], b"a/b/c").is_some());
+        std::fs::remove_dir_all(&top).unwrap();
+    }
 }

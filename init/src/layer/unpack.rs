@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
+use super::file::{is_given, set_attributes, File, SPECIAL};
 use super::places::{checked, find_below, split, Places, OPAQUE, YES};
 use super::{Limits, Settings, Unpacked};
 use crate::archive::tar::{Item, Kind, Member, Reader};
@@ -19,18 +20,14 @@ const WHITEOUT: &[u8] = b".wh.";
 /// Of what is for whoever keeps layers, and is no whiteout.
 const OWN: &[u8] = b".wh..wh.";
 const OPAQUE_DIRECTORY: &[u8] = b".wh..wh..opq";
-/// Zeros of such a length, where they begin at a multiple of it, become a hole.
-const HOLE_BYTES: u64 = 64 << 10;
 /// What a name that is remembered takes beside its bytes.
 const NAME_BYTES: usize = 150;
 /// Files belong to one of so many users and groups; all others are nobody.
 const IDS: u32 = 65_536;
 const NOBODY: u32 = 65_534;
-const SPECIAL: u32 = 0o7000;
 /// What members take in an archive beside their contents, and what an archive may have beside members.
 const HEADS_BYTES: u64 = 4096;
 const SURPLUS_BYTES: u64 = 64 << 20;
-const FREE_BYTES: u64 = 1 << 20;
 
 /// What is still to be done to a directory.
 struct Directory {
@@ -40,20 +37,6 @@ struct Directory {
     /// The archive has it, rather than only something in it.
     is_announced: bool,
     is_opaque: bool,
-}
-
-struct File {
-    member: Member,
-    fd: OwnedFd,
-    /// How much has come.
-    offset: u64,
-    /// The end of what was written.
-    end: u64,
-    /// Of the pieces of a file with holes: the one that is coming.
-    piece: usize,
-    mode: u32,
-    /// The mode is not the one that it was made with.
-    needs_mode: bool,
 }
 
 pub struct Layer {
@@ -137,7 +120,7 @@ impl Layer {
         member.name = path.clone();
         match member.kind {
             Kind::Directory => self.take_directory(above, last, member),
-            Kind::File => self.begin_file(above, last, member, mode),
+            Kind::File => self.begin_file(above, last, member),
             Kind::HardLink => self.take_hard_link(above, last, &path, &member),
             Kind::Link => {
                 if member.target.is_empty() || member.target.len() > 4095 || member.target.contains(&0) {
@@ -208,7 +191,7 @@ impl Layer {
         if !attributes.is_empty() {
             let fd = self.places.open(&path).and_then(|fd| sys::open_at(fd, b".", directory::OPEN, 0));
             let fd = fd.map_err(Trouble::os(&path))?;
-            self.set_attributes(&fd, &path, &attributes)?;
+            set_attributes(&fd, &path, &attributes)?;
         }
         let is_opaque = self.directories.get(&path).map_or(false, |known| known.is_opaque);
         let owner = (uid, gid);
@@ -217,64 +200,29 @@ impl Layer {
         Ok(())
     }
 
-    fn begin_file(&mut self, above: &[u8], last: &[u8], member: Member, mode: u32) -> Result<(), Trouble> {
+    fn begin_file(&mut self, above: &[u8], last: &[u8], member: Member) -> Result<(), Trouble> {
         self.count_bytes(&member.name, member.size)?;
-        let needs_mode = mode & SPECIAL != 0 || !member.attributes.is_empty();
-        let first = if needs_mode { 0o600 } else { mode };
+        let first = File::first_mode(&member);
         let fd = self.put(above, last, &member.name, |parent, last| sys::open_at(parent, last, NEW, first))?;
-        self.file = Some(File { member, fd, offset: 0, end: 0, piece: 0, mode, needs_mode });
+        self.file = Some(File::new(member, fd));
         if self.reader.contents_left() == 0 {
             self.end_file()?;
         }
         Ok(())
     }
 
-    fn write(&mut self, mut data: &[u8]) -> Result<(), Trouble> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => return Ok(()),
-        };
-        match &file.member.pieces {
-            None => {
-                let at = file.offset;
-                put_contents(&file.fd, data, at, &mut file.end).map_err(Trouble::os(&file.member.name))?;
-                file.offset += data.len() as u64;
+    fn write(&mut self, data: &[u8]) -> Result<(), Trouble> {
+        if let Some(file) = &mut self.file {
+            file.write(data)?;
+            if self.reader.contents_left() == 0 {
+                self.end_file()?;
             }
-            Some(pieces) => {
-                // The offset is one within the piece.
-                while let Some((start, length)) = pieces.get(file.piece) {
-                    let count = (length - file.offset).min(data.len() as u64);
-                    let (now, rest) = data.split_at(count as usize);
-                    let at = start + file.offset;
-                    put_contents(&file.fd, now, at, &mut file.end).map_err(Trouble::os(&file.member.name))?;
-                    file.offset += count;
-                    data = rest;
-                    if file.offset < *length {
-                        break;
-                    }
-                    file.piece += 1;
-                    file.offset = 0;
-                }
-            }
-        }
-        if self.reader.contents_left() == 0 {
-            self.end_file()?;
         }
         Ok(())
     }
 
     fn end_file(&mut self) -> Result<(), Trouble> {
-        let File { member, fd, end, mode, needs_mode, .. } = match self.file.take() {
-            Some(file) => file,
-            None => return Ok(()),
-        };
-        self.set_attributes(&fd, &member.name, &member.attributes)?;
-        let is_owned = self.is_owned_by(&member, |uid, gid| sys::own_open(&fd, uid, gid))?;
-        let mode = if is_owned { mode } else { mode & !SPECIAL };
-        let size = if end == member.size { Ok(()) } else { sys::set_size(&fd, member.size) };
-        size.and_then(|()| if needs_mode { sys::set_mode(&fd, mode) } else { Ok(()) })
-            .and_then(|()| sys::set_time_of(&fd, member.mtime))
-            .map_err(Trouble::os(&member.name))
+        self.file.take().map_or(Ok(()), |file| file.finish(self.owners))
     }
 
     fn take_hard_link(&mut self, above: &[u8], last: &[u8], path: &[u8], member: &Member) -> Result<(), Trouble> {
@@ -298,27 +246,9 @@ impl Layer {
     /// Gives what has no descriptor its owner and time.
     fn give(&mut self, above: &[u8], last: &[u8], member: &Member) -> Result<(), Trouble> {
         let parent = self.places.open(above).map_err(Trouble::os(&member.name))?;
-        self.is_owned_by(member, |uid, gid| sys::own_name(parent, last, uid, gid))?;
-        sys::set_time(parent, last, member.mtime).map_err(Trouble::os(&member.name))
-    }
-
-    /// Whether it has its owner; not where that is an id which was not mapped.
-    fn is_owned_by(&self, member: &Member, own: impl Fn(u32, u32) -> io::Result<()>) -> Result<bool, Trouble> {
-        is_given((member.uid, member.gid), self.owners, own).map_err(Trouble::os(&member.name))
-    }
-
-    fn set_attributes(&self, fd: &OwnedFd, path: &[u8], attributes: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Trouble> {
-        for (name, value) in attributes.iter().filter(|(name, _)| is_kept(name)) {
-            match sys::set_attribute(fd, name, value) {
-                Err(error) if sys::number_of(&error) == sys::EOPNOTSUPP => {}
-                Err(error) if has_no_room(&error, fd) => {
-                    let message = "has an extended attribute that this file system has no room for".to_owned();
-                    return Err(too_large(path, message));
-                }
-                result => result.map_err(Trouble::os(path))?,
-            }
-        }
-        Ok(())
+        is_given((member.uid, member.gid), self.owners, |uid, gid| sys::own_name(parent, last, uid, gid))
+            .and_then(|_| sys::set_time(parent, last, member.mtime))
+            .map_err(Trouble::os(&member.name))
     }
 
     /// Makes something of a name; what is there already goes.
@@ -473,59 +403,7 @@ fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Gives something its owner, unless it has it or nobody's is kept; false where an id was not mapped.
-fn is_given(wanted: (u32, u32), us: Option<(u32, u32)>, own: impl Fn(u32, u32) -> io::Result<()>) -> io::Result<bool> {
-    if us.map_or(true, |us| us == wanted) {
-        return Ok(true);
-    }
-    match own(wanted.0, wanted.1) {
-        Err(error) if sys::number_of(&error) == sys::EINVAL => Ok(false),
-        result => result.map(|()| true),
-    }
-}
-
-/// Whether an extended attribute is taken: what overlayfs reads would let a layer reach what is not its own.
-fn is_kept(name: &[u8]) -> bool {
-    name.starts_with(b"user.") && !name.starts_with(b"user.overlay.") && name.len() <= 255 && !name.contains(&0)
-}
-
-fn has_no_room(error: &io::Error, fd: &OwnedFd) -> bool {
-    match sys::number_of(error) {
-        sys::E2BIG | sys::ERANGE => true,
-        // As a full disk says it.
-        sys::ENOSPC => sys::file_system_of(fd).map_or(false, |found| found.available_bytes > FREE_BYTES),
-        _ => false,
-    }
-}
-
-/// Writes contents to their place; of zeros nothing. `end` is that of what was written.
-fn put_contents(fd: &OwnedFd, data: &[u8], at: u64, end: &mut u64) -> io::Result<()> {
-    let (mut begin, mut position) = (0, 0);
-    while position < data.len() {
-        let left = HOLE_BYTES - (at + position as u64) % HOLE_BYTES;
-        let next = data.len().min(position + left as usize);
-        let part = &data[position..next];
-        // A file full of them takes no place on one side, and must not fill the other's disk.
-        if part[0] == 0 && part[part.len() - 1] == 0 && part.iter().all(|byte| *byte == 0) {
-            write_at(fd, &data[begin..position], at + begin as u64, end)?;
-            begin = next;
-        }
-        position = next;
-    }
-    write_at(fd, &data[begin..], at + begin as u64, end)
-}
-
-fn write_at(fd: &OwnedFd, mut data: &[u8], mut at: u64, end: &mut u64) -> io::Result<()> {
-    while !data.is_empty() {
-        let count = sys::write_to(fd, data, at)?;
-        data = &data[count..];
-        at += count as u64;
-        *end = at;
-    }
-    Ok(())
-}
-
-fn too_large(member: &[u8], message: String) -> Trouble {
+pub fn too_large(member: &[u8], message: String) -> Trouble {
     Trouble::Tree { member: member.to_vec(), reason: "too_large", message }
 }
 

@@ -1,0 +1,178 @@
+"""Images that strangers packed: their layers, what they say they are, and who may have them pulled."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from aviato.exceptions import SandboxImageError
+from aviato.server.backends.local import binary
+from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacked_layer import UnpackLimits
+from aviato.server.images.unpacking import Unpacking
+from aviato.wire.ids import new_sandbox_id
+from tests.attacks.pairs.callers import serving
+from tests.attacks.pairs.users import has_one_id
+from tests.attacks.registry import Area, Arena, Patch
+from tests.images.whole_images import make_layout, tar_of
+
+area = Area(__name__)
+
+LIMITS = UnpackLimits(most_bytes=1 << 20, most_files=1000)
+
+# -- layers ------------------------------------------------------------------------------------------------------------------
+
+UNFOLLOWED = area.defence(
+    "no link of a layer is followed",
+    patches=(
+        Patch(
+            "init/src/layer/places.rs",
+            "let fd = sys::open_at(self.last(), part, directory::OPEN, 0)?;",
+            "let fd = sys::open_at(self.last(), part, sys::O_RDONLY | sys::O_DIRECTORY, 0)?;",
+        ),
+    ),
+)
+MADE = area.defence(
+    "what something is put into is a directory that was made here",
+    patches=(
+        Patch(
+            "init/src/layer/unpack.rs",
+            "made.map_err(|error| refusal(error, path))?;\n        let directory",
+            "drop(made);\n        let directory",
+        ),
+    ),
+)
+BELOW = area.defence(
+    "no name of a layer leads out",
+    patches=(Patch("init/src/layer/places.rs", 'if part == b".." {', 'if part == b"..." {'),),
+)
+BOUNDED = area.defence(
+    "a layer has a number of bytes",
+    patches=(Patch("init/src/layer/unpack.rs", "if self.done.size_bytes > self.limits.bytes {", "if false {"),),
+)
+
+
+async def unpacked(tar: bytes, into: Path, limits: UnpackLimits = LIMITS) -> bool:
+    """Whether a layer becomes a directory."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield tar
+
+    try:
+        await Unpacking(binary.found)(pieces(), into, [], limits)
+    except SandboxImageError:
+        return False
+    return True
+
+
+@area.attack("write beside a layer, by a link", UNFOLLOWED, MADE)
+async def linked(arena: Arena) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        outside, into = Path(folder, "outside"), Path(folder, "into")
+        outside.mkdir()
+        into.mkdir()
+        await unpacked(tar_of({"x": str(outside), "x/stolen": b"x"}), into)
+        return (outside / "stolen").exists()
+
+
+@area.attack("write beside a layer, by a name", BELOW, MADE)
+async def named(arena: Arena) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder, "into")
+        into.mkdir()
+        await unpacked(tar_of({"../stolen": b"x"}), into)
+        return Path(folder, "stolen").exists()
+
+
+@area.attack("fill the disk of the store", BOUNDED)
+async def bomb(arena: Arena) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return await unpacked(tar_of({"large": os.urandom(2 << 20)}), Path(folder))
+
+
+# -- what an image says it is --------------------------------------------------------------------------------------------------
+
+
+class AnyDigest(str):
+    """A digest that is any other."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+ANY = property(lambda _: AnyDigest())
+COMPRESSED = area.defence("a blob is what its digest says", swaps={"aviato.server.images.blobs._Part.digest": ANY})
+CONTENT = area.defence("a layer is what its digest says", swaps={"aviato.server.images.blobs._Decompressed.digest": ANY})
+
+
+@area.attack("give a layer of another's name other content", COMPRESSED, CONTENT)
+async def swapped(arena: Arena) -> bool:
+    """A layer is shared by its name: whoever could fill one would be in every image that has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        layout = make_layout(Path(folder, "layout"), [tar_of({"honest": os.urandom(400).hex().encode()})], {})
+        layer = next(path for path in (layout / "blobs" / "sha256").iterdir() if path.read_bytes()[:2] == b"\x1f\x8b")
+        before = layer.read_bytes()
+        changed = gzip.compress(tar_of({"honest": b"hostile"}), 1, mtime=0)
+        # As long as the manifest says, by an empty member with a long name.
+        name = b"x" * (len(before) - len(changed) - 21)
+        layer.write_bytes(changed + b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + name + b"\0\x03\0" + bytes(8))
+        store = ImageStore(Path(folder, "store"), Unpacking(binary.found))
+        try:
+            image = await store.pull(f"oci:{layout}")
+        except SandboxImageError:
+            return False
+        return Path(image.layers[0], "honest").read_bytes() == b"hostile"
+
+
+# -- who may have images pulled ----------------------------------------------------------------------------------------------
+
+NO_PULLS = area.defence(
+    "tenants have no images pulled",
+    patches=(Patch("server/service/sandboxes.py", "if not image.is_here and caller.tenant is not None:", "if False:"),),
+)
+
+
+@area.attack("have the server call a host of its network", NO_PULLS)
+async def called(arena: Arena) -> bool:
+    def ask() -> bool:
+        with socket.create_server(("127.0.0.1", 0)) as listener, serving(arena) as place:
+            listener.settimeout(5)
+            image = f"127.0.0.1:{listener.getsockname()[1]}/internal/thing:1"
+            place.ask("mine", "POST", "/v1/sandboxes", {"sandbox_id": new_sandbox_id(), "detached": True, "image": image})
+            with suppress(TimeoutError):
+                listener.accept()[0].close()
+                return True
+            return False
+
+    return await asyncio.to_thread(ask)
+
+
+# -- users ---------------------------------------------------------------------------------------------------------------------
+
+AS_BEFORE = area.defence(
+    "the number that means as before is none",
+    patches=(Patch("init/src/accounts.rs", ".filter(|number| *number < u32::MAX)", ""),),
+)
+MAPPED = area.defence(
+    "users have ids of the sandbox",
+    patches=(Patch("init/src/accounts.rs", "if u64::from(number) >= ids {", "if false {"),),
+)
+
+
+@area.attack("be root in a command that is a user's", AS_BEFORE, MAPPED, impossible=has_one_id)
+async def disguised(arena: Arena) -> bool:
+    async with arena.box() as box:
+        await box.sh("echo 'bob:x:4294967295:0::/:/bin/sh' > /etc/passwd")
+        result = await box.run("id", "-u", user="bob")
+        return bool(result.stdout == "0\n")

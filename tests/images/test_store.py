@@ -1,0 +1,419 @@
+"""The store: who has an image, what goes and what stays, and several processes and pulls at it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from aviato.exceptions import SandboxImageError
+from aviato.server.images import image_uses
+from aviato.server.images.image_errors import disk_error
+from aviato.server.images.image_trash import remove_as_oneself
+from aviato.server.images.registry_requests import Patience
+from aviato.server.images.store import ImageStore
+from tests.images.faulty_registry import cut_after, faulty_registry
+from tests.images.layouts import Image, digest_of, tar_of, unpack_by_tarfile, write_layout
+
+pytestmark = pytest.mark.anyio
+QUICK = Patience(connect_seconds=5, stall_seconds=20, attempts=3, backoff_seconds=0.01)
+BASE = tar_of({"base": b"b" * 100})
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ImageStore(tmp_path / "store", unpack_by_tarfile)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Of a sandbox."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def layout(tmp_path):
+    """Makes references of images with a layer in common and one of their own."""
+    made = {name: Image(BASE, tar_of({name: name.encode() * 1000})) for name in "abc"}
+    path = write_layout(tmp_path / "layout", dict(made))
+    return lambda name: f"oci:{path}:{name}"
+
+
+def layers(store):
+    return {path.name for path in (store._directory / "layers").iterdir()}
+
+
+def is_empty(store):
+    return not any(any((store._directory / folder).iterdir()) for folder in ("layers", "blobs", "images", "trash", "pulls"))
+
+
+# -- names and ids
+
+
+async def test_what_is_here(store, layout):
+    assert store.list() == [] and store.find("busybox") is None and store.find(layout("a")) is None
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    assert [one.image_id for one in store.list()] == [b.image_id, a.image_id]
+    assert a.size_bytes == 1100 and a.layers[1] == b.layers[1] and a.layers[0] != b.layers[0]
+    assert a.created_at == pytest.approx(1706933106.123456) and not a.pinned and time.time() - a.pulled_at < 60
+    for digits in (12, 20, 64):
+        assert store.find(a.image_id[7 : 7 + digits]) == a == store.find(a.image_id[: 7 + digits])
+    for unknown in ("0" * 64, "f" * 12, f"sha256:{'f' * 12}", f"sha256:{'f' * 64}"):
+        assert store.find(unknown) is None
+    with pytest.raises(SandboxImageError, match="image id"):
+        await store.pull(f"sha256:{'f' * 64}")
+    with pytest.raises(SandboxImageError) as caught:
+        store.find("Wrong")
+    assert caught.value.reason == "bad_reference"
+
+
+async def test_an_id_that_several_begin_with(store, layout):
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    images = store._directory / "images"
+    (images / f"{b.image_id}.json").rename(images / f"{a.image_id[:-1]}{'0' if a.image_id[-1] != '0' else '1'}.json")
+    with pytest.raises(SandboxImageError, match="beginning of 2 image ids"):
+        store.find(a.image_id[7:19])
+
+
+async def test_another_process_sees_the_same(tmp_path, store, layout):
+    other = ImageStore(tmp_path / "store", unpack_by_tarfile)
+    a = await store.pull(layout("a"))
+    assert other.find(layout("a")) == a
+    other.pin(layout("a"))
+    assert store.find(layout("a")).pinned and store.list()[0].pinned
+    await other.remove(layout("a"))
+    assert store.find(layout("a")) is None and store.list() == []
+
+
+async def test_files_that_are_damaged_count_as_missing(store, layout):
+    a = await store.pull(layout("a"))
+    b = await store.pull(layout("b"))
+    for damage in (b"", b"{", b"[]", b"{}", b'{"x": 3}', b"[3]"):
+        (store._directory / "names.json").write_bytes(damage)
+        assert store.find(layout("a")) is None
+        (store._directory / "images" / f"{b.image_id}.json").write_bytes(damage)
+        assert [one.image_id for one in store.list()] == [a.image_id]
+        # Nobody knows which layers `b` has, so all stay.
+        await store.prune(unused_seconds=3600)
+    assert (await store.pull(layout("b"))).layers == b.layers
+    (store._directory / "layers" / Path(b.layers[0]).parent.name / "layer.json").write_bytes(b"{")
+    await store.remove(b.image_id)
+    assert await store.pull(layout("b"))
+
+
+# -- use and removal
+
+
+async def test_an_image_in_use_stays(store, layout, place):
+    a = await store.pull(layout("a"))
+    store.use(a, "sandbox-1", str(place))
+    store.use(a, "sandbox-1", str(place))
+    with pytest.raises(SandboxImageError, match="sandbox-1") as caught:
+        await store.remove(layout("a"))
+    assert caught.value.reason == "image_in_use"
+    assert await store.prune() == 0 and store.find(layout("a")) and Path(a.layers[0]).is_dir()
+    assert await store.remove(layout("a"), force=True) == [layout("a")]
+    assert store.find(layout("a")) is None and store.find(a.image_id) and Path(a.layers[0]).is_dir()
+    store.release(a.image_id, "sandbox-1")
+    store.release(a.image_id, "sandbox-1")
+    assert await store.prune() == a.size_bytes and is_empty(store) and not any((store._directory / "uses").iterdir())
+
+
+async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
+    a = await store.pull(layout("a"))
+    place.rmdir()
+    store.use(a, "sandbox-1", str(place))
+    with pytest.raises(SandboxImageError, match="in use"):
+        await store.remove(a.image_id)
+    monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
+    assert await store.remove(a.image_id) == [layout("a")]
+
+
+async def test_a_use_ends_with_its_place(store, layout, place, monkeypatch):
+    monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
+    a = await store.pull(layout("a"))
+    store.use(a, "sandbox-1", str(place))
+    place.rmdir()
+    assert await store.remove(a.image_id) == [layout("a")]
+    assert is_empty(store)
+    with pytest.raises(SandboxImageError) as caught:
+        store.use(a, "sandbox-2", str(store._directory))
+    assert caught.value.reason == "image_gone" and caught.value.is_infrastructure
+    assert store._uses.alive(a.image_id) == []
+
+
+async def test_ids_of_sandboxes_lead_nowhere(store, layout):
+    a = await store.pull(layout("a"))
+    for wrong in ("", ".", "..", "a/b", "../x", "a\0", "x" * 200):
+        with pytest.raises(ValueError):
+            store.use(a, wrong, "/")
+
+
+async def test_an_image_goes_with_its_last_name_and_layers_with_their_last_image(store, layout, tmp_path):
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    (tmp_path / "same").symlink_to(tmp_path / "layout")
+    same = f"oci:{tmp_path}/same:a"
+    assert (await store.pull(same)).names == (layout("a"), same)
+    assert await store.remove(layout("a")) == [layout("a")]
+    assert store.find(same).image_id == a.image_id and layers(store) >= {Path(one).parent.name for one in a.layers}
+    assert await store.remove(same) == [same]
+    assert layers(store) == {Path(one).parent.name for one in b.layers}
+    for gone in (same, a.image_id, "nothing"):
+        with pytest.raises(SandboxImageError) as caught:
+            await store.remove(gone)
+        assert caught.value.reason == "image_not_here"
+    with pytest.raises(SandboxImageError):
+        store.pin("nothing")
+
+
+async def test_a_removal_and_a_use_that_meet(store, layout, place, monkeypatch):
+    """Whoever comes between a removal's two steps finds no image; whoever came before keeps it."""
+    a = await store.pull(layout("a"))
+    alive = store._uses.alive
+
+    def meanwhile(image_id):
+        with pytest.raises(SandboxImageError) as caught:
+            store.use(a, "sandbox-2", str(place))
+        assert caught.value.reason == "image_gone"
+        return alive(image_id)
+
+    store.use(a, "sandbox-1", str(place))
+    monkeypatch.setattr(store._uses, "alive", meanwhile)
+    with pytest.raises(SandboxImageError, match="sandbox-1"):
+        await store.remove(a.image_id)
+    monkeypatch.undo()
+    assert store.find(layout("a")) == a or store.find(layout("a")).layers == a.layers
+    store.use(a, "sandbox-2", str(place))
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+async def test_a_removal_that_was_killed_between_its_steps(store, layout, place, in_use):
+    a = await store.pull(layout("a"))
+    if in_use:
+        store.use(a, "sandbox-1", str(place))
+    store._trash.take_record(store._index.path(a.image_id))
+    assert store.find(layout("a")) is None
+    await store.prune()
+    assert (store.find(layout("a")) is not None) is in_use is Path(a.layers[0]).is_dir()
+
+
+async def test_what_prune_takes(store, layout, place):
+    a, b, _ = [await store.pull(layout(name)) for name in "abc"]
+    store.pin(layout("a"))
+    store.use(b, "sandbox-1", str(place))
+    assert await store.prune(unused_seconds=3600) == 0
+    assert await store.prune(most_bytes=10_000) == 0
+    assert await store.prune() == 1000
+    assert {one.image_id for one in store.list()} == {a.image_id, b.image_id}
+    store.release(b.image_id, "sandbox-1")
+    assert await store.prune(unused_seconds=60) == 0, "it was in use a moment ago"
+    store.pin(layout("a"), False)
+    assert await store.prune(most_bytes=1100) == 1000
+    assert [one.image_id for one in store.list()] == [b.image_id], "the longest unused goes first"
+    assert await store.prune() == 1100 and is_empty(store)
+
+
+async def test_a_pull_makes_room(tmp_path, layout, place):
+    store = ImageStore(tmp_path / "store", unpack_by_tarfile, most_bytes=2100)
+    a, _ = [await store.pull(layout(name)) for name in "ab"]
+    store.use(a, "sandbox-1", str(place))
+    await store.pull(layout("c"))
+    assert {one.image_id for one in store.list()} == {a.image_id, store.find(layout("c")).image_id}
+    small = ImageStore(tmp_path / "small", unpack_by_tarfile, most_bytes=1)
+    assert (await small.pull(layout("a"))).layers and small.list()
+
+
+async def test_downloads_that_nobody_goes_on_with(store):
+    blobs = store._directory / "blobs"
+    (blobs / "ab.part").write_bytes(b"x" * 5000)
+    (blobs / "ab.tree/root").mkdir(parents=True)
+    assert await store.prune(unused_seconds=60) == 0 and (blobs / "ab.part").exists()
+    os.utime(blobs / "ab.part", (0, 0))
+    assert await store.prune(unused_seconds=60) >= 5000 and is_empty(store)
+
+
+async def test_a_removal_of_the_caller_s_own(tmp_path, layout):
+    gone = []
+
+    async def remove(path):
+        gone.append(path.name)
+        if len(gone) == 1:
+            raise PermissionError(1, "not mine")
+        await remove_as_oneself(path)
+
+    store = ImageStore(tmp_path / "store", unpack_by_tarfile, remove=remove)
+    await store.pull(layout("a"))
+    await store.remove(layout("a"))
+    assert layers(store) == set() and any((store._directory / "trash").iterdir())
+    await store.prune()
+    assert is_empty(store) and len(gone) >= 3
+
+
+# -- layers
+
+
+async def test_a_layer_that_leaves_out_directories_depends_on_those_below(store, tmp_path):
+    lower = {mode: tar_of({"d/x": bytes([mode & 7])}) for mode in (0o755, 0o700)}
+    upper = tar_of({"d/y": b"y"}, leave_out=("d",))
+    path = write_layout(
+        tmp_path / "layout", {"one": Image(lower[0o755], upper), "two": Image(lower[0o700], upper), "alone": Image(upper)}
+    )
+    one, two, alone = [await store.pull(f"oci:{path}:{tag}") for tag in ("one", "two", "alone")]
+    keys = [Path(found.layers[0]).parent.name for found in (one, two, alone)]
+    assert len(set(keys)) == 3 and keys[2] == digest_of(upper)[7:]
+    chain = digest_of(f"{digest_of(lower[0o755])} {digest_of(upper)}".encode())[7:]
+    assert keys[0] == chain
+    before = layers(store)
+    await store.remove(f"oci:{path}:one")
+    assert (await store.pull(f"oci:{path}:one")).layers == one.layers and layers(store) == before
+
+
+async def test_many_layers_at_once(store, tmp_path):
+    tars = [
+        tar_of({f"d{number}/x": os.urandom(50_000)}, leave_out=(f"d{number}",) if number % 3 == 2 else ())
+        for number in range(12)
+    ]
+    path = write_layout(tmp_path / "layout", {"a": Image(*tars, *tars[:2])})
+    found = await store.pull(f"oci:{path}:a")
+    tops = [os.listdir(layer) for layer in found.layers]
+    assert tops == [["d1"], ["d0"], *([f"d{number}"] for number in range(11, 1, -1))]
+
+
+async def test_an_image_without_layers(store, tmp_path):
+    path = write_layout(tmp_path / "layout", {"a": Image()})
+    found = await store.pull(f"oci:{path}:a")
+    assert found.layers == () and found.size_bytes == 0
+
+
+async def test_a_disk_that_is_full(store, tmp_path):
+    path = write_layout(tmp_path / "layout", {"a": Image(BASE)})
+
+    async def unpack(pieces, into, below, limits):
+        raise OSError(28, "No space left on device")
+
+    full = ImageStore(store._directory, unpack)
+    with pytest.raises(SandboxImageError, match="is full") as caught:
+        await full.pull(f"oci:{path}:a")
+    assert caught.value.reason == "disk_full" and is_empty(store)
+    assert disk_error(OSError(5, "I/O error"), "x").reason == "store_failed"
+    with pytest.raises(SandboxImageError) as caught:
+        ImageStore(Path("/proc/nothing"), unpack_by_tarfile)
+    assert caught.value.reason == "store_failed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a small disk")
+async def test_a_small_disk(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("needs to mount a small disk")
+    try:
+        path = write_layout(tmp_path / "layout", {"a": Image(tar_of({"x": os.urandom(3_000_000)}))})
+        store = ImageStore(small / "store", unpack_by_tarfile)
+        with pytest.raises(SandboxImageError) as caught:
+            await store.pull(f"oci:{path}:a")
+        assert caught.value.reason == "disk_full" and is_empty(store)
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+# -- at once
+
+
+async def test_nothing_blocks_the_loop(store):
+    async with faulty_registry() as registry:
+        reference = registry.add("a", Image(BASE, tar_of({"d/x": b""}, leave_out=("d",))))
+        with blockbuster_ctx(scanned_modules=["aviato.server"]):
+            await store.pull(reference)
+            await store.pull(reference, refresh=True)
+            await store.remove(reference)
+            await store.prune()
+    assert is_empty(store)
+
+
+async def test_pulls_at_once_do_the_work_once(store):
+    """Of one image by one name and by two, and of two images with a layer in common."""
+    async with faulty_registry() as registry:
+        images = [Image(BASE, tar_of({f"x{number}": os.urandom(300_000)})) for number in range(2)]
+        names = [registry.add("a", images[0]), registry.add("b", images[0]), registry.add("c", images[1])]
+        found = await asyncio.gather(*(store.pull(name) for name in [*names, *names]))
+        assert [one.image_id for one in found] == [images[number].image_id for number in (0, 0, 1)] * 2
+        layer_digests = {digest_of(layer) for image in images for layer in image.layers}
+        asked = Counter(path.rpartition("/")[2] for _, path, _ in registry.asked if path.rpartition("/")[2] in layer_digests)
+        assert asked == dict.fromkeys(layer_digests, 1)
+        assert sorted(store.find(names[0]).names) == sorted(names[:2])
+
+
+PULL = """
+import asyncio, sys
+from pathlib import Path
+from aviato.server.images.store import ImageStore
+from tests.images.layouts import unpack_by_tarfile
+store = ImageStore(Path(sys.argv[1]), unpack_by_tarfile)
+print(asyncio.run(store.pull(sys.argv[2])).image_id)
+"""
+
+
+def pull_elsewhere(store, reference):
+    command = [sys.executable, "-c", PULL, str(store._directory), reference]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+async def test_processes_at_once_do_the_work_once(store):
+    async with faulty_registry() as registry:
+        image = Image(BASE, tar_of({"x": os.urandom(2_000_000)}))
+        reference = registry.add("a", image)
+        processes = [pull_elsewhere(store, reference) for _ in range(3)]
+        said = [await asyncio.to_thread(process.communicate) for process in processes]
+        assert [text for text, _ in said] == [image.image_id + "\n"] * 3
+        for layer in image.layers:
+            assert registry.count(digest_of(layer)) == 1
+        assert store.find(reference).image_id == image.image_id and layers(store) == {digest_of(BASE)[7:], *layers(store)}
+
+
+async def test_a_process_that_is_killed_leaves_what_the_next_one_goes_on_with(store):
+    async with faulty_registry() as registry:
+        image = Image(BASE, tar_of({"x": os.urandom(2_000_000)}))
+        reference = registry.add("a", image)
+        blob = digest_of(image.layers[1])
+        registry.faults = {f"/v2/some/image/blobs/{blob}": cut_after(registry, 1_000_000, hang=True)}
+        process = pull_elsewhere(store, reference)
+        part = store._directory / "blobs" / f"{blob[7:]}.part"
+        deadline = time.monotonic() + 20
+        while not part.exists() or part.stat().st_size < 700_000:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        # What it needs is kept from whoever sweeps meanwhile.
+        assert await store.prune() == 0 and part.exists() and digest_of(BASE)[7:] in layers(store)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert store.find(reference) is None and store.list() == []
+        size = part.stat().st_size
+        registry.faults = {}
+        registry.asked.clear()
+        assert (await store.pull(reference)).image_id == image.image_id
+        assert registry.ranges()[-1] == f"bytes={size}-" and registry.count(digest_of(image.layers[0])) == 0
+        await store.prune()
+        assert is_empty(store), "what the killed one kept is kept no longer"
+
+
+async def test_a_process_that_is_killed_while_it_unpacks(store, layout):
+    """Its half of a tree is no layer, and goes with the next pull."""
+    tree = store._directory / "blobs" / f"{digest_of(Image(BASE).layers[0])[7:]}.tree"
+    (tree / "root/old").mkdir(parents=True)
+    a = await store.pull(layout("a"))
+    assert os.listdir(a.layers[1]) == ["base"] and not tree.exists()
