@@ -71,4 +71,4 @@ def _progress() -> Progress:
         TransferSpeedColumn(),
         TextColumn("{task.fields[layers]}", markup=False),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True)

@@ -19,6 +19,7 @@ NAMES = [
     "FileInfo",
     "GradeCase",
     "GradeResult",
+    "ImageInfo",
     "NetworkOptions",
     "ResourceOptions",
     "OperationRef",

@@ -23,6 +23,7 @@ from tests.surface import (
     function_checks,
     grade_checks,
     harness,
+    image_checks,
     limit_checks,
     names,
     operation_checks,
@@ -34,7 +35,7 @@ from tests.surface import (
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((grade_checks, limit_checks, port_checks, secret_checks, session_checks, terminal_checks))
+assert all((grade_checks, image_checks, limit_checks, port_checks, secret_checks, session_checks, terminal_checks))
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)

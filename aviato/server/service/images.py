@@ -190,7 +190,7 @@ class Images:
             pull.image = await store.pull(pull.reference, refresh=refresh, on_progress=pull.tell)
         except AviatoError as error:
             pull.error = copy.copy(error).with_traceback(None)
-            log.warning("image %s cannot be had: %s", line(pull.reference), line(str(error)))
+            log.info("image %s cannot be had: %s", line(pull.reference), line(str(error)))
         except Exception as error:
             log.exception("the pull of image %s broke off", line(pull.reference))
             pull.error = SandboxImageError(f"the server failed: {type(error).__name__}", reason="store_failed")
