@@ -202,21 +202,6 @@ def tags(value: Any) -> tuple[str, ...]:
     return found
 
 
-def images(value: Any) -> tuple[str, ...]:
-    """References of images, each once.
-
-    Raises:
-        TypeError: a bare string, or something that is not text.
-    """
-    if isinstance(value, str):
-        raise TypeError(f"images must be a list of references, not one string: write [{value!r}]")
-    found = tuple(dict.fromkeys(value))
-    for reference in found:
-        if not isinstance(reference, str):
-            raise TypeError(f"images must be strings, got {reference!r}")
-    return found
-
-
 def texts(name: str, value: Any) -> tuple[str, ...]:
     """A sequence of arguments; a path is one too.
 

@@ -138,36 +138,34 @@ class FileInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInfo(Suggesting):
-    """An image that a server has, is pulling, or could not get. Times are seconds since the epoch.
+    """An image that a server has, fetches, or could not get. Times are seconds since the epoch.
 
     Attributes:
         reference: as it was asked for; in a listing its first name, or its id.
-        status: `"here"`, `"pulling"` or `"failed"`.
-        message, reason: why it failed: for people, and a stable code as `SandboxImageError.reason`.
-        is_infrastructure, retryable: of the failure, as of an error.
-        image_id: `sha256:…` of its configuration; None until it is here, and of a directory or the machine itself.
-        names: full references that mean it on that server.
-        layers: how many it has; 0 until that is known.
-        size_bytes: of all its layers, unpacked.
-        created_at: as the image says.
-        pulled_at, used_at: when it came; when a sandbox last began or ended with it.
-        pinned: it stays, whatever is pruned.
-        architecture: such as `amd64`.
-        environment, working_dir, user, entrypoint, command, labels: what it says of its commands, and of itself.
-        pull_seconds: how long it took to come; None if it was here already.
-        phase: what a pull is at: `"resolving"`, `"pulling"`, `"unpacking"` or `"done"`.
-        done_bytes, total_bytes: downloaded, and to be downloaded in all; None until that is known.
-        layers_done: layers that are here whole.
+        status: `here`, `pulling` or `failed`.
+        image_id: `sha256:…` of its configuration, as Docker's image id; None before it is here.
+        names: references in full that mean it on the server.
+        message: why it could not be had, for people; else None.
+        reason: the same, for programs, such as `unknown_tag`.
+        layers: how many different ones it has.
+        size_bytes: of its layers, unpacked.
+        created_at: as the image says, or None.
+        pulled_at: when the server got it.
+        used_at: when a sandbox last began or ended with it, or when it was pulled.
+        pinned: whether it stays, whatever is pruned.
+        architecture: as OCI names it, such as `amd64`.
+        working_dir, user, environment: what its commands have, unless you say otherwise.
+        entrypoint, command: what other tools run in it; aviato does not run them by itself.
+        done_bytes, total_bytes: downloaded, and of how many; None until that is known.
+        layers_done, layers_total: how many layers are there, and of how many.
     """
 
     reference: str
     status: Literal["here", "pulling", "failed"]
+    image_id: str | None = None
+    names: tuple[str, ...] = ()
     message: str | None = None
     reason: str | None = None
-    is_infrastructure: bool = False
-    retryable: bool = False
-    image_id: str | None = None
-    names: list[str] = field(default_factory=list)
     layers: int = 0
     size_bytes: int = 0
     created_at: float | None = None
@@ -175,26 +173,19 @@ class ImageInfo(Suggesting):
     used_at: float | None = None
     pinned: bool = False
     architecture: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
     working_dir: str | None = None
     user: str | None = None
-    entrypoint: list[str] = field(default_factory=list)
-    command: list[str] = field(default_factory=list)
-    labels: dict[str, str] = field(default_factory=dict)
-    pull_seconds: float | None = None
-    phase: Literal["resolving", "pulling", "unpacking", "done"] | None = None
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     done_bytes: int = 0
     total_bytes: int | None = None
     layers_done: int = 0
+    layers_total: int = 0
 
     def __repr__(self) -> str:
-        shown: dict[str, object] = {"reference": self.reference, "status": self.status}
-        names = {
-            "here": ("image_id", "size_bytes", "pull_seconds"),
-            "pulling": ("phase", "done_bytes", "total_bytes"),
-            "failed": ("message", "reason"),
-        }[self.status]
-        return named(type(self).__name__, {**shown, **{name: getattr(self, name) for name in names}})
+        shown: dict[str, object] = {"reference": self.reference, "status": self.status, "image_id": self.image_id}
+        return named(type(self).__name__, {**shown, "size_bytes": self.size_bytes, "message": self.message})
 
 
 class CaseStatus(StrEnum):

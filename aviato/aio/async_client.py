@@ -18,28 +18,27 @@ entered it. Leaving the `async with` ends its sandboxes, except the detached one
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.calls import sandbox_config
+from aviato.calls.image_arguments import image_reference, image_references
 from aviato.calls.sandbox_state import begin, connect
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxNotFoundError
 from aviato.log import logger
 from aviato.policy.retry import RetryPolicy
-from aviato.system.threads import in_thread
 from aviato.values.parameters import suggests
 from aviato.values.representation import cut
 from aviato.wire.ids import SANDBOX_ID, new_sandbox_id
 
 if TYPE_CHECKING:
-    import builtins
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
     from aviato.calls.sandbox_config import Connection, SandboxOptions
+    from aviato.core.client import Client
     from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
@@ -47,6 +46,9 @@ if TYPE_CHECKING:
     from aviato.results import ImageInfo
     from aviato.wire.sandboxes import SandboxInfo
 
+_Images = list["ImageInfo"]
+_Names = list[str]
+"""Within the class `list` is its method."""
 LEAVE_SECONDS = 5.0
 LEAVE_AGAIN_SECONDS = 1.0
 
@@ -125,107 +127,100 @@ class AsyncClient:
         )
         return [self._found(info.sandbox_id, info) for info in infos]
 
-    # -- images
+    async def pull_image(
+        self, reference: str, *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+    ) -> ImageInfo:
+        """Have the server fetch an image, unless it is there, and wait until it is.
+
+        The pull goes on in the server if the wait is cancelled.
+
+        Args:
+            reference: of a registry, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; paths are the server's.
+            refresh: ask the registry although the image is there, since a tag may mean another one by now.
+            on_progress: called twice a second with how far it is, and at the end.
+
+        Raises:
+            SandboxImageError: it cannot be had; its `reason` says why.
+        """
+        from aviato.core import images
+
+        info = await images.pull(
+            self._client(self._connection), image_reference(reference), refresh=refresh, on_progress=on_progress
+        )
+        if info.status == "failed":
+            raise SandboxImageError(info.message or f"image {reference!r} cannot be had", reason=info.reason)
+        return info
 
     async def prefetch(
-        self,
-        images: Iterable[str],
-        *,
-        refresh: bool = False,
-        on_progress: Callable[[ImageInfo], object] | None = None,
-    ) -> builtins.list[ImageInfo]:
-        """Have images on the server before sandboxes are made of them; see `Session.prefetch`.
+        self, images: Iterable[str], *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+    ) -> _Images:
+        """Have the server fetch images, four at a time, such as the column of a data set.
 
         Args:
-            images: references as `container_image` takes them; each is pulled once.
-            refresh: ask the registries also for images that are there.
-            on_progress: called on this loop with what is known of one image, again and again until it is there or has failed.
+            images: references, as `pull_image` takes them; each is pulled once.
+            refresh: ask registries although images are there.
+            on_progress: called with each image twice a second while it is on its way, and at its end.
 
         Returns:
-            One `ImageInfo` for each image; one that cannot be had has the status `"failed"`.
-
-        Raises:
-            TypeError: a bare string, or something that is not text.
-            SandboxImageError: none of them could be had.
+            Each different one in the order of `images`; one that cannot be had has the status `failed` and a message.
         """
         from aviato.core.images import prefetch
 
-        wanted = checks.images(images)
-        return await prefetch(self._client(self._connection), wanted, refresh=refresh, on_progress=on_progress)
+        references = image_references(images)
+        return await prefetch(self._client(self._connection), references, refresh=refresh, on_progress=on_progress)
 
-    async def import_image(
-        self, path: str | os.PathLike[str], *, name: str | None = None, on_progress: Callable[[ImageInfo], object] | None = None
-    ) -> ImageInfo:
-        """Have an image that is a file or a directory of the server's machine; read anew each time.
-
-        Args:
-            path: an OCI layout directory, or a tar that `docker save` wrote.
-            name: what it is called from then on, such as `mine:1`; else it is `oci:PATH` or `docker-archive:PATH`.
-            on_progress: as of `prefetch`.
-
-        Raises:
-            SandboxImageError: it is no image, or an API key asks.
-        """
-        from aviato.core.images import prefetch
-
-        reference = await in_thread(_file_reference, os.fspath(path))
-        client = self._client(self._connection)
-        return (await prefetch(client, [reference], refresh=True, name=name, on_progress=on_progress))[0]
-
-    async def images(self) -> builtins.list[ImageInfo]:
-        """The images of the server: those on their way or that have just failed, and those that are there, the newest first."""
+    async def images(self) -> _Images:
+        """The images that the server has or fetches."""
         from aviato.core.images import public
 
         return [public(info) for info in await self._client(self._connection).list_images()]
 
     async def inspect_image(self, reference: str) -> ImageInfo:
-        """An image of the server, by a name, its id, or 12 or more digits of that.
+        """An image that the server has or fetches, by a name, an id, or 12 and more digits of one.
 
         Raises:
             SandboxImageError: it is not there.
         """
         from aviato.core.images import public
 
-        return public(await self._client(self._connection).inspect_image(reference))
+        return public(await self._client(self._connection).inspect_image(image_reference(reference)))
 
-    async def remove_image(self, reference: str, *, force: bool = False) -> builtins.list[str]:
+    async def remove_image(self, reference: str, *, force: bool = False) -> _Names:
         """Remove a name of an image, and with its last name, or by its id, the image.
 
         Args:
             reference: as `inspect_image` takes it.
-            force: of an image that sandboxes have, take the names away; it goes with a later `prune_images`.
+            force: of an image that sandboxes have, take the names away all the same; it goes with a later prune.
 
         Returns:
             The names that went.
 
         Raises:
-            SandboxImageError: it is not there, sandboxes have it, or an API key asks.
+            SandboxImageError: it is not there, or sandboxes have it.
         """
-        names: builtins.list[str] = await self._client(self._connection).remove_image(reference, force=force)
-        return names
+        return await self._client(self._connection).remove_image(image_reference(reference), force=force)
 
     async def prune_images(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
-        """Remove images that no sandbox has and nobody has pinned, the longest unused first; the bytes that this frees.
+        """Remove images that no sandbox has and nobody has pinned, the longest unused first.
 
         Args:
-            most_bytes: leave the others, once all together have no more than that.
-            unused_seconds: leave those that were used so short ago.
+            most_bytes: leave the others, once all layers have no more than that.
+            unused_seconds: leave those that were in use so short ago.
 
-        Raises:
-            SandboxImageError: an API key asks.
+        Returns:
+            The bytes that this frees.
         """
-        freed: int = await self._client(self._connection).prune_images(most_bytes=most_bytes, unused_seconds=unused_seconds)
-        return freed
+        return await self._client(self._connection).prune_images(most_bytes=most_bytes, unused_seconds=unused_seconds)
 
     async def pin_image(self, reference: str, *, pinned: bool = True) -> ImageInfo:
-        """Let an image stay whatever is pruned, or no longer.
+        """Let an image stay whatever is pruned, or, with `pinned=False`, no longer.
 
         Raises:
-            SandboxImageError: it is not there, or an API key asks.
+            SandboxImageError: it is not there.
         """
         from aviato.core.images import public
 
-        return public(await self._client(self._connection).pin_image(reference, pinned=pinned))
+        return public(await self._client(self._connection).pin_image(image_reference(reference), pinned=pinned))
 
     def __repr__(self) -> str:
         state = "not entered" if self._here is None else "open"
@@ -241,19 +236,13 @@ class AsyncClient:
 
         return SandboxHandle(sandbox_id, self._client(connection), self._lease(), create)
 
-    def _client(self, connection: Connection) -> Any:
+    def _client(self, connection: Connection) -> Client:
         return self._lease().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)
 
     def _lease(self) -> Lease:
         if self._here is None:
             raise AviatoValidationError("use an AsyncClient inside its `async with`")
         return self._here
-
-
-def _file_reference(path: str) -> str:
-    """The reference of an image that is a directory or a file."""
-    found = os.path.abspath(path)
-    return f"{'oci' if os.path.isdir(found) else 'docker-archive'}:{found}"
 
 
 async def _leave_later(connection: Connection, lease_id: str) -> None:

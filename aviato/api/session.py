@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
-    from aviato.progress import Told
     from aviato.results import ImageInfo
 
 _ASK_FIRST = 16
 """From so many sandboxes on, closing asks which still live before it stops them one by one."""
 
+_Images = list["ImageInfo"]
+"""Within the class `list` is its method."""
 Report = dict[str, float | int]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,34 +173,6 @@ class Session:
 
         return decorate
 
-    @suggests
-    def prefetch(self, images: Iterable[str], *, refresh: bool = False, progress: Told = None) -> OperationRef[list[ImageInfo]]:
-        """Have images on the server before sandboxes are made of them, so that none waits for a download.
-
-        One that is there already costs a look. A few are pulled at a time; the server goes on with those even if the returned
-        operation is cancelled.
-
-        Args:
-            images: references as `container_image` takes them, such as a column of a data set; each is pulled once.
-            refresh: ask the registries also for images that are there: a tag may mean another image by then.
-            progress: how far it is, as of `evaluate`; None shows it of three images or more.
-
-        Returns:
-            One `ImageInfo` for each image, in the order in which they are named first. One that cannot be had has the status
-            `"failed"` and says why, and the others go on.
-
-        Raises:
-            TypeError: a bare string, or something that is not text.
-            SandboxImageError: from the operation: none of them could be had; it is the error of the first.
-        """
-        from aviato.calls.prefetching import prefetch
-
-        self._enter_process()
-        wanted = checks.images(images)
-        checks.progress(progress)
-        work = prefetch(self._connection, wanted, refresh=refresh, metrics=self._metrics, progress=progress)
-        return begin(work, f"prefetch {len(wanted)} images")
-
     def list(
         self,
         *,
@@ -255,6 +228,31 @@ class Session:
             self._close_at_exit()
         if self._slots is not None:
             begin(_take_slot(sandbox._state, self._slots), f"adopt {sandbox.sandbox_id}", shared=True)
+
+    def prefetch(self, images: Iterable[str], *, refresh: bool = False) -> OperationRef[_Images]:
+        """Have the server fetch images, four at a time, such as the column of a data set, before sandboxes need them.
+
+        Args:
+            images: references of registries, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; each is pulled once.
+            refresh: ask registries although images are there, since a tag may mean another one by now.
+
+        Returns:
+            Each different one in the order of `images`; one that cannot be had has the status `failed` and a message.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
+        """
+        from aviato.calls.image_arguments import image_references
+
+        self._enter_process()
+        references = image_references(images)
+
+        async def work(client: Client, _: Lease) -> _Images:
+            from aviato.core.images import prefetch
+
+            return await prefetch(client, references, refresh=refresh)
+
+        return begin(call(self._connection, work), "prefetch images")
 
     def _forget(self, sandbox_id: str) -> None:
         """A sandbox of one call has ended: nothing is left to do about it."""

@@ -18,11 +18,10 @@ from aviato.cli import descriptors
 from aviato.exceptions import AviatoError, SandboxCommandTimeoutError
 from aviato.log import logger
 from aviato.policy import retry
-from aviato.values.text import line
 from aviato.values.text import printable as printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator
 
     from aviato.aio.async_sandbox import AsyncSandbox
 
@@ -123,6 +122,14 @@ def check_tty(interactive: bool, tty: bool, timeout_seconds: float | None) -> No
     check_terminal("--tty", "in a pipe leave -t out")
 
 
+def age(seconds: float) -> str:
+    """How long ago, in one word of a table."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
 @contextmanager
 def waiting(sandbox: AsyncSandbox) -> Iterator[None]:
     """While a command is run in a new sandbox: where it waits for a place is said, once."""
@@ -151,27 +158,3 @@ def tell(sandbox: AsyncSandbox) -> None:
     cpu = info.limits.get("cpu")
     if cpu is not None and cpu.value is not None and cpu.strength == "none":
         click.echo("aviato: --cpus is not kept on this machine; `aviato doctor` says why", err=True)
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows of cells, the first of which is the head; each is one printable line."""
-    shown = [tuple(map(line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def age(seconds: float) -> str:
-    """How long ago, in the largest unit that fits."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(seconds, 0):.0f}s"
-
-
-def size(number: float) -> str:
-    """A number of bytes, to three digits or so."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= unit:
-            return f"{number / unit:.{1 if number < 100 * unit else 0}f} {name}"
-    return f"{number:.0f} B"

@@ -41,5 +41,8 @@ async def command(
             state = f"{info.status} ({why})" if why else str(info.status)
             cells = (info.sandbox_id, state, common.age(time.time() - info.created_at), info.image or "", ", ".join(info.tags))
             rows.append(tuple(map(line, cells)))
-        common.table(rows)
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        for row in rows:
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            click.echo("  ".join([*padded, row[4]]).rstrip())
     return 0

@@ -50,6 +50,7 @@ LIMIT_SECONDS = Number("number of seconds", "30 or 0.5", above=True, endless=Tru
 """A limit of time."""
 SECONDS = Number("number of seconds", "30 or 0.5")
 """A length of time."""
+DAYS = Number("number of days", "7 or 0.5")
 COUNT = Number("whole number", "1 or 20", least=1, whole=True)
 BYTES = Number("number of bytes", "0 or 4096", whole=True)
 PROCESSORS = Number("number of processors", "2 or 0.5")

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 _METAVARS = {
     "socket": "PATH", "host": "H", "port": "N", "state_dir": "DIR", "backend": "NAME", "api_key_file": "F", "image": "NAME=DIR",
     "packages": "NAME=DIR",
-    "image_cache_bytes": "N", "registry_mirror": "HOST=URL",
     "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "allowed_host": "NAME", "wandb_entity": "NAME",
     "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N", "egress_allow_cidr": "CIDR", "run_code_concurrency": "N",
-    "max_queued_sandboxes": "N",
+    "max_queued_sandboxes": "N", "image_cache_bytes": "N", "registry_mirror": "HOST=HOST2",
 }  # fmt: skip
 
 

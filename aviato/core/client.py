@@ -9,18 +9,15 @@ from urllib.parse import urlencode
 import pydantic
 from pydantic_core import PydanticSerializationError, to_json
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError, SandboxUnavailableError
-from aviato.wire.errors import ErrorBody, from_wire
-from aviato.wire.images import (
-    ImageInfo,
-    ImageList,
-    PinImage,
-    PrunedImages,
-    PruneImages,
-    PullImage,
-    RemovedImage,
-    RemoveImage,
+from aviato.exceptions import (
+    AviatoError,
+    AviatoValidationError,
+    SandboxImageError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
 )
+from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.images import ImageInfo, ImageList, PinImage, PrunedImages, PruneImages, PullImage, RemovedImage, RemoveImage
 from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
 
 if TYPE_CHECKING:
@@ -38,8 +35,8 @@ NEVER_REACHED_SECONDS = 5.0
 """How long a server that has never answered is tried."""
 
 LONG_POLL_SECONDS = 30.0
-REMOVAL_SECONDS = 300.0
-"""How long the removal of images may take: of each all files."""
+REMOVAL_SECONDS = 600.0
+"""So long the removal of images may take: they have a million files."""
 _PAGE = 500
 _KEPT_BYTES = 64 << 10
 _ANY_ID = f"sb-{'0' * 26}"
@@ -202,38 +199,48 @@ class Client:
 
     # -- images
 
-    async def pull_image(
-        self, reference: str, *, refresh: bool = False, name: str | None = None, timeout_seconds: float = LONG_POLL_SECONDS
-    ) -> ImageInfo:
-        """An image once it is here or has failed to come, or as far as it is after that time; asked again, it goes on."""
+    async def pull_image(self, reference: str, *, refresh: bool, timeout_seconds: float) -> ImageInfo:
+        """An image once it is here or has failed, or how far its pull is after a time."""
         path = f"/v1/images/pull?timeout_seconds={timeout_seconds:g}"
-        body = encode(PullImage, reference=reference, refresh=refresh, name=name)
+        body = encode(PullImage, reference=reference, refresh=refresh)
         silence = timeout_seconds + self.transport.request_timeout_seconds
         return decode(ImageInfo, await self.call(f"pull image {reference}", "POST", path, body, silence_seconds=silence))
 
     async def list_images(self) -> list[ImageInfo]:
-        """All images that are here, on their way, or have just failed."""
+        """The images that are here or on their way."""
         return decode(ImageList, await self.call("list images", "GET", "/v1/images")).images
 
     async def inspect_image(self, reference: str) -> ImageInfo:
-        """An image that is here."""
-        query = urlencode([("reference", reference)])
-        return decode(ImageInfo, await self.call("inspect image", "GET", f"/v1/images/inspect?{query}"))
+        """One image."""
+        path = f"/v1/images/inspect?{urlencode({'reference': reference})}"
+        return decode(ImageInfo, await self.call("inspect image", "GET", path))
 
-    async def remove_image(self, reference: str, *, force: bool = False) -> list[str]:
-        """Remove a name, and with the last one the image; the names that went."""
+    async def remove_image(self, reference: str, *, force: bool) -> list[str]:
+        """Remove a name, or an image; returns the names that went."""
         body = encode(RemoveImage, reference=reference, force=force)
-        # Not repeated: a second one may find the next image by this beginning of an id.
-        answer = await self.transport.request("POST", "/v1/images/remove", body, silence_seconds=REMOVAL_SECONDS)
-        return decode(RemovedImage, answer).names
+        attempts = 0
 
-    async def prune_images(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
-        """Remove what is unused; the bytes that this frees."""
+        async def attempt() -> list[str]:
+            nonlocal attempts
+            attempts += 1
+            try:
+                answer = await self.transport.request("POST", "/v1/images/remove", body, silence_seconds=REMOVAL_SECONDS)
+            except SandboxImageError as error:
+                # An earlier attempt of this very call, whose answer was lost, may have done the work.
+                if error.reason == "image_not_here" and attempts > 1:
+                    return []
+                raise
+            return decode(RemovedImage, answer).names
+
+        return await self.repeat(attempt, "remove image")
+
+    async def prune_images(self, *, most_bytes: int, unused_seconds: float) -> int:
+        """Remove images that nobody uses; returns the bytes that this frees."""
         body = encode(PruneImages, most_bytes=most_bytes, unused_seconds=unused_seconds)
         answer = await self.call("prune images", "POST", "/v1/images/prune", body, silence_seconds=REMOVAL_SECONDS)
         return decode(PrunedImages, answer).freed_bytes
 
-    async def pin_image(self, reference: str, *, pinned: bool = True) -> ImageInfo:
+    async def pin_image(self, reference: str, *, pinned: bool) -> ImageInfo:
         """Let an image stay whatever is pruned, or no longer."""
         body = encode(PinImage, reference=reference, pinned=pinned)
         return decode(ImageInfo, await self.call("pin image", "POST", "/v1/images/pin", body))

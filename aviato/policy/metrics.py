@@ -119,23 +119,6 @@ class Metrics:
         if measured is not None and self.reported:
             _tell("exec", measured)
 
-    def image_pulled(self, seconds: float) -> None:
-        """Count an image that was pulled, in so many seconds."""
-        with _lock:
-            self._has_news = True
-            self._current.add("image_pulls")
-            self._current.pulls.add(seconds)
-            if self.reported:
-                _totals.add("image_pulls")
-
-    def image_was_here(self) -> None:
-        """Count an image that was asked for and need not be pulled."""
-        self._add("image_cache_hits")
-
-    def image_failed(self) -> None:
-        """Count an image that could not be had."""
-        self._add("image_pull_failures")
-
     def retry(self) -> None:
         """Count one repeated request."""
         self._add("retries")

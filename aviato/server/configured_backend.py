@@ -37,9 +37,9 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
         options["packages"] = settings.packages
         options["private"] = [os.path.dirname(folder.path), *([settings.secrets_dir] if settings.secrets_dir else [])]
         options["allow_any_directory"] = embedded
-        options["shared"] = Path(folder.state)
         options["registry_mirrors"] = settings.registry_mirror
         options["image_cache_bytes"] = settings.image_cache_bytes
+        options["shared"] = Path(folder.state)
         if settings.sandbox_uid_base is not None:
             options["uid_base"] = _free(settings, settings.sandbox_uid_base)
     return make_backend(settings.backend, **options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
-from aviato.exceptions import AviatoValidationError, SandboxImageError
+from aviato.exceptions import AviatoValidationError
 from aviato.server.backends.registry import BACKENDS
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
@@ -62,10 +62,12 @@ class ServerSettings(BaseModel):
         {}, description="Register a virtual environment, or a directory of packages, as packages=NAME; may be repeated."
     )
     image_cache_bytes: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Bytes that pulled images may take; what is unused beyond that goes after a pull (default: all stay)."
+        None, description="Bytes that images of registries may take; after a pull the longest unused go (default: all stay)."
     )
     registry_mirror: dict[str, tuple[str, ...]] = Field(
-        {}, description="Pull images of registry HOST from a mirror at URL, if it has them; may be repeated, in order."
+        {},
+        description="Host that images of a registry are looked for at first, such as docker.io=mirror.example.org; may be "
+        "repeated.",
     )
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
@@ -165,33 +167,19 @@ class ServerSettings(BaseModel):
     @field_validator("registry_mirror", mode="before")
     @classmethod
     def _mirrors(cls, value: Any) -> Any:
-        """`HOST=URL` items, as flags and the variable have them, into a table; several of a host in their order."""
+        """`HOST=HOST2` items, as flags and the variable have them, into a table; a file may name one without a list."""
         if isinstance(value, str):
-            value = [item for item in value.split(",") if item]
+            value = [item.strip() for item in value.split(",") if item.strip()]
         if isinstance(value, dict):
-            return {host: [urls] if isinstance(urls, str) else urls for host, urls in value.items()}
+            return {registry: [found] if isinstance(found, str) else found for registry, found in value.items()}
         if not isinstance(value, (list, tuple)):
             return value
         table: dict[str, list[str]] = {}
         for item in value:
-            host, equals, url = str(item).partition("=")
-            if not equals or not host or not url:
-                raise ValueError(f"{item!r} is not HOST=URL")
-            table.setdefault(host.strip(), []).append(url.strip())
-        return table
-
-    @field_validator("registry_mirror")
-    @classmethod
-    def _mirrored(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        table: dict[str, tuple[str, ...]] = {}
-        for host, urls in value.items():
-            registry = _registry(host)
-            for url in urls:
-                if not _is_mirror(url):
-                    raise ValueError(
-                        f"the mirror {url!r} of {host} is none: https://HOST[:PORT][/PATH], or http:// on this machine"
-                    )
-            table[registry] = (*table.get(registry, ()), *urls)
+            registry, equals, mirror = str(item).partition("=")
+            if not equals or not registry or not mirror:
+                raise ValueError(f"{item!r} is not HOST=HOST2, such as docker.io=mirror.example.org")
+            table.setdefault(registry, []).append(mirror)
         return table
 
     @field_validator("secrets_dir")
@@ -216,29 +204,6 @@ class ServerSettings(BaseModel):
             if "/" in name:
                 raise ValueError(f"{name!r} cannot be a name: it would be taken for a path")
         return value
-
-
-def _registry(host: str) -> str:
-    """A registry as references name it.
-
-    Raises:
-        ValueError: it is no host of one.
-    """
-    from aviato.server.images.oci_reference import parse_oci_reference
-
-    try:
-        found = parse_oci_reference(f"{host}/any").registry
-    except SandboxImageError:
-        found = ""
-    if "/" in host or found not in (host.lower(), "docker.io") or (found == "docker.io" and not host.endswith("docker.io")):
-        raise ValueError(f"{host!r} is no host of a registry, such as docker.io or registry.example.org:5000")
-    return found
-
-
-def _is_mirror(url: str) -> bool:
-    from aviato.server.images.registry_requests import is_allowed
-
-    return is_allowed(url if "://" in url else f"https://{url}") and not set("@?#") & set(url)
 
 
 def _is_list(value: Any) -> bool:

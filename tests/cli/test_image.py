@@ -1,4 +1,4 @@
-"""`aviato image` against a real server, in this process."""
+"""`aviato image` against a real server, in real processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunningServer, make_state_dir, remove, start_server
+from tests.conftest import make_state_dir, remove, start_server
+from tests.images.slow_registry import SlowRegistry
 from tests.images.whole_images import make_layout, tar_of
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+AVIATO = [sys.executable, "-m", "aviato"]
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[RunningServer]:
-    """One whose images are these tests' alone."""
+def server() -> Iterator[Any]:
     directory = make_state_dir()
     running = start_server(directory)
     try:
@@ -30,93 +33,86 @@ def own_server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def image(own_server: RunningServer, aviato_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`aviato image …`."""
-    monkeypatch.setenv("AVIATO_BASE_URL", own_server.url)
-    return lambda *arguments: aviato_cli("image", *arguments)
+def cli(server: Any, tmp_path: Path) -> Cli:
+    """Run `aviato image …` to its end."""
+
+    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "AVIATO_BASE_URL": server.url}
+        command = [*AVIATO, "image", *arguments]
+        return subprocess.run(
+            command, env=environment, input=stdin, capture_output=True, timeout=40, check=False, text=True, cwd=tmp_path
+        )
+
+    return run
 
 
-def layout(tmp_path: Path, name: str = "layout") -> Path:
-    return make_layout(tmp_path / name, [tar_of({"own": f"{tmp_path}{name}".encode() * 100})], {"Labels": {"of": name}})
+@pytest.fixture
+def layout(tmp_path: Path) -> Path:
+    return make_layout(tmp_path / "image", [tar_of({"name": str(tmp_path).encode()})], {"WorkingDir": "/work"}, "v1")
 
 
-def test_an_image_is_imported_listed_and_removed(image: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
-    path = layout(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    done = image("import", "layout", "--name", "mine:1")
-    assert (done.status, done.err) == (0, "") and done.out.startswith("mine:1: sha256:") and "pulled in" in done.out
-    rows = [line.split() for line in image("ls").out.splitlines()]
-    assert rows[0] == ["IMAGE", "ID", "SIZE", "PULLED", "USED", "STATUS"]
-    assert {row[0] for row in rows[1:]} == {"docker.io/library/mine:1", f"oci:{path}"} and rows[1][-1] == "here"
-    (listed,) = map(json.loads, image("ls", "--json").out.splitlines())
-    assert listed["image_id"] == image("ls", "-q").out.strip() and listed["labels"] == {"of": "layout"}
-    shown = image("inspect", "mine:1").out
-    assert f"image_id: {listed['image_id']}\n" in shown and "labels: of=layout\n" in shown
-    assert json.loads(image("inspect", "--json", "mine:1").out)["image_id"] == listed["image_id"]
-    assert image("pin", "mine:1").out == "mine:1\n"
-    assert image("prune").out == "0 B freed\n" and image("ls").out.splitlines()[1].endswith("pinned")
-    assert image("pin", "--off", "mine:1").status == 0
-    done = image("rm", "mine:1", "not-here", f"oci:{path}")
-    assert done.status == 125 and done.out == f"docker.io/library/mine:1\noci:{path}\n"
-    assert done.err == "aviato: the image 'not-here' is not here; `aviato image ls` lists those that are\n"
-    assert image("ls", "-q").out == ""
+def test_an_import_and_what_there_is_of_it(cli: Cli, layout: Path) -> None:
+    done = cli("import", "image", "--name", "v1")
+    assert (done.returncode, done.stderr) == (0, "")
+    image_id, reference = done.stdout.split()
+    assert reference == f"oci:{layout}:v1" and image_id.startswith("sha256:")
+    listed = cli("ls").stdout.splitlines()
+    assert listed[0].split() == ["ID", "SIZE", "PULLED", "STATE", "NAMES"]
+    [row] = [row.split() for row in listed if reference in row]
+    assert image_id.startswith(row[0]) and row[-1] == reference
+    assert image_id in cli("ls", "-q").stdout.split()
+    [record] = [one for one in map(json.loads, cli("ls", "--json").stdout.splitlines()) if one["image_id"] == image_id]
+    assert record["working_dir"] == "/work" and record["status"] == "here"
+    assert json.loads(cli("inspect", image_id[7:27], "--json").stdout)["names"] == [reference]
+    assert json.loads(cli("inspect", reference).stdout)["pinned"] is False
+    assert cli("pin", reference).stdout.strip() == image_id
+    assert "pinned" in cli("ls").stdout
+    assert cli("prune").returncode == 0 and cli("inspect", reference).returncode == 0
+    assert cli("unpin", reference).stdout.strip() == image_id
+    assert cli("prune", "--unused-days", "1").stdout == "freed 0 bytes\n"
+    done = cli("rm", reference, "sha256:" + "0" * 64)
+    assert (done.returncode, done.stdout) == (125, f"{reference}\n")
+    assert done.stderr.startswith("aviato: ") and "is not here" in done.stderr
+    done = cli("inspect", reference)
+    assert (done.returncode, done.stdout) == (125, "") and "aviato image ls" in done.stderr
 
 
-def test_a_file_names_what_is_prefetched(image: Callable[..., Any], tmp_path: Path) -> None:
-    first, second = layout(tmp_path, "first"), layout(tmp_path, "second")
-    (tmp_path / "column").write_text(f"# of a data set\noci:{first}\n\n  oci:{second}\noci:{first}\noci:{tmp_path}/nothing\n")
-    done = image("prefetch", str(tmp_path / "column"))
-    assert done.status == 125
-    assert sorted(line.partition(": ")[0] for line in done.out.splitlines()) == [f"oci:{first}", f"oci:{second}"]
-    assert done.err.startswith(f"aviato: oci:{tmp_path}/nothing: ") and done.err.count("\n") == 1
-    done = image("pull", "--json", f"oci:{first}", "host")
-    infos = {info["reference"]: info for info in map(json.loads, done.out.splitlines())}
-    assert done.status == 0 and infos[f"oci:{first}"]["pull_seconds"] is None and infos["host"]["status"] == "here"
-    done = image("prune", "--unused", "3600")
-    assert (done.status, done.out) == (0, "0 B freed\n")
-    assert image("prune").out != "0 B freed\n"
-
-
-def test_references_come_by_standard_input(own_server: RunningServer, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aviato", "image", "prefetch", "-"]
-    environment = {**os.environ, "AVIATO_BASE_URL": own_server.url}
-    given = f"oci:{layout(tmp_path)}\n"
-    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=40, check=False)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(given.strip())
+def test_a_prefetch_says_what_failed_and_has_the_others(cli: Cli, layout: Path, tmp_path: Path) -> None:
+    lines = f"# a data set\n\noci:{layout}\noci:{tmp_path}/none\noci:{layout}\n"
+    done = cli("prefetch", "-", stdin=lines)
+    assert done.returncode == 125 and done.stdout.split()[1:] == [f"oci:{layout}"]
+    [said] = done.stderr.splitlines()
+    assert said.startswith("aviato: ") and f"{tmp_path}/none" in said
+    (tmp_path / "names").write_text(f"oci:{layout}\n")
+    assert cli("prefetch", "names").stdout == done.stdout
+    assert cli("pull", f"oci:{layout}").stdout == done.stdout
+    assert "freed" in cli("prune", "--keep-bytes", "0").stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["pull"], 2, "IMAGE"),
-        (["pull", "Upper"], 125, "lower case"),
-        (["import", "/nowhere"], 2, "does not exist"),
-        (["import", "/etc/hostname"], 125, "docker-archive:/etc/hostname"),
-        (["prefetch", "/nowhere"], 2, "No such file"),
-        (["inspect", "not/here"], 125, "aviato image pull"),
-        (["prune", "--most-bytes", "some"], 2, "number of bytes"),
-        (["list"], 2, "No such command"),
-    ],
+    "arguments",
+    [("pull",), ("prefetch", "nothing-here"), ("import", "nothing-here"), ("prune", "--keep-bytes", "x"), ("nothing",)],
 )
-def test_what_is_refused(image: Callable[..., Any], arguments: list[str], status: int, words: str) -> None:
-    done = image(*arguments)
-    assert done.status == status and words in done.err and "Traceback" not in done.err
+def test_a_wrong_command_line(cli: Cli, arguments: tuple[str, ...]) -> None:
+    done = cli(*arguments)
+    assert done.returncode == 2 and "Usage: aviato image" in done.stderr
 
 
-def test_a_terminal_has_bars(own_server: RunningServer, tmp_path: Path) -> None:
-    """They are on standard error, and gone at the end; what came is on standard output."""
-    controller, terminal = pty.openpty()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "aviato", "image", "pull", f"oci:{layout(tmp_path)}"],
-            env={**os.environ, "AVIATO_BASE_URL": own_server.url, "TERM": "xterm"},
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-            timeout=40,
-            check=False,
-        )
-        assert done.returncode == 0 and done.stdout.startswith(b"oci:")
-        assert b"\x1b[" in os.read(controller, 65536)
-    finally:
-        os.close(controller)
-        os.close(terminal)
+def test_a_terminal_has_a_bar(server: Any, layout: Path) -> None:
+    with SlowRegistry(f"oci:{layout}") as registry:
+        here, there = pty.openpty()
+        environment = {**os.environ, "AVIATO_BASE_URL": server.url, "TERM": "xterm", "COLUMNS": "120"}
+        command = [*AVIATO, "image", "pull", registry.reference]
+        running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=there, text=True)
+        os.close(there)
+        said = b""
+        try:
+            while b"0/1 layers" not in said:
+                said += os.read(here, 65_536)
+            registry.free.set()
+            out, _ = running.communicate(timeout=20)
+        finally:
+            running.kill()
+            running.wait()
+            os.close(here)
+        assert out.split()[1] == registry.reference and running.returncode == 0

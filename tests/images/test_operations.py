@@ -1,12 +1,10 @@
-"""Images as users have them: pulled, joined, listed and removed by a real server, with a real registry on loopback."""
+"""Images of a server: pulled, listed, removed, pruned and pinned, end to end, and what goes wrong with them."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
-import signal
-import socket
+import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,28 +13,20 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import AsyncClient, ImageInfo, SandboxImageError, Session
+from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, Sandbox, SandboxImageError, Session
 from aviato.server.backends.local import binary
-from tests.conftest import RunningServer, make_state_dir, remove, start_server
-from tests.images.faulty_registry import FaultyRegistry, faulty_registry
-from tests.images.layouts import Image, tar_of
-from tests.images.whole_images import make_layout
-from tests.images.whole_images import tar_of as tar_with_modes
+from aviato.server.service.images import REMEMBERED_SECONDS
+from tests.conftest import make_state_dir, remove, start_server
+from tests.images.slow_registry import SlowRegistry
+from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+CONFIG = {"Env": ["WHERE=image"], "WorkingDir": "/work", "User": "0", "Entrypoint": ["/program"], "Cmd": ["--version"]}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One with an image store of its own, also over TCP for two tenants."""
+def server() -> Iterator[Any]:
     directory = make_state_dir()
-    (directory / "keys").write_text("the-key\nanother-key\n")
-    running = start_server(directory, port=0, api_key_file=directory / "keys")
+    running = start_server(directory)
     try:
         yield running
     finally:
@@ -44,302 +34,230 @@ def server() -> Iterator[RunningServer]:
         remove(directory)
 
 
-@pytest.fixture
-def url(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def _url(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
-    return server.url
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Path:
-    """An image with one program and nothing else."""
-    program = (0o755, 0, 0, Path(binary.found()).read_bytes())
-    config = {"Env": ["WHERE=image"], "WorkingDir": "/data", "Entrypoint": ["/program"], "Labels": {"made": tmp_path.name}}
-    return make_layout(tmp_path / "layout", [tar_with_modes({"program": program, "data/": b""})], config)
+def layout(tmp_path: Path) -> str:
+    """An image of its own, with one program."""
+    program = Path(binary.found()).read_bytes()
+    files = {"program": (0o755, 0, 0, program), "work/": b"", "name": str(tmp_path).encode()}
+    return f"oci:{make_layout(tmp_path / 'image', [tar_of(files)], CONFIG)}"
 
 
-def small(tmp_path: Path, name: str) -> str:
-    """A reference to an image that nobody has seen."""
-    layout = make_layout(
-        tmp_path / name, [tar_of({"x": f"{tmp_path} {name}".encode()})], {"Labels": {"name": str(tmp_path / name)}}
-    )
-    return f"oci:{layout}"
+def of(work: Any) -> Any:
+    """What comes of work with a client."""
+
+    async def main() -> Any:
+        async with AsyncClient() as client:
+            return await work(client)
+
+    return asyncio.run(main())
 
 
-def gate(registry: FaultyRegistry, part: str = "/v2/some/image/blobs/") -> asyncio.Event:
-    """Blobs wait until it is set."""
-    opened = asyncio.Event()
+def test_from_a_pull_to_a_removal(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        heard: list[aviato.ImageInfo] = []
+        info = await client.pull_image(layout, on_progress=heard.append)
+        assert heard[-1] == info and info.status == "here"
+        assert info.reference == layout and info.names == (layout,) and str(info.image_id).startswith("sha256:")
+        assert (info.layers, info.architecture, info.pinned) == (1, ARCHITECTURE, False)
+        assert (info.working_dir, info.user, info.environment) == ("/work", "0", {"WHERE": "image"})
+        assert (info.entrypoint, info.command) == (("/program",), ("--version",))
+        assert info.size_bytes > 100_000 and info.pulled_at and info.used_at and info.layers_done == info.layers_total == 1
+        assert layout in [one.reference for one in await client.images()]
+        found = await client.inspect_image(str(info.image_id)[7:27])
+        assert (found.image_id, found.names) == (info.image_id, info.names)
+        assert await client.remove_image(layout) == [layout]
+        with pytest.raises(SandboxImageError, match="aviato image ls") as caught:
+            await client.inspect_image(layout)
+        assert caught.value.reason == "image_not_here" and caught.value.is_infrastructure
+        with pytest.raises(SandboxImageError) as caught:
+            await client.remove_image(layout)
+        assert caught.value.reason == "image_not_here"
 
-    async def wait(_: Any) -> None:
-        await opened.wait()
-
-    registry.faults[part] = wait
-    return opened
-
-
-class OverUnix(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("server")
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self._path)
-
-
-def asked(server: RunningServer, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
-    """One request of the HTTP API; with a key as its tenant."""
-    over = (
-        OverUnix(server.url.removeprefix("unix://")) if key is None else http.client.HTTPConnection("127.0.0.1", server.port())
-    )
-    try:
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        over.request(method, path, None if body is None else json.dumps(body), headers)
-        response = over.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        over.close()
+    of(work)
 
 
-async def pulled(server: RunningServer, reference: str, seconds: float = 30.0, **fields: Any) -> dict[str, Any]:
-    path = f"/v1/images/pull?timeout_seconds={seconds}"
-    status, answer = await asyncio.to_thread(asked, server, "POST", path, {"reference": reference, **fields})
-    assert status == 200, answer
-    found: dict[str, Any] = answer
-    return found
+def test_what_sandboxes_have_stays(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        async with await client.sandbox(container_image=layout) as sandbox:
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+            with pytest.raises(SandboxImageError, match=sandbox.sandbox_id) as caught:
+                await client.remove_image(layout)
+            assert caught.value.reason == "image_in_use"
+            await client.prune_images()
+            assert (await client.inspect_image(layout)).status == "here"
+
+    of(work)
 
 
-async def test_a_pull_is_joined_and_asked_for_again(server: RunningServer) -> None:
-    async with faulty_registry() as registry:
-        image = Image(tar_of({"a": b"x" * 5000}), tar_of({"b": b"y" * 7000}))
-        reference = registry.add("joined", image)
-        opened = gate(registry)
-        answers = await asyncio.gather(*(pulled(server, reference, 0.5) for _ in range(3)))
-        assert [answer["status"] for answer in answers] == ["pulling"] * 3
-        assert answers[0]["phase"] == "resolving" and answers[0]["done_bytes"] == 0
-        _, listed = await asyncio.to_thread(asked, server, "GET", "/v1/images")
-        assert listed["images"][0]["status"] == "pulling" and listed["images"][0]["reference"] == reference
-        opened.set()
-        answers = await asyncio.gather(*(pulled(server, reference) for _ in range(3)))
-        assert {answer["image_id"] for answer in answers} == {image.image_id}
-        assert registry.count("manifests") == 1
-        assert answers[0]["layers"] == answers[0]["layers_done"] == 2 and answers[0]["size_bytes"] >= 12000
-        assert answers[0]["command"] == ["sh"] and answers[0]["environment"] == {"PATH": "/bin"}
-        assert (await pulled(server, reference))["pull_seconds"] is None, "it is here"
+def test_a_prune_leaves_what_is_pinned(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        size = (await client.pull_image(layout)).size_bytes
+        assert (await client.pin_image(layout)).pinned
+        await client.prune_images()
+        assert (await client.inspect_image(layout)).pinned
+        assert not (await client.pin_image(layout, pinned=False)).pinned
+        assert await client.prune_images(unused_seconds=3600) == 0
+        assert await client.prune_images() >= size
+        with pytest.raises(SandboxImageError):
+            await client.inspect_image(layout)
+
+    of(work)
 
 
-async def test_a_pull_goes_on_though_nobody_waits(server: RunningServer) -> None:
-    async with faulty_registry() as registry:
-        reference = registry.add("alone", Image(tar_of({"alone": b"x"})))
-        opened = gate(registry)
-        assert (await pulled(server, reference, 0))["status"] == "pulling"
-        opened.set()
-        for _ in range(200):
-            _, listed = await asyncio.to_thread(asked, server, "GET", "/v1/images")
-            found = next(info for info in listed["images"] if reference in (info["reference"], *info["names"]))
-            if found["status"] == "here":
-                break
+def test_what_cannot_be_pulled_says_why(tmp_path: Path) -> None:
+    async def work(client: AsyncClient) -> None:
+        for reference, reason in (
+            (f"oci:{tmp_path}/none", "no_such_file"),
+            ("a//b", "bad_reference"),
+            ("host", "bad_reference"),
+        ):
+            with pytest.raises(SandboxImageError) as caught:
+                await client.pull_image(reference)
+            assert caught.value.reason == reason and caught.value.is_infrastructure, caught.value
+        for wrong in ("", "a\0", "a" * 5000):
+            with pytest.raises(AviatoValidationError):
+                await client.pull_image(wrong)
+        with pytest.raises(TypeError):
+            await client.prefetch("oci:/one")
+        with pytest.raises(AviatoValidationError):
+            await client.prune_images(most_bytes=-1)
+
+    of(work)
+
+
+def test_a_pull_goes_on_whoever_waits(layout: str) -> None:
+    async def work(client: AsyncClient, registry: SlowRegistry) -> None:
+        waiting = asyncio.ensure_future(client.pull_image(registry.reference))
+        heard: list[aviato.ImageInfo] = []
+        joined = asyncio.ensure_future(client.prefetch([registry.reference], on_progress=heard.append))
+        while not heard or not heard[-1].total_bytes:
             await asyncio.sleep(0.05)
-        assert found["status"] == "here"
+        assert (heard[-1].status, heard[-1].layers_total) == ("pulling", 1)
+        assert [one.status for one in await client.images() if one.reference == registry.reference] == ["pulling"]
+        waiting.cancel()
+        joined.cancel()
+        await asyncio.sleep(0.1)
+        assert (await client.inspect_image(registry.reference)).status == "pulling", "nobody waits for it any more"
+        registry.free.set()
+        found = await client.pull_image(registry.reference)
+        assert registry.asked.count("blob") == 2, "the configuration and the layer, each once"
+        assert found.names == (registry.reference,)
+
+    with SlowRegistry(layout) as registry:
+        of(lambda client: work(client, registry))
 
 
-async def test_a_failure_is_remembered_for_a_moment(server: RunningServer) -> None:
-    async with faulty_registry() as registry:
-        reference = registry.reference("later")
-        failed = await pulled(server, reference)
-        assert failed["status"] == "failed" and failed["reason"] == "unknown_tag" and "later" in failed["message"]
-        assert failed["is_infrastructure"] is True
-        count = registry.count("manifests")
-        registry.add("later", Image(tar_of({"later": b"x"})))
-        assert (await pulled(server, reference))["message"] == failed["message"]
-        assert registry.count("manifests") == count, "many who want it do not ask the registry each"
-        began = time.monotonic()
-        while (await pulled(server, reference))["status"] == "failed":
-            assert time.monotonic() - began < 10
-            await asyncio.sleep(0.2)
+def test_a_failure_is_remembered_for_a_moment(layout: str) -> None:
+    """Whoever polls hears of it, and whoever asks later has it tried again."""
+    with SlowRegistry(layout) as registry:
+        registry.free.set()
+        other = registry.reference.replace(":1", ":2")
+
+        async def status(client: AsyncClient) -> tuple[str | None, int]:
+            [found] = await client.prefetch([other])
+            return found.reason, registry.asked.count("manifest")
+
+        first = of(status)
+        assert first[0] == "unknown_tag" and of(status) == first
+        with pytest.raises(SandboxImageError, match="2"):
+            of(lambda client: client.pull_image(other))
+        assert registry.asked.count("manifest") == first[1]
+        time.sleep(REMEMBERED_SECONDS)
+        assert of(status)[1] > first[1]
 
 
-async def test_a_refresh_asks_the_registry(server: RunningServer) -> None:
-    async with faulty_registry() as registry:
-        old, new = Image(tar_of({"v": b"old"})), Image(tar_of({"v": b"new"}))
-        reference = registry.add("moving", old)
-        assert (await pulled(server, reference))["image_id"] == old.image_id
-        registry.add("moving", new)
-        assert (await pulled(server, reference))["image_id"] == old.image_id
-        opened = gate(registry)
-        assert (await pulled(server, reference, 0.2, refresh=True))["status"] == "pulling"
-        opened.set()
-        await asyncio.sleep(0.5)
-        count = registry.count("manifests")
-        again = await pulled(server, reference, refresh=True)
-        assert again["image_id"] == new.image_id and again["pull_seconds"] is not None
-        assert registry.count("manifests") == count, "it is told what came of the one that it has begun"
-        registry.add("moving", old)
-        assert (await pulled(server, reference, refresh=True))["image_id"] == old.image_id, "and the next one asks again"
-        by_id = await pulled(server, old.image_id[:20], refresh=True)
-        assert by_id["image_id"] == old.image_id and by_id["pull_seconds"] is None
+def test_a_prefetch_has_them_in_order_and_goes_on(layout: str, tmp_path: Path) -> None:
+    wrong = f"oci:{tmp_path}/none"
+    with Session() as session:
+        found = session.prefetch([wrong, layout, wrong, layout]).result(60)
+        assert [(one.reference, one.status) for one in found] == [(wrong, "failed"), (layout, "here")]
+        assert found[0].reason == "no_such_file" and "none" in str(found[0].message)
+        assert session.prefetch([]).result(10) == []
+        with pytest.raises(TypeError):
+            session.prefetch(layout)
+        with session.sandbox(container_image=layout) as sandbox:
+            assert sandbox.exec(["/program", "--version"]).result(60).returncode == 0
+    assert of(lambda client: client.prefetch([layout], refresh=True))[0].status == "here"
 
 
-async def test_a_server_that_comes_next_goes_on(tmp_path: Path) -> None:
+def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make_state_dir()
-    running = start_server(directory)
+    keys = directory / "keys"
+    keys.write_text("a-key-of-a-tenant tenant=somebody\n")
+    running = start_server(directory, port=0, api_key_file=keys)
     try:
-        async with faulty_registry() as registry, AsyncClient(base_url=running.url) as client:
-            image = Image(tar_of({"first": b"1" * 100_000}), tar_of({"second": b"2" * 100_000}))
-            reference = registry.add("restart", image)
-            second = image.document["layers"][1]["digest"]
-            opened = gate(registry, f"/v2/some/image/blobs/{second}")
-            fetching = asyncio.create_task(client.prefetch([reference]))
-            while not any(second in path for _, path, _ in registry.asked):
-                await asyncio.sleep(0.02)
-            await asyncio.to_thread(running.stop, signal.SIGTERM)
-            del registry.faults[f"/v2/some/image/blobs/{second}"]
-            opened.set()
-            await asyncio.to_thread(running.restart)
-            (info,) = await asyncio.wait_for(fetching, 30)
-            assert info.status == "here" and info.image_id == image.image_id
+        monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+        of(lambda client: client.pull_image(layout))
+        found = re.search(r"http://\S+", running.log.read_text())
+        assert found is not None
+        monkeypatch.setenv("AVIATO_BASE_URL", found[0])
+        monkeypatch.setenv("AVIATO_API_KEY", "a-key-of-a-tenant")
+
+        async def work(client: AsyncClient) -> None:
+            for call in (
+                client.pull_image(layout),
+                client.prefetch([layout]),
+                client.remove_image(layout),
+                client.prune_images(),
+                client.pin_image(layout),
+            ):
+                with pytest.raises(AviatoAuthenticationError, match="operator"):
+                    await call
+            assert (await client.inspect_image(layout)).status == "here"
+            assert [one.reference for one in await client.images()] == [layout]
+
+        of(work)
     finally:
         running.stop()
         remove(directory)
 
 
-async def test_what_is_no_image_of_a_registry(server: RunningServer, tmp_path: Path) -> None:
-    assert (await pulled(server, "host"))["status"] == "here"
-    assert (await pulled(server, "host"))["image_id"] is None
-    for wrong, reason in (("dir:nothing", "image"), ("Upper", "bad_reference"), ("oci:here", "bad_reference")):
-        status, answer = await asyncio.to_thread(asked, server, "POST", "/v1/images/pull", {"reference": wrong})
-        assert status == 422 and answer["error"]["reason"] == reason, answer
-    status, _ = await asyncio.to_thread(asked, server, "POST", "/v1/images/pull", {"reference": ""})
-    assert status == 400
-    status, answer = await asyncio.to_thread(asked, server, "GET", "/v1/images/inspect?reference=not/here")
-    assert status == 422 and answer["error"]["reason"] == "image_not_here"
-    failed = await pulled(server, f"oci:{tmp_path}/nothing")
-    assert failed["status"] == "failed" and failed["reason"] == "no_such_file"
-
-
-async def test_what_tenants_may(server: RunningServer, tmp_path: Path) -> None:
-    reference = small(tmp_path, "tenants")
-    async with faulty_registry() as registry:
-        wanted = registry.add("tenants", Image(tar_of({"t": b"x"})))
-        for name in (wanted, reference, f"docker-archive:{tmp_path}/x"):
-            status, answer = asked(server, "POST", "/v1/images/pull", {"reference": name}, "the-key")
-            assert status == 422 and answer["error"]["reason"] == "image_not_here", answer
-            assert "operator" in answer["error"]["message"]
-        assert not registry.asked, "no host is reached because a tenant has named it"
-        await pulled(server, wanted)
-        asked_before = len(registry.asked)
-        for refresh in (False, True):
-            status, answer = await asyncio.to_thread(
-                asked, server, "POST", "/v1/images/pull", {"reference": wanted, "refresh": refresh}, "the-key"
-            )
-            assert status == 200 and answer["status"] == "here"
-        assert len(registry.asked) == asked_before
-    _, listed = asked(server, "GET", "/v1/images", None, "another-key")
-    assert wanted in [name for info in listed["images"] for name in info["names"]]
-    assert asked(server, "GET", f"/v1/images/inspect?reference={wanted}", None, "the-key")[0] == 200
-    for path, body in (
-        ("remove", {"reference": wanted}),
-        ("prune", {}),
-        ("pin", {"reference": wanted}),
-        ("pull", {"reference": wanted, "name": "mine:1"}),
-    ):
-        status, answer = asked(server, "POST", f"/v1/images/{path}", body, "the-key")
-        assert status == 422 and answer["error"]["reason"] == "not_allowed", answer
-    assert asked(server, "GET", f"/v1/images/inspect?reference={wanted}", None, "the-key")[1]["pinned"] is False
-    status, answer = asked(server, "GET", "/v1/images", None, "no-key")
-    assert status == 401
-
-
-async def awaited(session: Session, image: str) -> list[ImageInfo]:
-    return await session.prefetch([image])
-
-
-def test_a_dataset_s_column_is_there_before_its_sandboxes(url: str, layout: Path, tmp_path: Path) -> None:
-    image, other = f"oci:{layout}", small(tmp_path, "other")
-    column = [image, other, image, "host", f"oci:{tmp_path}/nothing"]
-    with Session() as session:
-        here, second, host, failed = session.prefetch(column).result()
-        assert [info.reference for info in (here, second, host, failed)] == [image, other, "host", f"oci:{tmp_path}/nothing"]
-        assert isinstance(here, ImageInfo) and here.status == "here" and here.working_dir == "/data"
-        assert here.pull_seconds is not None and here.labels == {"made": tmp_path.name}
-        assert failed.status == "failed" and failed.reason == "no_such_file" and "nothing" in str(failed.message)
-        assert asyncio.run(awaited(session, image))[0].pull_seconds is None
-        metrics = session.get_metrics()
-        assert metrics["aviato/image_pulls"] == 2 and metrics["aviato/image_cache_hits"] == 2
-        assert metrics["aviato/image_pull_failures"] == 1
-        assert metrics["aviato/max_image_pull_seconds"] >= metrics["aviato/avg_image_pull_seconds"] > 0
-        ran = session.sandbox(container_image=image).exec(["/program", "--version"]).result(60)
-        assert ran.returncode == 0 and ran.stdout.startswith("aviato-init ")
-
-
-def test_when_none_can_be_had_it_is_an_error(url: str, tmp_path: Path) -> None:
-    wanted = [f"oci:{tmp_path}/one", f"oci:{tmp_path}/two"]
-    with Session() as session:
-        with pytest.raises(SandboxImageError, match=r"one.*; 1 more could not be had either") as raised:
-            session.prefetch(wanted).result()
-        assert raised.value.reason == "no_such_file" and raised.value.is_infrastructure
-        assert session.prefetch([]).result() == []
-        with pytest.raises(TypeError, match="not one string"):
-            session.prefetch("debian")
-        with pytest.raises(TypeError, match="must be strings"):
-            session.prefetch([None])  # type: ignore[list-item]
-    with pytest.raises(aviato.AviatoValidationError, match="closed"):
-        session.prefetch(wanted)
-
-
-async def test_an_async_client_has_them_all(url: str, layout: Path, tmp_path: Path) -> None:
-    told: list[ImageInfo] = []
-    async with AsyncClient() as client:
-        first, missing = await client.prefetch([f"oci:{layout}", f"oci:{tmp_path}/no"], on_progress=told.append)
-        assert (first.status, missing.status) == ("here", "failed")
-        assert {info.reference for info in told if info.status != "pulling"} == {first.reference, missing.reference}
-        named = await client.import_image(layout, name="mine:1")
-        assert named.image_id == first.image_id and named.reference == "mine:1"
-        assert set(named.names) == {f"oci:{layout}", "docker.io/library/mine:1"}
-        assert first.image_id in [info.image_id for info in await client.images()]
-        assert (await client.inspect_image(str(first.image_id)[:20])).image_id == first.image_id
-        assert (await client.pin_image("mine:1")).pinned
-        await client.prune_images()
-        assert (await client.inspect_image("mine:1")).pinned
-        sandbox = await client.sandbox(container_image="mine:1")
-        assert not (await client.pin_image("mine:1", pinned=False)).pinned
-        await client.prune_images()
-        with pytest.raises(SandboxImageError, match="in use") as refused:
-            await client.remove_image(str(first.image_id))
-        assert refused.value.reason == "image_in_use"
-        await sandbox.stop()
-        assert await client.remove_image("mine:1") == ["docker.io/library/mine:1"]
-        assert await client.remove_image(f"oci:{layout}") == [f"oci:{layout}"]
-        with pytest.raises(SandboxImageError) as gone:
-            await client.inspect_image("mine:1")
-        assert gone.value.reason == "image_not_here"
-        other = small(tmp_path, "pruned")
-        await client.prefetch([other])
-        assert await client.prune_images(unused_seconds=3600) == 0
-        assert await client.prune_images() > 0
-        assert other not in [info.reference for info in await client.images()]
-        with pytest.raises(SandboxImageError, match="no name"):
-            await client.import_image(layout, name="oci:/x")
-
-
-async def test_the_settings_of_images_are_kept(tmp_path: Path) -> None:
+def test_a_mirror_is_asked_first_and_the_cache_is_bounded(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make_state_dir()
-    async with faulty_registry() as registry:
-        image = Image(tar_of({"mirrored": b"x" * 2000}))
-        registry.add("there", image)
-        mirror = f"docker.io=http://{registry.host}"
-        running = await asyncio.to_thread(start_server, directory, image_cache_bytes=1, registry_mirror=mirror)
+    with SlowRegistry(layout) as registry:
+        registry.free.set()
+        mirror = f"registry.invalid={registry.host}"
+        running = start_server(directory, registry_mirror=mirror, image_cache_bytes=1)
         try:
-            async with AsyncClient(base_url=running.url) as client:
-                (first,) = await client.prefetch(["some/image:there"])
-                assert first.image_id == image.image_id and registry.asked
-                await client.prefetch([small(tmp_path, "newer")])
-                assert [info.labels for info in await client.images()] == [{"name": str(tmp_path / "newer")}]
+            monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+            reference = "registry.invalid/some/image:1"
+            assert of(lambda client: client.pull_image(reference)).names == (reference,)
+            one = f"oci:{make_layout(tmp_path / 'one', [tar_of({'x': b'x' * 10_000})], {})}"
+            assert [info.reference for info in of(lambda client: _pull_and_list(client, one))] == [one]
         finally:
             running.stop()
             remove(directory)
 
 
-def test_an_image_is_shown_short() -> None:
-    info = ImageInfo(reference="debian:12", status="failed", message="it is not there", reason="unknown_tag")
-    assert repr(info) == ("ImageInfo(reference='debian:12', status='failed', message='it is not there', reason='unknown_tag')")
+async def _pull_and_list(client: AsyncClient, reference: str) -> list[aviato.ImageInfo]:
+    await client.pull_image(reference)
+    return await client.images()
+
+
+def test_python_means_what_is_here(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of the name that was pulled, else an interpreter of the machine."""
+    minor = sys.version_info.minor
+    name, directory = f"python:3.{minor}", make_state_dir()
+    program = Path(binary.found()).read_bytes()
+    image = make_layout(tmp_path / "image", [tar_of({"program": (0o755, 0, 0, program)})], {})
+    with SlowRegistry(f"oci:{image}", path="library/python", tag=f"3.{minor}") as registry:
+        registry.free.set()
+        running = start_server(directory, registry_mirror=f"docker.io={registry.host}")
+        try:
+            monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+            with Sandbox(container_image=name) as sandbox:
+                found = sandbox.exec(["python", "-c", "import sys; print(sys.version_info.minor)"]).result(60)
+                if found.returncode:
+                    pytest.skip(f"the machine has no {name}")
+                assert found.stdout == f"{minor}\n" and not registry.asked
+            of(lambda client: client.pull_image(name))
+            with Sandbox(container_image=name) as sandbox:
+                assert sandbox.exec(["/program", "--version"]).result(60).returncode == 0
+        finally:
+            running.stop()
+            remove(directory)

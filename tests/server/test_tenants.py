@@ -128,16 +128,16 @@ OTHERS = {
     "POST /v1/sandboxes": "test_ids_of_others_cannot_be_joined",
     "GET /v1/sandboxes": "test_listings",
     "POST /v1/acknowledgements": "test_nobody_lets_go_or_acknowledges_for_another",
-    "POST /v1/images/pull": "what is here is the same for all; the rest is the operator's, and tests/images has it",
-    "GET /v1/images": "the same for all",
-    "GET /v1/images/inspect": "the same for all",
-    "POST /v1/images/remove": "the operator's; tests/images has it",
-    "POST /v1/images/prune": "the operator's; tests/images has it",
-    "POST /v1/images/pin": "the operator's; tests/images has it",
     "PUT /v1/leases/{lease_id}": "test_leases_of_others_hold",
     "DELETE /v1/leases/{lease_id}": "test_leases_of_others_hold",
     "POST /run_code": "a sandbox of its own, and a repeat is taken up for the same tenant alone",
     "POST /v1/runs": "a sandbox of its own; the id of another's is in conflict, as in a create",
+    "GET /v1/images": "images are the server's: all may look at them",
+    "GET /v1/images/inspect": "images are the server's: all may look at them",
+    **dict.fromkeys(
+        ("POST /v1/images/pull", "POST /v1/images/remove", "POST /v1/images/prune", "POST /v1/images/pin"),
+        "tests/images/test_operations.py::test_tenants_look_and_change_nothing",
+    ),
     "POST /execute_batch": "sandboxes of its own",
 }
 """Routes without a sandbox in their path, and why nobody sees what is another's by them."""

@@ -1,117 +1,52 @@
-"""Images: those of a server, and what is known of each."""
+"""Images of a server, and what is said of one."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from pathlib import Path
 
-import pytest
-
 import aviato
-from tests.images.faulty_registry import faulty_registry
-from tests.images.layouts import Image, tar_of
-from tests.images.whole_images import make_layout
+from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 from tests.surface.harness import Place, acheck, check
+from tests.surface.names import IMAGE_ATTRIBUTES, IMAGE_CALLS
 
-CONFIG = {
-    "Env": ["A=b"],
-    "WorkingDir": "/w",
-    "User": "nobody",
-    "Entrypoint": ["/x"],
-    "Cmd": ["y"],
-    "Labels": {"l": "m"},
-}
+CONFIG = {"Env": ["A=b"], "WorkingDir": "/w", "User": "0", "Entrypoint": ["/e"], "Cmd": ["c"]}
 
 
-def layout(place: Place) -> Path:
-    return make_layout(place.path / "layout", [tar_of({"own": str(place.path).encode()})], CONFIG)
+def layout(path: Path) -> str:
+    return f"oci:{make_layout(path / 'image', [tar_of({'name': str(path).encode()})], CONFIG)}"
 
 
-@check("Session.prefetch", "Session.prefetch(progress=)", "Session.prefetch(refresh=)")
-def prefetched(place: Place) -> None:
-    counts: list[int] = []
-    (info,) = place.session.prefetch(
-        [f"oci:{layout(place)}"], refresh=True, progress=lambda done, _: counts.append(done)
-    ).result()
-    assert info.status == "here" and counts[-1] == 1
+@check("Session.prefetch", "Session.prefetch(refresh=)", *(f"ImageInfo.{name}" for name in IMAGE_ATTRIBUTES))
+def prefetch(place: Place) -> None:
+    image, wrong = layout(place.path), f"oci:{place.path}/none"
+    here, failed = place.session.prefetch([image, wrong], refresh=True).result(30)
+    assert isinstance(here, aviato.ImageInfo) and (here.reference, here.status, here.names) == (image, "here", (image,))
+    assert str(here.image_id).startswith("sha256:") and here.layers == 1 and here.size_bytes > 0 and here.pulled_at is not None
+    assert (here.created_at, here.pinned, here.architecture, here.working_dir) == (None, False, ARCHITECTURE, "/w")
+    assert (here.user, here.entrypoint, here.command, here.environment) == ("0", ("/e",), ("c",), {"A": "b"})
+    assert (here.layers_done, here.layers_total) == (1, 1) and here.used_at is not None
+    assert (failed.reference, failed.status, failed.reason) == (wrong, "failed", "no_such_file") and failed.message
+    assert (failed.done_bytes, failed.total_bytes) == (0, None)
 
 
 @acheck("Session.prefetch")
-async def prefetched_here(place: Place) -> None:
-    assert (await place.session.prefetch([f"oci:{layout(place)}"]))[0].status == "here"
+async def awaited(place: Place) -> None:
+    image = layout(place.path)
+    [found] = await place.session.prefetch([image])
+    assert found.reference == image
 
 
-@check(
-    *("ImageInfo.reference", "ImageInfo.status", "ImageInfo.image_id", "ImageInfo.names", "ImageInfo.layers"),
-    *("ImageInfo.size_bytes", "ImageInfo.created_at", "ImageInfo.pulled_at", "ImageInfo.used_at", "ImageInfo.pinned"),
-    *("ImageInfo.architecture", "ImageInfo.environment", "ImageInfo.working_dir", "ImageInfo.user", "ImageInfo.entrypoint"),
-    *("ImageInfo.command", "ImageInfo.labels", "ImageInfo.pull_seconds", "ImageInfo.layers_done"),
-)
-def image_info(place: Place) -> None:
-    reference = f"oci:{layout(place)}"
-    (info,) = place.session.prefetch([reference]).result()
-    assert (info.reference, info.status, info.names, info.pinned) == (reference, "here", [reference], False)
-    assert str(info.image_id).startswith("sha256:") and (info.layers, info.layers_done) == (1, 1)
-    assert info.size_bytes == len(str(place.path)) and info.created_at is None and info.architecture
-    assert info.pulled_at is not None and info.used_at is not None and abs(info.pulled_at - time.time()) < 60
-    assert (info.environment, info.working_dir, info.user) == ({"A": "b"}, "/w", "nobody")
-    assert (info.entrypoint, info.command, info.labels) == (["/x"], ["y"], {"l": "m"})
-    assert info.pull_seconds is not None and info.pull_seconds < 30
-
-
-@check("ImageInfo.message", "ImageInfo.reason", "ImageInfo.is_infrastructure", "ImageInfo.retryable")
-def failed_image(place: Place) -> None:
-    _, info = place.session.prefetch(["host", f"oci:{place.path}/nothing"]).result()
-    assert "nothing" in str(info.message) and info.reason == "no_such_file"
-    assert info.is_infrastructure and not info.retryable
-
-
-@acheck(
-    *("AsyncClient.prefetch", "AsyncClient.prefetch(on_progress=)", "AsyncClient.prefetch(refresh=)"),
-    *("ImageInfo.phase", "ImageInfo.done_bytes", "ImageInfo.total_bytes"),
-)
-async def watched(place: Place) -> None:
-    told: list[aviato.ImageInfo] = []
-    async with faulty_registry() as registry, aviato.AsyncClient() as client:
-        reference = registry.add("watched", Image(tar_of({"own": str(place.path).encode()})))
-        opened = asyncio.Event()
-
-        async def wait(_: object) -> None:
-            await opened.wait()
-
-        registry.faults["/v2/some/image/blobs/"] = wait
-
-        def tell(info: aviato.ImageInfo) -> None:
-            told.append(info)
-            opened.set()
-
-        await client.prefetch([reference], refresh=True, on_progress=tell)
-    assert [told[0].status, told[-1].status] == ["pulling", "here"]
-    assert (told[0].phase, told[0].done_bytes, told[0].total_bytes) == ("resolving", 0, None)
-
-
-@acheck(
-    *("AsyncClient.import_image", "AsyncClient.import_image(name=)", "AsyncClient.import_image(on_progress=)"),
-    *("AsyncClient.images", "AsyncClient.inspect_image", "AsyncClient.pin_image", "AsyncClient.pin_image(pinned=)"),
-    *("AsyncClient.remove_image", "AsyncClient.remove_image(force=)"),
-)
-async def kept(place: Place) -> None:
-    told: list[aviato.ImageInfo] = []
+@acheck(*(f"AsyncClient.{name}" for name in IMAGE_CALLS))
+async def calls(place: Place) -> None:
+    image = layout(place.path)
+    heard: list[aviato.ImageInfo] = []
     async with aviato.AsyncClient() as client:
-        info = await client.import_image(layout(place), name="surface:1", on_progress=told.append)
-        assert told[-1].image_id == info.image_id
-        assert info.image_id in [one.image_id for one in await client.images()]
-        assert (await client.inspect_image("surface:1")).image_id == info.image_id
-        assert (await client.pin_image("surface:1")).pinned
-        assert not (await client.pin_image("surface:1", pinned=False)).pinned
-        assert len(await client.remove_image(str(info.image_id), force=True)) == 2
-        with pytest.raises(aviato.SandboxImageError):
-            await client.inspect_image("surface:1")
-
-
-@acheck("AsyncClient.prune_images", "AsyncClient.prune_images(most_bytes=)", "AsyncClient.prune_images(unused_seconds=)")
-async def pruned(place: Place) -> None:
-    async with aviato.AsyncClient() as client:
-        await client.prefetch([f"oci:{layout(place)}"])
-        assert await client.prune_images(most_bytes=1 << 60, unused_seconds=3600) == 0
+        found = await client.pull_image(image, refresh=True, on_progress=heard.append)
+        assert heard[-1] == found
+        [again] = await client.prefetch([image], refresh=True, on_progress=heard.append)
+        assert heard[-1].image_id == again.image_id == found.image_id
+        assert (await client.pin_image(image, pinned=True)).pinned and not (await client.pin_image(image, pinned=False)).pinned
+        assert image in [one.reference for one in await client.images()]
+        assert (await client.inspect_image(image)).image_id == found.image_id
+        assert await client.prune_images(most_bytes=0, unused_seconds=3600) == 0
+        assert await client.remove_image(image, force=False) == [image]

@@ -14,6 +14,16 @@ _SANDBOX_PARAMETERS = (
     "packages",
 )
 _EXEC_PARAMETERS = ("cwd", "env", "user", "stdin", "check", "timeout_seconds", "max_output_bytes", "detach")
+IMAGE_CALLS = (
+    *("pull_image", "pull_image(refresh=)", "pull_image(on_progress=)", "prefetch", "images", "inspect_image", "remove_image"),
+    *("remove_image(force=)", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
+    *("pin_image(pinned=)", "prefetch(refresh=)", "prefetch(on_progress=)"),
+)
+IMAGE_ATTRIBUTES = (
+    *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
+    *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
+    *("total_bytes", "layers_done", "layers_total"),
+)
 _ERRORS = {
     *("AviatoError", "AviatoAuthenticationError", "AviatoValidationError", "OperationTimeoutError", "SandboxError"),
     *("SandboxNotRunningError", "SandboxTimeoutError", "SandboxRequestTimeoutError", "SandboxCommandTimeoutError"),
@@ -33,11 +43,8 @@ NAMES: set[str] = {
     *_of("StreamReader", "__iter__", "__aiter__", "lines", "raw"),
     *_of("StreamWriter", "write", "writeline", "close", "closed"),
     *("wait", "wait(num_returns=)", "wait(timeout=)", "as_completed", "as_completed(timeout=)", "results"),
-    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__"),
-    *_of("AsyncClient", "prefetch", "prefetch(refresh=)", "prefetch(on_progress=)", "import_image", "import_image(name=)"),
-    *_of("AsyncClient", "import_image(on_progress=)", "images", "inspect_image", "remove_image", "remove_image(force=)"),
-    *_of("AsyncClient", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
-    "AsyncClient.pin_image(pinned=)",
+    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS),
+    *_of("ImageInfo", *IMAGE_ATTRIBUTES),
     # section 2
     *(f"Sandbox({name}=)" for name in _SANDBOX_PARAMETERS),
     *_of("Sandbox", "run", "wait", "session", "list", "list(tags=)", "list(status=)", "list(include_stopped=)", "from_id"),
@@ -59,10 +66,6 @@ NAMES: set[str] = {
     *_of("ProcessResult", "stdout_truncated", "stderr_truncated", "usage"),
     *_of("ResourceUsage", "cpu_seconds", "max_rss_bytes", "memory_peak_bytes", "processes_peak"),
     *_of("FileInfo", "path", "size_bytes", "mode", "mtime", "type", "link_target"),
-    *_of("ImageInfo", "reference", "status", "message", "reason", "is_infrastructure", "retryable", "image_id", "names"),
-    *_of("ImageInfo", "layers", "size_bytes", "created_at", "pulled_at", "used_at", "pinned", "architecture", "environment"),
-    *_of("ImageInfo", "working_dir", "user", "entrypoint", "command", "labels", "pull_seconds", "phase", "done_bytes"),
-    *_of("ImageInfo", "total_bytes", "layers_done"),
     *_of("GradeResult", "passed", "cases", "exec_result", "mode", "message", "left_out", "statuses"),
     *_of("GradeCase", "name", "passed", "status", "message", "duration_seconds"),
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
@@ -71,16 +74,7 @@ NAMES: set[str] = {
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
-    *_of(
-        "Session",
-        "prefetch",
-        "prefetch(refresh=)",
-        "prefetch(progress=)",
-        "sandbox_count",
-        "close",
-        "log_metrics",
-        "get_metrics",
-    ),
+    *_of("Session", "sandbox_count", "close", "log_metrics", "get_metrics", "prefetch", "prefetch(refresh=)"),
     *_of("RemoteFunction", "remote", "map", "local", "__call__"),
     "Serialization",
     *_of("SandboxDefaults", "container_image", "command", "args", "base_url", "exec_timeout_seconds"),
@@ -105,13 +99,12 @@ ASYNC_TOO: set[str] = {
     *_of("StreamReader", "__aiter__"),
     *_of("StreamWriter", "write", "writeline", "close"),
     *("wait", "as_completed", "results"),
-    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", "prefetch", "import_image", "images", "inspect_image"),
-    *_of("AsyncClient", "remove_image", "prune_images", "pin_image"),
+    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS),
     *_of("Sandbox", "list", "from_id", "wait_until_complete", "start", "stop", "delete", "write_file", "write_file_streaming"),
     *_of("Sandbox", "upload", "download", "make_directory", "remove", "exec", "attach", "read_file", "list_files", "stat"),
     *_of("Sandbox", "stream_logs", "read_file_streaming", "shell", "__aenter__", "__await__", "grade"),
     *_of("TerminalSession", "output", "stdin", "resize"),
-    *_of("Session", "__aenter__", "prefetch", "sandbox", "list", "from_id", "close"),
+    *_of("Session", "__aenter__", "sandbox", "list", "from_id", "close", "prefetch"),
     *_of("RemoteFunction", "remote", "map", "__call__"),
     *_of("Process", "send_signal", "cancel", "stdout", "stderr", "stdin"),
     "Sandbox.wait_for_port",

@@ -34,7 +34,7 @@ def image(place: Place) -> None:
     with aviato.Sandbox(container_image="host") as box:
         assert box.exec(["true"]).result().returncode == 0
     with pytest.raises(aviato.SandboxImageError, match="no-such-image"):
-        aviato.Sandbox(container_image="no-such-image").start().result()
+        aviato.Sandbox(container_image="oci:/no-such-image").exec(["true"]).result(30)
 
 
 @check("Sandbox(packages=)", "SandboxDefaults.packages")

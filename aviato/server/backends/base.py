@@ -132,11 +132,6 @@ class Backend(ABC):
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""
 
-    @property
-    def image_store(self) -> ImageStore | None:
-        """The images that are here beside directories of this machine, once it is open; None: it keeps none."""
-        return None
-
     async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """An image that `resolve_image` gave, once it is here.
 
@@ -144,6 +139,11 @@ class Backend(ABC):
             SandboxImageError: it cannot be had.
         """
         return image
+
+    @property
+    def image_store(self) -> ImageStore | None:
+        """The images of registries that it keeps, once it is open; None: it keeps none."""
+        return None
 
     async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
         """Say early which packages cannot be had in a sandbox of an image.

@@ -23,7 +23,7 @@ def make_backend(name: str, **settings: Any) -> Backend:
     Args:
         name: one of `BACKENDS`.
         settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `packages`,
-            `private`, `allow_any_directory`, `shared`, `registry_mirrors`, `image_cache_bytes`.
+            `private`, `allow_any_directory`, `shared`.
 
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are.

@@ -9,8 +9,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *execs.OPERATIONS,
     *files.OPERATIONS,
     *ports.OPERATIONS,
-    *images.OPERATIONS,
     *leases.OPERATIONS,
+    *images.OPERATIONS,
     *run_code.OPERATIONS,
 )
 __all__ = ["OPERATIONS", "Operation"]

@@ -1,4 +1,4 @@
-"""Images: pull, list, look, remove, prune, pin."""
+"""Images: pull, look, list, remove, prune, pin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aviato.server.operations.reply import Reply, answer
 from aviato.server.operations.table import Operation
 from aviato.wire.base import RequestModel
 from aviato.wire.images import (
-    MAX_PULL_SECONDS,
+    LONGEST_POLL_SECONDS,
     ImageInfo,
     ImageList,
     ImageReference,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class PullQuery(RequestModel):
     """Query of a pull."""
 
-    timeout_seconds: Annotated[float, Field(ge=0, le=MAX_PULL_SECONDS, allow_inf_nan=False)] = 30.0
+    timeout_seconds: Annotated[float, Field(ge=0, le=LONGEST_POLL_SECONDS, allow_inf_nan=False)] = LONGEST_POLL_SECONDS
 
 
 class InspectQuery(RequestModel):
@@ -39,45 +39,38 @@ class InspectQuery(RequestModel):
 
 
 async def pull(call: Call) -> Reply:
-    """Begin or join a pull, and wait for it."""
+    """Begin or join a pull, and say how far it is once it has ended or the time is over."""
     query: PullQuery = call.query or PullQuery()
     request: PullImage = call.body
-    images = call.service.images
-    info = await images.pull(request.reference, call.caller, refresh=request.refresh, timeout_seconds=query.timeout_seconds)
-    if request.name is not None and info.status == "here":
-        info = await images.name(info, request.name, call.caller)
-    return answer(info)
+    return answer(await call.service.images.pull(request.reference, request.refresh, query.timeout_seconds, call.caller))
 
 
 async def list_all(call: Call) -> Reply:
-    """Give all."""
+    """List what is here and on its way."""
     return answer(await call.service.images.list())
 
 
 async def inspect(call: Call) -> Reply:
-    """Give one that is here."""
-    query: InspectQuery = call.query
-    return answer(await call.service.images.inspect(query.reference))
+    """Give one image."""
+    return answer(await call.service.images.inspect(call.query.reference))
 
 
 async def remove(call: Call) -> Reply:
-    """Remove a name or an image."""
+    """Remove a name, or an image."""
     request: RemoveImage = call.body
-    return answer(await call.service.images.remove(request.reference, call.caller, force=request.force))
+    return answer(await call.service.images.remove(request.reference, request.force, call.caller))
 
 
 async def prune(call: Call) -> Reply:
-    """Remove what is unused."""
+    """Remove what nobody uses."""
     request: PruneImages = call.body
-    return answer(
-        await call.service.images.prune(call.caller, most_bytes=request.most_bytes, unused_seconds=request.unused_seconds)
-    )
+    return answer(await call.service.images.prune(request.most_bytes, request.unused_seconds, call.caller))
 
 
 async def pin(call: Call) -> Reply:
-    """Let one stay, or no longer."""
+    """Let an image stay, or no longer."""
     request: PinImage = call.body
-    return answer(await call.service.images.pin(request.reference, call.caller, pinned=request.pinned))
+    return answer(await call.service.images.pin(request.reference, request.pinned, call.caller))
 
 
 OPERATIONS = (
@@ -85,7 +78,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/images/pull",
         handler=pull,
-        summary="Pull an image, or join its pull; answers when it is here or has failed, or how far it is",
+        summary="Pull an image, or join its pull; answers when that has ended, or how far it is when the time is over",
         query=PullQuery,
         body=PullImage,
         answers={200: ImageInfo},
@@ -95,7 +88,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/images",
         handler=list_all,
-        summary="List the images that are here or on their way, the newest first",
+        summary="List the images that are here or on their way",
         answers={200: ImageList},
         errors=(422,),
     ),
@@ -103,7 +96,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/images/inspect",
         handler=inspect,
-        summary="Look at an image that is here",
+        summary="Look at an image, by name, id or digest",
         query=InspectQuery,
         answers={200: ImageInfo},
         errors=(422,),
@@ -112,7 +105,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/images/remove",
         handler=remove,
-        summary="Remove a name of an image, and with its last one the image",
+        summary="Remove a name of an image, and with its last name, or by its id, the image",
         body=RemoveImage,
         answers={200: RemovedImage},
         errors=(422,),
@@ -121,7 +114,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/images/prune",
         handler=prune,
-        summary="Remove images that no sandbox has and nobody has pinned",
+        summary="Remove images that no sandbox has and nobody has pinned, the longest unused first",
         body=PruneImages,
         answers={200: PrunedImages},
         errors=(422,),

@@ -79,6 +79,7 @@ class Service:
         self.slots = Slots(admission, self.registry)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
+        self.images = Images(backend, self.long_polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = RetainedResults(folder.results, settings.record_retention)
         self.exec_records = ExecRecords(self.store)
@@ -98,7 +99,6 @@ class Service:
         )
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
-        self.images = Images(backend, self.long_polls, self.check_able)
         self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)
         self.sandboxes = Sandboxes(
@@ -157,8 +157,6 @@ class Service:
     @property
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
-        if self.images.is_pulling:
-            return False
         return not self.registry.live and not self.leases.held and not self.lifecycle.leftovers
 
     async def end_all(self) -> None:

@@ -135,6 +135,7 @@ class LocalBackend(Backend):
         self._uid_base = uid_base
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
+        self._images = LocalImages([], self._registered, allow_any_directory)
         self._root = os.geteuid() == 0
         self._directories.ranges = subordinate.find() if self.ids > 1 else None
         self._packages = self._find_packages(packages or {}, private)
@@ -277,14 +278,14 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
+    async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
+        """See `Backend`."""
+        return image if image.is_here else await self._images.fetch(image)
+
     @property
     def image_store(self) -> ImageStore | None:
         """See `Backend`."""
         return self._images.store
-
-    async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
-        """See `Backend`."""
-        return image if image.is_here else await self._images.fetch(image)
 
     def _open_store(self) -> ImageStore:
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""

@@ -1,0 +1,35 @@
+"""What callers give where images are meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoValidationError
+from aviato.wire.bounds import IMAGE_CHARACTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def image_reference(value: str, parameter: str = "reference") -> str:
+    """A reference that a server can be asked for.
+
+    Raises:
+        TypeError, AviatoValidationError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{parameter} must be a str such as 'docker.io/library/python:3.12', not {type(value).__name__}")
+    if not value or "\0" in value or len(value) > IMAGE_CHARACTERS:
+        raise AviatoValidationError(f"{parameter} must be 1 to {IMAGE_CHARACTERS} characters without NUL, got {value[:100]!r}")
+    return value
+
+
+def image_references(values: Iterable[str]) -> list[str]:
+    """References that a server can be asked for, each once, in their order.
+
+    Raises:
+        TypeError, AviatoValidationError: something is none.
+    """
+    if isinstance(values, (str, bytes)):
+        raise TypeError(f"images must be several references, such as [{values!r}], not {type(values).__name__}")
+    return list(dict.fromkeys(image_reference(value, "images") for value in values))
