@@ -148,7 +148,8 @@ class AsyncClient:
             self._client(self._connection), image_reference(reference), refresh=refresh, on_progress=on_progress
         )
         if info.status == "failed":
-            raise SandboxImageError(info.message or f"image {reference!r} cannot be had", reason=info.reason)
+            message = info.message or f"image {reference!r} cannot be had"
+            raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)
         return info
 
     async def prefetch(

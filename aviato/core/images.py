@@ -49,7 +49,9 @@ async def prefetch(
             try:
                 return await pull(client, reference, refresh=refresh, on_progress=on_progress)
             except SandboxImageError as error:
-                failed = ImageInfo(reference=reference, status="failed", message=str(error), reason=error.reason)
+                failed = ImageInfo(
+                    reference=reference, status="failed", message=str(error), reason=error.reason, retryable=error.retryable
+                )
         if on_progress is not None:
             on_progress(failed)
         return failed

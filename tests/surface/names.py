@@ -22,7 +22,7 @@ IMAGE_CALLS = (
 IMAGE_ATTRIBUTES = (
     *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
     *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
-    *("total_bytes", "layers_done", "layers_total"),
+    *("total_bytes", "layers_done", "layers_total", "labels", "pull_seconds", "retryable"),
 )
 _ERRORS = {
     *("AviatoError", "AviatoAuthenticationError", "AviatoValidationError", "OperationTimeoutError", "SandboxError"),

@@ -119,6 +119,10 @@ class ImageStore:
             raise disk_error(error, f"image {quoted(reference)}") from error
         return await in_thread(self._stored, record)
 
+    def under_way(self) -> dict[str, Progress]:
+        """The full references that this process is pulling, whoever has asked for them, and how far each is."""
+        return self._pulls.under_way()
+
     def list(self) -> list[StoredImage]:
         """All images, the newest pull first."""
         return sorted(map(self._stored, self._index.records()), key=lambda image: -image.pulled_at)
