@@ -141,6 +141,12 @@ CALLS: dict[str, Call] = {
     "AsyncClient(base_url=)": lambda _, text: aviato.AsyncClient(base_url=text),
     "AsyncClient.from_id": lambda _, text: _by_client(lambda client: client.from_id(text)),
     "AsyncClient.list(tags=)": lambda _, text: _by_client(lambda client: client.list(tags=[text])),
+    "Session.prefetch": lambda _, text: aviato.Session().prefetch([text]).result(60)[0].status,
+    "AsyncClient.prefetch": lambda _, text: _by_client(lambda client: client.prefetch([text])),
+    "AsyncClient.pull_image": lambda _, text: _by_client(lambda client: client.pull_image(text)),
+    "AsyncClient.inspect_image": lambda _, text: _by_client(lambda client: client.inspect_image(text)),
+    "AsyncClient.remove_image": lambda _, text: _by_client(lambda client: client.remove_image(text)),
+    "AsyncClient.pin_image": lambda _, text: _by_client(lambda client: client.pin_image(text)),
     "AsyncClient.list(status=)": lambda _, text: _by_client(lambda client: client.list(status=[text])),
     "Sandbox.list(base_url=)": lambda _, text: aviato.Sandbox.list(base_url=text).result(60),
     "rl.Task(packages=)": lambda _, text: _evaluated(rl.Task(code="print(1)", packages=text)),
@@ -166,6 +172,7 @@ WITHOUT_TEXT = {
     # What the layers below or the results are made of, and what is data.
     *("FileInfo", "GradeCase", "GradeResult", "OperationRef", "Process", "ProcessResult", "StreamReader", "TerminalSession"),
     *("StreamWriter", "RemoteFunction", "SandboxDefaults", "CaseOutcome", "Extraction", "Outcome", "Evaluation", "Session"),
+    "ImageInfo",
 }
 
 
