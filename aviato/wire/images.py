@@ -69,6 +69,8 @@ class PullImage(RequestModel):
     reference: ImageReference
     refresh: bool = False
     """Ask the registry although the image is here, since a tag may mean another one there."""
+    name: ImageReference | None = None
+    """What it is called, too, from then on, as images of registries are: `NAME` or `NAME:TAG`."""
 
 
 class RemoveImage(RequestModel):

@@ -220,6 +220,7 @@ def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: 
                 assert "operator" in str(others[0].message)
                 assert not registry.asked, "no host is reached because a tenant has named it"
             for call in (
+                client.pull_image(layout, name="another:1"),
                 client.remove_image(layout),
                 client.prune_images(),
                 client.pin_image(layout),
@@ -318,6 +319,25 @@ def test_what_a_sandbox_waits_for_is_listed(layout: str) -> None:
 
     with SlowRegistry(layout) as registry:
         of(lambda client: work(client, registry))
+
+
+def test_an_image_of_a_file_has_the_name_that_a_data_set_gives_it(layout: str) -> None:
+    name = "registry.invalid/tasks/one:1"
+
+    async def work(client: AsyncClient) -> None:
+        found = await client.pull_image(layout, name=name)
+        assert found.reference == layout and set(found.names) == {layout, name}
+        [here] = await client.prefetch([name])
+        assert (here.status, here.image_id, here.pull_seconds) == ("here", found.image_id, None)
+        async with await client.sandbox(container_image=name) as sandbox:
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+        for wrong in ("oci:/x", f"one@sha256:{'0' * 64}", str(found.image_id), "Upper", "0123456789ab"):
+            with pytest.raises(SandboxImageError) as caught:
+                await client.pull_image(layout, name=wrong)
+            assert caught.value.reason == "bad_reference"
+        assert await client.remove_image(name) == [name]
+
+    of(work)
 
 
 def test_a_session_counts_what_it_prefetches(layout: str, tmp_path: Path) -> None:

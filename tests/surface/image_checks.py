@@ -42,6 +42,9 @@ async def calls(place: Place) -> None:
     image = layout(place.path)
     heard: list[aviato.ImageInfo] = []
     async with aviato.AsyncClient() as client:
+        named = await client.pull_image(image, name="surface:1")
+        assert "docker.io/library/surface:1" in named.names
+        assert await client.remove_image("surface:1") == ["docker.io/library/surface:1"]
         found = await client.pull_image(image, refresh=True, on_progress=heard.append)
         assert heard[-1] == found
         [again] = await client.prefetch([image], refresh=True, on_progress=heard.append)

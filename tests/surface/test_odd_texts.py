@@ -144,6 +144,7 @@ CALLS: dict[str, Call] = {
     "Session.prefetch": lambda _, text: aviato.Session().prefetch([text]).result(60)[0].status,
     "AsyncClient.prefetch": lambda _, text: _by_client(lambda client: client.prefetch([text])),
     "AsyncClient.pull_image": lambda _, text: _by_client(lambda client: client.pull_image(text)),
+    "AsyncClient.pull_image(name=)": lambda _, text: _by_client(lambda client: client.pull_image("oci:/x", name=text)),
     "AsyncClient.inspect_image": lambda _, text: _by_client(lambda client: client.inspect_image(text)),
     "AsyncClient.remove_image": lambda _, text: _by_client(lambda client: client.remove_image(text)),
     "AsyncClient.pin_image": lambda _, text: _by_client(lambda client: client.pin_image(text)),

@@ -75,6 +75,18 @@ class Images:
         await self._long_polls.wait(pull.ended, timeout_seconds)
         return pull.info
 
+    async def name(self, info: ImageInfo, name: str, caller: Caller) -> ImageInfo:
+        """Give an image that is here one more name; it is then as before, and has that too.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: that is no name, or the image has been removed meanwhile.
+        """
+        _check(caller, "names no images")
+        image_id = str(info.image_id)
+        await in_thread(self._store().name, image_id, name)
+        return info.model_copy(update={"names": (await self.inspect(image_id)).names})
+
     async def list(self) -> ImageList:
         """What is on its way and what is here.
 
