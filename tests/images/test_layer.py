@@ -312,9 +312,13 @@ def test_devices_are_left_out(way, into):
 
 
 def test_the_top_hands_its_group_to_nobody(into):
+    if IS_ROOT:
+        os.chown(into, 0, 50)
     into.chmod(0o2777)
-    unpacked(tar(directory("d"), Member("f")), into)
-    assert [seen(into)[name].mode for name in (".", "d", "f")] == [0o755, 0o755, 0o644]
+    unpacked(tar(directory("d"), Member("f"), link("l", "f")), into)
+    found = seen(into)
+    assert [found[name].mode for name in (".", "d", "f")] == [0o755, 0o755, 0o644]
+    assert {found[name].owner for name in "dfl"} == {US}
 
 
 # -- bombs

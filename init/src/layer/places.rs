@@ -70,7 +70,7 @@ impl Places {
         Places { top, path: None, opened: Vec::new() }
     }
 
-    /// A descriptor of a directory, good until the next call.
+    /// A descriptor of a directory, good until the next call. Nothing below it stays open, and may be another directory then.
     pub fn open(&mut self, path: &[u8]) -> io::Result<RawFd> {
         if self.path.as_deref() != Some(path) {
             self.path = None;
@@ -87,12 +87,6 @@ impl Places {
 
     fn last(&self) -> RawFd {
         self.opened.last().map_or(&self.top, |(_, fd)| fd).as_raw_fd()
-    }
-
-    /// Directories may be others of the same names from here on.
-    pub fn forget(&mut self) {
-        self.path = None;
-        self.opened.clear();
     }
 }
 

@@ -282,7 +282,6 @@ impl Layer {
             Ok(())
         });
         removed.map_err(Trouble::os(path))?;
-        self.places.forget();
         let (first, behind) = ([path, b"/"].concat(), [path, b"0"].concat());
         let mut gone: Vec<Vec<u8>> = self.whiteouts.range(first.clone()..behind.clone()).cloned().collect();
         for name in &gone {
