@@ -147,6 +147,8 @@ class ImageInfo(Suggesting):
         names: references in full that mean it on the server.
         message: why it could not be had, for people; else None.
         reason: the same, for programs, such as `unknown_tag`.
+        retryable: whether that may pass by itself.
+        pull_seconds: how long it took to come; None if it was there when it was asked for.
         layers: how many different ones it has.
         size_bytes: of its layers, unpacked.
         created_at: as the image says, or None.
@@ -156,6 +158,7 @@ class ImageInfo(Suggesting):
         architecture: as OCI names it, such as `amd64`.
         working_dir, user, environment: what its commands have, unless you say otherwise.
         entrypoint, command: what other tools run in it; aviato does not run them by itself.
+        labels: what its makers say of it.
         done_bytes, total_bytes: downloaded, and of how many; None until that is known.
         layers_done, layers_total: how many layers are there, and of how many.
     """
@@ -166,6 +169,8 @@ class ImageInfo(Suggesting):
     names: tuple[str, ...] = ()
     message: str | None = None
     reason: str | None = None
+    retryable: bool = False
+    pull_seconds: float | None = None
     layers: int = 0
     size_bytes: int = 0
     created_at: float | None = None
@@ -178,6 +183,7 @@ class ImageInfo(Suggesting):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     done_bytes: int = 0
     total_bytes: int | None = None
     layers_done: int = 0

@@ -128,7 +128,12 @@ class AsyncClient:
         return [self._found(info.sandbox_id, info) for info in infos]
 
     async def pull_image(
-        self, reference: str, *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+        self,
+        reference: str,
+        *,
+        refresh: bool = False,
+        name: str | None = None,
+        on_progress: Callable[[ImageInfo], object] | None = None,
     ) -> ImageInfo:
         """Have the server fetch an image, unless it is there, and wait until it is.
 
@@ -137,6 +142,7 @@ class AsyncClient:
         Args:
             reference: of a registry, `oci:PATH[:TAG]` or `docker-archive:PATH[:NAME]`; paths are the server's.
             refresh: ask the registry although the image is there, since a tag may mean another one by now.
+            name: what it is called, too, from then on, as images of registries are, such as `python:3.12-slim`.
             on_progress: called twice a second with how far it is, and at the end.
 
         Raises:
@@ -144,11 +150,12 @@ class AsyncClient:
         """
         from aviato.core import images
 
-        info = await images.pull(
-            self._client(self._connection), image_reference(reference), refresh=refresh, on_progress=on_progress
-        )
+        checked, client = image_reference(reference), self._client(self._connection)
+        given = None if name is None else image_reference(name, "name")
+        info = await images.pull(client, checked, refresh=refresh, name=given, on_progress=on_progress)
         if info.status == "failed":
-            raise SandboxImageError(info.message or f"image {reference!r} cannot be had", reason=info.reason)
+            message = info.message or f"image {reference!r} cannot be had"
+            raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)
         return info
 
     async def prefetch(

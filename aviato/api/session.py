@@ -250,7 +250,10 @@ class Session:
         async def work(client: Client, _: Lease) -> _Images:
             from aviato.core.images import prefetch
 
-            return await prefetch(client, references, refresh=refresh)
+            found = await prefetch(client, references, refresh=refresh)
+            for info in found:
+                self._metrics.image_prefetched(info)
+            return found
 
         return begin(call(self._connection, work), "prefetch images")
 

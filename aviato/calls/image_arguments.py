@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.values.text import is_unicode
 from aviato.wire.bounds import IMAGE_CHARACTERS
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ def image_reference(value: str, parameter: str = "reference") -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{parameter} must be a str such as 'docker.io/library/python:3.12', not {type(value).__name__}")
-    if not value or "\0" in value or len(value) > IMAGE_CHARACTERS:
-        raise AviatoValidationError(f"{parameter} must be 1 to {IMAGE_CHARACTERS} characters without NUL, got {value[:100]!r}")
+    if not value or "\0" in value or len(value) > IMAGE_CHARACTERS or not is_unicode(value):
+        shown = ascii(value[:100])
+        raise AviatoValidationError(f"{parameter} must be 1 to {IMAGE_CHARACTERS} characters of text without NUL, got {shown}")
     return absolute(value)
 
 

@@ -64,11 +64,19 @@ async def prefetch(file: TextIO, *, base_url: str | None, refresh: bool) -> int:
 @command.command(name="import")
 @common.base_url
 @click.option("--name", metavar="NAME", help="Which of several it is: its tag in the directory, or its name in the archive.")
+@click.option("--as", "as_name", metavar="REF", help="What it is called from then on, such as python:3.12-slim.")
 @click.argument("path", type=click.Path(exists=True), metavar="PATH")
 @common.coroutine
-async def import_(path: str, *, base_url: str | None, name: str | None) -> int:
+async def import_(path: str, *, base_url: str | None, name: str | None, as_name: str | None) -> int:
     """Have a server on this machine take an image in: a directory of OCI layout, or a file as `docker save` makes it."""
-    return await _fetch([_reference_of(path, name)], base_url, refresh=True)  # Another image may lie there than the last time.
+    from aviato.aio.async_client import AsyncClient
+
+    async with AsyncClient(base_url=base_url) as client:
+        with _progress() as tell:
+            # Another image may lie there than the last time.
+            info = await client.pull_image(_reference_of(path, name), refresh=True, name=as_name, on_progress=tell)
+    click.echo(f"{line(str(info.image_id))}  {line(as_name or info.reference)}")
+    return 0
 
 
 @command.command(name="ls")

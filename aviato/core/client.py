@@ -199,10 +199,10 @@ class Client:
 
     # -- images
 
-    async def pull_image(self, reference: str, *, refresh: bool, timeout_seconds: float) -> ImageInfo:
+    async def pull_image(self, reference: str, *, refresh: bool, timeout_seconds: float, name: str | None = None) -> ImageInfo:
         """An image once it is here or has failed, or how far its pull is after a time."""
         path = f"/v1/images/pull?timeout_seconds={timeout_seconds:g}"
-        body = encode(PullImage, reference=reference, refresh=refresh)
+        body = encode(PullImage, reference=reference, refresh=refresh, name=name)
         silence = timeout_seconds + self.transport.request_timeout_seconds
         return decode(ImageInfo, await self.call(f"pull image {reference}", "POST", path, body, silence_seconds=silence))
 

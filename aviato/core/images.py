@@ -21,12 +21,17 @@ BETWEEN_PROGRESS_SECONDS = 0.5
 
 
 async def pull(
-    client: Client, reference: str, *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None
+    client: Client,
+    reference: str,
+    *,
+    refresh: bool = False,
+    name: str | None = None,
+    on_progress: Callable[[ImageInfo], object] | None = None,
 ) -> ImageInfo:
     """An image, once it is here or has failed."""
     seconds = LONG_POLL_SECONDS if on_progress is None else BETWEEN_PROGRESS_SECONDS
     while True:
-        info = public(await client.pull_image(reference, refresh=refresh, timeout_seconds=seconds))
+        info = public(await client.pull_image(reference, refresh=refresh, timeout_seconds=seconds, name=name))
         if on_progress is not None:
             on_progress(info)
         if info.status != "pulling":
@@ -49,7 +54,9 @@ async def prefetch(
             try:
                 return await pull(client, reference, refresh=refresh, on_progress=on_progress)
             except SandboxImageError as error:
-                failed = ImageInfo(reference=reference, status="failed", message=str(error), reason=error.reason)
+                failed = ImageInfo(
+                    reference=reference, status="failed", message=str(error), reason=error.reason, retryable=error.retryable
+                )
         if on_progress is not None:
             on_progress(failed)
         return failed

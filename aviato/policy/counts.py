@@ -57,6 +57,7 @@ class Counts:
     numbers: dict[str, int] = field(default_factory=dict)
     startups: Durations = field(default_factory=Durations)
     execs: Durations = field(default_factory=Durations)
+    pulls: Durations = field(default_factory=Durations)
     per_sandbox: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, by: bool | int = 1) -> None:
@@ -74,6 +75,7 @@ class Counts:
             numbers=summed(self.numbers, other.numbers),
             startups=self.startups.merged(other.startups),
             execs=self.execs.merged(other.execs),
+            pulls=self.pulls.merged(other.pulls),
             per_sandbox=summed(self.per_sandbox, other.per_sandbox),
         )
 
@@ -117,4 +119,10 @@ def as_metrics(counts: Counts) -> dict[str, float | int]:
     if counts.execs.count:
         metrics["avg_exec_seconds"] = counts.execs.total / counts.execs.count
         metrics["p95_exec_seconds"] = counts.execs.percentile(95)
+    for name in ("image_pulls", "image_cache_hits", "image_pull_failures"):
+        if number(name):
+            metrics[name] = number(name, 0)
+    if counts.pulls.count:
+        metrics["avg_image_pull_seconds"] = counts.pulls.total / counts.pulls.count
+        metrics["max_image_pull_seconds"] = counts.pulls.longest
     return {PREFIX + name: value for name, value in metrics.items()}

@@ -15,6 +15,8 @@ from aviato.policy.totals import Totals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.results import ImageInfo
+
 Outcome: TypeAlias = Literal["ok", "nonzero", "error", "cancelled"]
 Duration: TypeAlias = Literal["exec", "startup"]
 
@@ -118,6 +120,17 @@ class Metrics:
                     _totals.durations["exec"].add(measured)
         if measured is not None and self.reported:
             _tell("exec", measured)
+
+    def image_prefetched(self, info: ImageInfo) -> None:
+        """Count an image that was asked for ahead: pulled, there already, or not to be had."""
+        if info.status == "failed":
+            self._add("image_pull_failures")
+        elif info.pull_seconds is None:
+            self._add("image_cache_hits")
+        else:
+            self._add("image_pulls")
+            with _lock:
+                self._current.pulls.add(info.pull_seconds)
 
     def retry(self) -> None:
         """Count one repeated request."""

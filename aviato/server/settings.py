@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
-from aviato.exceptions import AviatoValidationError
+from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.registry import BACKENDS
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
@@ -182,6 +182,20 @@ class ServerSettings(BaseModel):
             table.setdefault(registry, []).append(mirror)
         return table
 
+    @field_validator("registry_mirror")
+    @classmethod
+    def _mirrored(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        table: dict[str, tuple[str, ...]] = {}
+        for host, mirrors in value.items():
+            registry = _registry(host)
+            for mirror in mirrors:
+                if not _is_mirror(mirror):
+                    raise ValueError(
+                        f"the mirror {mirror!r} is none: HOST[:PORT][/PATH], spoken to by https, or localhost by http://"
+                    )
+            table[registry] = (*table.get(registry, ()), *mirrors)
+        return table
+
     @field_validator("secrets_dir")
     @classmethod
     def _absolute_directory(cls, value: str | None) -> str | None:
@@ -204,6 +218,29 @@ class ServerSettings(BaseModel):
             if "/" in name:
                 raise ValueError(f"{name!r} cannot be a name: it would be taken for a path")
         return value
+
+
+def _registry(host: str) -> str:
+    """A registry as full references name it.
+
+    Raises:
+        ValueError: it is no host of one.
+    """
+    from aviato.server.images.oci_reference import parse_oci_reference
+
+    try:
+        found = parse_oci_reference(f"{host}/any").registry
+    except SandboxImageError:
+        found = ""
+    if "/" in host or found not in (host.lower(), "docker.io") or (found == "docker.io" and not host.endswith("docker.io")):
+        raise ValueError(f"{host!r} is no host of a registry, such as docker.io or registry.example.org:5000")
+    return found
+
+
+def _is_mirror(mirror: str) -> bool:
+    from aviato.server.images.registry_requests import is_allowed
+
+    return is_allowed(mirror if "://" in mirror else f"https://{mirror}") and not set("@?#") & set(mirror)
 
 
 def _is_list(value: Any) -> bool:

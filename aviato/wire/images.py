@@ -27,6 +27,10 @@ class ImageInfo(ResponseModel):
     """Why it could not be had, for people."""
     reason: str | None = None
     """The same, for programs."""
+    retryable: bool = False
+    """Whether the failure may pass by itself."""
+    pull_seconds: float | None = None
+    """How long it took to come; None: it was here when it was asked for."""
     layers: int = 0
     """Different ones."""
     size_bytes: int = 0
@@ -44,6 +48,7 @@ class ImageInfo(ResponseModel):
     entrypoint: list[str] = []
     command: list[str] = []
     environment: dict[str, str] = {}
+    labels: dict[str, str] = {}
     done_bytes: int = 0
     """Downloaded, of layers that were not here."""
     total_bytes: int | None = None
@@ -64,6 +69,8 @@ class PullImage(RequestModel):
     reference: ImageReference
     refresh: bool = False
     """Ask the registry although the image is here, since a tag may mean another one there."""
+    name: ImageReference | None = None
+    """What it is called, too, from then on, as images of registries are: `NAME` or `NAME:TAG`."""
 
 
 class RemoveImage(RequestModel):

@@ -56,6 +56,10 @@ def test_an_import_and_what_there_is_of_it(cli: Cli, layout: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     image_id, reference = done.stdout.split()
     assert reference == f"oci:{layout}:v1" and image_id.startswith("sha256:")
+    named = cli("import", "image", "--as", "tasks/one:1")
+    assert (named.returncode, named.stdout.split()) == (0, [image_id, "tasks/one:1"])
+    assert cli("pull", "tasks/one:1").stdout == named.stdout and cli("rm", "tasks/one:1").returncode == 0
+    assert cli("rm", f"oci:{layout}").returncode == 0
     listed = cli("ls").stdout.splitlines()
     assert listed[0].split() == ["ID", "SIZE", "PULLED", "STATE", "NAMES"]
     [row] = [row.split() for row in listed if reference in row]

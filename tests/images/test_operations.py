@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,10 +19,20 @@ from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError
 from aviato.server.backends.local import binary
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
+from tests.images.faulty_registry import faulty_registry
+from tests.images.layouts import Image
+from tests.images.layouts import tar_of as packed
 from tests.images.slow_registry import SlowRegistry
 from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 
-CONFIG = {"Env": ["WHERE=image"], "WorkingDir": "/work", "User": "0", "Entrypoint": ["/program"], "Cmd": ["--version"]}
+CONFIG = {
+    "Env": ["WHERE=image"],
+    "WorkingDir": "/work",
+    "User": "0",
+    "Entrypoint": ["/program"],
+    "Cmd": ["--version"],
+    "Labels": {"l": "m"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +77,8 @@ def test_from_a_pull_to_a_removal(layout: str) -> None:
         assert info.reference == layout and info.names == (layout,) and str(info.image_id).startswith("sha256:")
         assert (info.layers, info.architecture, info.pinned) == (1, ARCHITECTURE, False)
         assert (info.working_dir, info.user, info.environment) == ("/work", "0", {"WHERE": "image"})
-        assert (info.entrypoint, info.command) == (("/program",), ("--version",))
+        assert (info.entrypoint, info.command, info.labels) == (("/program",), ("--version",), {"l": "m"})
+        assert info.pull_seconds is not None and (await client.pull_image(layout)).pull_seconds is None
         assert info.size_bytes > 100_000 and info.pulled_at and info.used_at and info.layers_done == info.layers_total == 1
         assert layout in [one.reference for one in await client.images()]
         found = await client.inspect_image(str(info.image_id)[7:27])
@@ -199,9 +212,15 @@ def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: 
         monkeypatch.setenv("AVIATO_API_KEY", "a-key-of-a-tenant")
 
         async def work(client: AsyncClient) -> None:
+            assert (await client.pull_image(layout, refresh=True)).status == "here"
+            with SlowRegistry(layout) as registry:
+                registry.free.set()
+                here, *others = await client.prefetch([layout, registry.reference, f"oci:{directory}", "docker-archive:/x"])
+                assert here.status == "here" and {one.reason for one in others} == {"image_not_here"}
+                assert "operator" in str(others[0].message)
+                assert not registry.asked, "no host is reached because a tenant has named it"
             for call in (
-                client.pull_image(layout),
-                client.prefetch([layout]),
+                client.pull_image(layout, name="another:1"),
                 client.remove_image(layout),
                 client.prune_images(),
                 client.pin_image(layout),
@@ -215,6 +234,121 @@ def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: 
     finally:
         running.stop()
         remove(directory)
+
+
+def test_the_next_server_goes_on_with_a_pull(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_state_dir()
+    running = start_server(directory)
+    try:
+        monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+
+        async def work(client: AsyncClient, registry: SlowRegistry) -> None:
+            fetching = asyncio.ensure_future(client.prefetch([registry.reference]))
+            while "blob" not in registry.asked:
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(running.stop, signal.SIGTERM)
+            registry.free.set()
+            await asyncio.to_thread(running.restart)
+            [found] = await asyncio.wait_for(fetching, 30)
+            assert found.status == "here" and found.names == (registry.reference,)
+
+        with SlowRegistry(layout) as registry:
+            of(lambda client: work(client, registry))
+    finally:
+        running.stop()
+        remove(directory)
+
+
+def test_a_server_that_nobody_needs_ends_after_its_pulls(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_state_dir()
+    with SlowRegistry(layout) as registry:
+        running = start_server(directory, idle_exit=1)
+        try:
+            monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+
+            async def leave(client: AsyncClient) -> None:
+                fetching = asyncio.ensure_future(client.pull_image(registry.reference))
+                while "blob" not in registry.asked:
+                    await asyncio.sleep(0.02)
+                fetching.cancel()
+
+            of(leave)
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.process.wait(3)
+            registry.free.set()
+            assert running.process.wait(20) == 0
+        finally:
+            running.stop()
+            remove(directory)
+
+
+def test_a_refresh_gets_what_the_tag_means_by_now() -> None:
+    async def work(client: AsyncClient) -> None:
+        async with faulty_registry() as registry:
+            old, new = Image(packed({"v": b"old"})), Image(packed({"v": b"new"}))
+            reference = registry.add("moving", old)
+            first = await client.pull_image(reference)
+            assert first.image_id == old.image_id and first.pull_seconds is not None
+            registry.add("moving", new)
+            again = await client.pull_image(reference)
+            assert again.image_id == old.image_id and again.pull_seconds is None
+            opened = asyncio.Event()
+
+            async def wait(_: object) -> None:
+                await opened.wait()
+
+            registry.faults["/v2/some/image/blobs/"] = wait
+            heard: list[aviato.ImageInfo] = []
+            fetching = asyncio.ensure_future(client.pull_image(reference, refresh=True, on_progress=heard.append))
+            while len(heard) < 3:
+                await asyncio.sleep(0.05)
+            assert {info.status for info in heard} == {"pulling"}, "though another image of the name is here"
+            opened.set()
+            assert (await fetching).image_id == new.image_id
+            assert registry.count("manifests/moving") == 2, "one refresh asks once, however often it is polled"
+
+    of(work)
+
+
+def test_what_a_sandbox_waits_for_is_listed(layout: str) -> None:
+    async def work(client: AsyncClient, registry: SlowRegistry) -> None:
+        async with await client.sandbox(container_image=registry.reference):
+            while "blob" not in registry.asked:
+                await asyncio.sleep(0.02)
+            assert [one.status for one in await client.images() if one.reference == registry.reference] == ["pulling"]
+
+    with SlowRegistry(layout) as registry:
+        of(lambda client: work(client, registry))
+
+
+def test_an_image_of_a_file_has_the_name_that_a_data_set_gives_it(layout: str) -> None:
+    name = "registry.invalid/tasks/one:1"
+
+    async def work(client: AsyncClient) -> None:
+        found = await client.pull_image(layout, name=name)
+        assert found.reference == layout and set(found.names) == {layout, name}
+        [here] = await client.prefetch([name])
+        assert (here.status, here.image_id, here.pull_seconds) == ("here", found.image_id, None)
+        async with await client.sandbox(container_image=name) as sandbox:
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+        for wrong in ("oci:/x", f"one@sha256:{'0' * 64}", str(found.image_id), "Upper", "0123456789ab"):
+            with pytest.raises(SandboxImageError) as caught:
+                await client.pull_image(layout, name=wrong)
+            assert caught.value.reason == "bad_reference"
+        assert await client.remove_image(name) == [name]
+
+    of(work)
+
+
+def test_a_session_counts_what_it_prefetches(layout: str, tmp_path: Path) -> None:
+    with Session() as session:
+        assert not [name for name in session.get_metrics() if "image" in name]
+        session.prefetch([layout, f"oci:{tmp_path}/none"]).result(60)
+        session.prefetch([layout]).result(60)
+        counted = session.get_metrics()
+    assert (counted["aviato/image_pulls"], counted["aviato/image_cache_hits"]) == (1, 1)
+    assert counted["aviato/image_pull_failures"] == 1
+    assert counted["aviato/max_image_pull_seconds"] == counted["aviato/avg_image_pull_seconds"] > 0
 
 
 def test_a_mirror_is_asked_first_and_the_cache_is_bounded(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,19 @@ async def test_closing_a_lease_stops_its_sandboxes_only(server):
         assert (await server.call("GET", f"/v1/sandboxes/{sandbox_id}", expect=200))["status"] == "running"
 
 
+async def test_a_backend_that_keeps_no_images_says_so(server):
+    for method, path, body in (
+        ("POST", "/v1/images/pull", {"reference": "debian:12"}),
+        ("GET", "/v1/images", None),
+        ("GET", "/v1/images/inspect?reference=debian:12", None),
+        ("POST", "/v1/images/remove", {"reference": "debian:12"}),
+        ("POST", "/v1/images/prune", {}),
+        ("POST", "/v1/images/pin", {"reference": "debian:12"}),
+    ):
+        error = (await server.call(method, path, body=body, expect=422))["error"]
+        assert (error["code"], error["reason"]) == ("IMAGE", "no_image_store") and "keeps no images" in error["message"]
+
+
 async def test_bad_requests_name_the_field(server):
     for body, field in [
         ({"sandbox_id": "sb-x", "detached": True}, "sandbox_id"),

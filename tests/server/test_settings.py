@@ -23,7 +23,7 @@ EXAMPLES = {
     "image": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "packages": ("a=/x,b=/y", {"a": "/x", "b": "/y"}),
     "image_cache_bytes": ("1000", 1000),
-    "registry_mirror": ("a=b,a=c:1/d", {"a": ("b", "c:1/d")}),
+    "registry_mirror": ("a.b=b,a.b=c:1/d", {"a.b": ("b", "c:1/d")}),
     "secrets_dir": ("/s", "/s"),
     "max_detached_lifetime": ("60", 60.0),
     "max_sandboxes": ("8", 8),
@@ -51,12 +51,12 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     given, value = EXAMPLES[name]
     default = getattr(ServerSettings(), name)
     file = tmp_path / "settings.toml"
-    tables = dict.fromkeys(TABLES, "{a = '/x', b = '/y'}") | {"registry_mirror": "{a = ['b', 'c:1/d']}"}
+    tables = dict.fromkeys(TABLES, "{a = '/x', b = '/y'}") | {"registry_mirror": "{'a.b' = ['b', 'c:1/d']}"}
     literal = tables.get(name) or repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
     others = {
         **dict.fromkeys(TABLES, "z=/z"),
-        "registry_mirror": "z=z",
+        "registry_mirror": "z.z=z",
         "secrets_dir": "/other",
         "state_dir": "/other",
         "backend": "local",
@@ -86,6 +86,8 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("egress_allow_cidr", "10.0.0.1/8"), ("egress_allow_cidr", "all"), ("image", "noequals"),
         ("allowed_host", "a:80"), ("allowed_host", "a b"), ("wandb_entity", "a/b"),
         ("image", "a=relative"), ("packages", "a=relative"), ("packages", "a/b=/x"), ("packages", "/x"),
+        ("registry_mirror", "hub=mirror.example.org"), ("registry_mirror", "docker.io=http://mirror.example.org"),
+        ("registry_mirror", "docker.io=https://user:key@example.org"), ("registry_mirror", "docker.io/library=m.example.org"),
         ("secrets_dir", "relative"), ("socket_fd", "1"),
         ("backend", "docker"), ("backend", "kubernetes"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
         ("state_dir", "~/state"), ("max_sandboxes", "many"), ("max_sandboxes", ""), ("max_queued_sandboxes", "-1"),

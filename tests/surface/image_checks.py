@@ -9,7 +9,7 @@ from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 from tests.surface.harness import Place, acheck, check
 from tests.surface.names import IMAGE_ATTRIBUTES, IMAGE_CALLS
 
-CONFIG = {"Env": ["A=b"], "WorkingDir": "/w", "User": "0", "Entrypoint": ["/e"], "Cmd": ["c"]}
+CONFIG = {"Env": ["A=b"], "WorkingDir": "/w", "User": "0", "Entrypoint": ["/e"], "Cmd": ["c"], "Labels": {"l": "m"}}
 
 
 def layout(path: Path) -> str:
@@ -26,6 +26,7 @@ def prefetch(place: Place) -> None:
     assert (here.user, here.entrypoint, here.command, here.environment) == ("0", ("/e",), ("c",), {"A": "b"})
     assert (here.layers_done, here.layers_total) == (1, 1) and here.used_at is not None
     assert (failed.reference, failed.status, failed.reason) == (wrong, "failed", "no_such_file") and failed.message
+    assert here.labels == {"l": "m"} and here.pull_seconds is not None and here.pull_seconds < 30 and not failed.retryable
     assert (failed.done_bytes, failed.total_bytes) == (0, None)
 
 
@@ -41,6 +42,9 @@ async def calls(place: Place) -> None:
     image = layout(place.path)
     heard: list[aviato.ImageInfo] = []
     async with aviato.AsyncClient() as client:
+        named = await client.pull_image(image, name="surface:1")
+        assert "docker.io/library/surface:1" in named.names
+        assert await client.remove_image("surface:1") == ["docker.io/library/surface:1"]
         found = await client.pull_image(image, refresh=True, on_progress=heard.append)
         assert heard[-1] == found
         [again] = await client.prefetch([image], refresh=True, on_progress=heard.append)

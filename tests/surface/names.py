@@ -16,13 +16,14 @@ _SANDBOX_PARAMETERS = (
 _EXEC_PARAMETERS = ("cwd", "env", "user", "stdin", "check", "timeout_seconds", "max_output_bytes", "detach")
 IMAGE_CALLS = (
     *("pull_image", "pull_image(refresh=)", "pull_image(on_progress=)", "prefetch", "images", "inspect_image", "remove_image"),
+    "pull_image(name=)",
     *("remove_image(force=)", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
     *("pin_image(pinned=)", "prefetch(refresh=)", "prefetch(on_progress=)"),
 )
 IMAGE_ATTRIBUTES = (
     *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
     *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
-    *("total_bytes", "layers_done", "layers_total"),
+    *("total_bytes", "layers_done", "layers_total", "labels", "pull_seconds", "retryable"),
 )
 _ERRORS = {
     *("AviatoError", "AviatoAuthenticationError", "AviatoValidationError", "OperationTimeoutError", "SandboxError"),

@@ -149,6 +149,7 @@ CALLS: dict[str, Call] = {
     "Session.prefetch": lambda _, text: _prefetched(text),
     "AsyncClient.from_id": lambda _, text: _by_client(lambda client: client.from_id(text)),
     "AsyncClient.list(tags=)": lambda _, text: _by_client(lambda client: client.list(tags=[text])),
+    "AsyncClient.pull_image(name=)": lambda _, text: _by_client(lambda client: client.pull_image("oci:/x", name=text)),
     "AsyncClient.list(status=)": lambda _, text: _by_client(lambda client: client.list(status=[text])),
     "Sandbox.list(base_url=)": lambda _, text: aviato.Sandbox.list(base_url=text).result(60),
     "rl.Task(packages=)": lambda _, text: _evaluated(rl.Task(code="print(1)", packages=text)),

@@ -87,6 +87,10 @@ class ImagePulls:
                 running.task.cancel()
                 await asyncio.wait({running.task})
 
+    def under_way(self) -> dict[str, Progress]:
+        """How far each is, by its name."""
+        return {name: running.progress.now() for name, running in self._running.items()}
+
     async def _pull(self, reference: OciReference, running: _Running) -> ImageRecord:
         try:
             return await pull_image(self._places, reference, running.progress)

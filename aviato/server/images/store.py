@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_errors import disk_error, image_error, quoted
-from aviato.server.images.image_index import ImageIndex
+from aviato.server.images.image_index import ImageIndex, Name
 from aviato.server.images.image_pulls import ImagePulls
 from aviato.server.images.image_removal import ImageRemoval
 from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
@@ -119,6 +119,10 @@ class ImageStore:
             raise disk_error(error, f"image {quoted(reference)}") from error
         return await in_thread(self._stored, record)
 
+    def under_way(self) -> dict[str, Progress]:
+        """The full references that this process is pulling, whoever has asked for them, and how far each is."""
+        return self._pulls.under_way()
+
     def list(self) -> list[StoredImage]:
         """All images, the newest pull first."""
         return sorted(map(self._stored, self._index.records()), key=lambda image: -image.pulled_at)
@@ -164,6 +168,22 @@ class ImageStore:
             image_id = self._find(reference)
             if image_id is None or not self._index.pin(image_id, pinned):
                 raise self._not_here(reference)
+
+    def name(self, reference: str, name: str) -> None:
+        """Give an image one more name, as registries have them; another image that has it loses it.
+
+        Raises:
+            SandboxImageError: the image is not here, or that is no such name.
+        """
+        wanted = parse_oci_reference(name)
+        if wanted.kind != "registry" or wanted.digest is not None or id_prefix(name) is not None:
+            raise image_error("bad_reference", f"{quoted(name)} is no name for an image: write NAME or NAME:TAG")
+        with self._index.alone():
+            image_id = self._find(reference)
+            record = None if image_id is None else self._index.record(image_id)
+            if record is None:
+                raise self._not_here(reference)
+            self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
 
     def use(self, image: StoredImage, sandbox_id: str, place: str) -> None:
         """Say that a sandbox has an image: it stays while the sandbox's place exists.

@@ -42,7 +42,11 @@ async def pull(call: Call) -> Reply:
     """Begin or join a pull, and say how far it is once it has ended or the time is over."""
     query: PullQuery = call.query or PullQuery()
     request: PullImage = call.body
-    return answer(await call.service.images.pull(request.reference, request.refresh, query.timeout_seconds, call.caller))
+    images = call.service.images
+    info = await images.pull(request.reference, request.refresh, query.timeout_seconds, call.caller)
+    if request.name is not None and info.status == "here":
+        info = await images.name(info, request.name, call.caller)
+    return answer(info)
 
 
 async def list_all(call: Call) -> Reply:

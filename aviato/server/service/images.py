@@ -13,6 +13,8 @@ from aviato.system.threads import in_thread
 from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
     from aviato.server.images.store import ImageStore
@@ -31,10 +33,12 @@ class Images:
     Args:
         backend: has the store.
         long_polls: the waits of the server.
+        check_able: raises where the backend could not be opened.
     """
 
-    def __init__(self, backend: Backend, long_polls: LongPolls) -> None:
+    def __init__(self, backend: Backend, long_polls: LongPolls, check_able: Callable[[], None]) -> None:
         self._backend = backend
+        self._check_able = check_able
         self._long_polls = long_polls
         self._pulls: dict[str, _Pull] = {}
 
@@ -45,22 +49,43 @@ class Images:
             reference: as the store takes it.
             refresh: ask the registry although it is here.
             timeout_seconds: how long to wait.
-            caller: who asks.
+            caller: who asks; a tenant is told of what is here.
 
         Raises:
-            AviatoAuthenticationError: a tenant asks.
-            SandboxImageError: this server has no store, or this is no reference to pull.
+            SandboxImageError: this server has no store, this is no reference to pull, or a tenant asks and it is not here.
         """
-        _check(caller, "pulls no images")
         store = self._store()
         if reference == "host" or reference.startswith("dir:"):
             raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
-        pull = self._known(reference)
+        pull = None if caller.tenant is not None else self._known(reference)
+        if pull is None and (not refresh or caller.tenant is not None):
+            here = await in_thread(store.find, reference)
+            if here is not None:
+                return _info(here, reference)
+        if caller.tenant is not None:
+            # It would come by credentials of the server's user, from whatever host its name says.
+            raise SandboxImageError(
+                f"image {reference!r} is not here, and this API key pulls none; let the operator `aviato image pull` it",
+                reason="image_not_here",
+            )
+        pull = pull or self._known(reference)  # Somebody else may have asked meanwhile.
         if pull is None:
             pull = self._pulls[reference] = _Pull(reference)
             pull.task = asyncio.create_task(self._run(pull, store, refresh), name=f"pull {reference}")
         await self._long_polls.wait(pull.ended, timeout_seconds)
         return pull.info
+
+    async def name(self, info: ImageInfo, name: str, caller: Caller) -> ImageInfo:
+        """Give an image that is here one more name; it is then as before, and has that too.
+
+        Raises:
+            AviatoAuthenticationError: a tenant asks.
+            SandboxImageError: that is no name, or the image has been removed meanwhile.
+        """
+        _check(caller, "names no images")
+        image_id = str(info.image_id)
+        await in_thread(self._store().name, image_id, name)
+        return info.model_copy(update={"names": (await self.inspect(image_id)).names})
 
     async def list(self) -> ImageList:
         """What is on its way and what is here.
@@ -69,7 +94,7 @@ class Images:
             SandboxImageError: this server has no store.
         """
         store = self._store()
-        on_their_way = [pull.info for pull in self._pulls.values() if not pull.ended.is_set()]
+        on_their_way = [_under_way(name, progress) for name, progress in store.under_way().items()]
         stored = await in_thread(store.list)
         return ImageList(images=[*on_their_way, *(_info(one, next(iter(one.names), one.image_id)) for one in stored)])
 
@@ -129,9 +154,15 @@ class Images:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @property
+    def is_pulling(self) -> bool:
+        """Whether an image is on its way that somebody has asked for."""
+        return any(not pull.ended.is_set() for pull in self._pulls.values())
+
     def _store(self) -> ImageStore:
         store = self._backend.image_store
         if store is None:
+            self._check_able()
             message = f"the backend {self._backend.name!r} of this server keeps no images; it starts directories of the machine"
             raise SandboxImageError(message, reason="no_image_store")
         return store
@@ -145,10 +176,12 @@ class Images:
         return self._pulls.get(reference)
 
     async def _run(self, pull: _Pull, store: ImageStore, refresh: bool) -> None:
+        began = time.monotonic()
         try:
-            pull.info = _info(await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear), pull.reference)
+            info = _info(await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear), pull.reference)
+            pull.info = info.model_copy(update={"pull_seconds": time.monotonic() - began})
         except AviatoError as error:
-            pull.fail(str(error), error.reason)
+            pull.fail(str(error), error.reason, retryable=error.retryable)
         except Exception as error:
             log.exception("the image %r cannot be pulled", pull.reference)
             pull.fail(f"image {pull.reference!r} cannot be pulled: {error}", "store_failed")
@@ -169,19 +202,12 @@ class _Pull:
 
     def hear(self, progress: Progress) -> None:
         """Take note of how far it is."""
-        self.info = ImageInfo(
-            reference=self.reference,
-            status="pulling",
-            names=[self.reference],
-            done_bytes=progress.done_bytes,
-            total_bytes=progress.total_bytes,
-            layers_done=progress.layers_done,
-            layers_total=progress.layers_total,
-        )
+        self.info = _under_way(self.reference, progress)
 
-    def fail(self, message: str, reason: str) -> None:
+    def fail(self, message: str, reason: str, *, retryable: bool = False) -> None:
         """It comes to nothing."""
-        self.info = self.info.model_copy(update={"status": "failed", "message": message, "reason": reason})
+        said = {"status": "failed", "message": message, "reason": reason, "retryable": retryable}
+        self.info = self.info.model_copy(update=said)
         self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
 
 
@@ -195,6 +221,18 @@ def _check(caller: Caller, what: str) -> None:
         raise AviatoAuthenticationError(
             f"this API key {what}: ask the operator, who does it by `aviato image` on the server's Unix socket", reason="tenant"
         )
+
+
+def _under_way(reference: str, progress: Progress) -> ImageInfo:
+    return ImageInfo(
+        reference=reference,
+        status="pulling",
+        names=[reference],
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        layers_done=progress.layers_done,
+        layers_total=progress.layers_total,
+    )
 
 
 def _info(stored: StoredImage, reference: str) -> ImageInfo:
@@ -216,6 +254,7 @@ def _info(stored: StoredImage, reference: str) -> ImageInfo:
         entrypoint=list(config.entrypoint),
         command=list(config.command),
         environment=dict(config.environment),
+        labels=dict(config.labels),
         layers_done=len(stored.layers),
         layers_total=len(stored.layers),
     )

@@ -79,7 +79,7 @@ class Service:
         self.slots = Slots(admission, self.registry)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
-        self.images = Images(backend, self.long_polls)
+        self.images = Images(backend, self.long_polls, self.check_able)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = RetainedResults(folder.results, settings.record_retention)
         self.exec_records = ExecRecords(self.store)
@@ -157,7 +157,8 @@ class Service:
     @property
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
-        return not self.registry.live and not self.leases.held and not self.lifecycle.leftovers
+        held = self.registry.live or self.leases.held or self.lifecycle.leftovers
+        return not held and not self.images.is_pulling
 
     async def end_all(self) -> None:
         """End every sandbox with reason `shutdown`."""

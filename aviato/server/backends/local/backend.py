@@ -136,6 +136,7 @@ class LocalBackend(Backend):
         self._registered = dict(images or {})
         self._allow_any_directory = allow_any_directory
         self._images = LocalImages([], self._registered, allow_any_directory)
+        """With what the machine has, once it is open."""
         self._root = os.geteuid() == 0
         self._directories.ranges = subordinate.find() if self.ids > 1 else None
         self._packages = self._find_packages(packages or {}, private)
