@@ -236,6 +236,8 @@ def _as_list(name: str, value: Any) -> list[str]:
     return [value.decode(errors="replace") if isinstance(value, bytes) else value]
 
 
+IMAGE_PATHS = ("oci:", "docker-archive:")
+"""What references of images begin with that name a path."""
 LARGEST_ID = 0xFFFFFFFE
 """Of a user or group; the next one means nobody's to the kernel."""
 
@@ -258,6 +260,15 @@ def user(name: str, value: str | int) -> str:
             name, f"must be a name or number of at most {bounds.USER_CHARACTERS} characters, got {beginning(value, 60)!r}"
         )
     return text(name, value)
+
+
+def reference_from_here(reference: str) -> str:
+    """The same reference as a server on this machine understands it, wherever that was started: paths begin with `/`."""
+    for kind in IMAGE_PATHS:
+        path = reference[len(kind) :]
+        if reference.startswith(kind) and path and path[0] not in ":/":
+            return f"{kind}{os.path.join(os.getcwd(), path)}"
+    return reference
 
 
 def text(name: str, value: str) -> str:

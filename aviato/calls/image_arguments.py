@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from aviato.defaults import reference_from_here
 from aviato.exceptions import AviatoValidationError
 from aviato.values.text import is_unicode
 from aviato.wire.bounds import IMAGE_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-PATHS = ("oci:", "docker-archive:")
-"""What references begin with that name a path."""
 
 
 def image_reference(value: str, parameter: str = "reference") -> str:
@@ -27,16 +24,7 @@ def image_reference(value: str, parameter: str = "reference") -> str:
     if not value or "\0" in value or len(value) > IMAGE_CHARACTERS or not is_unicode(value):
         shown = ascii(value[:100])
         raise AviatoValidationError(f"{parameter} must be 1 to {IMAGE_CHARACTERS} characters of text without NUL, got {shown}")
-    return absolute(value)
-
-
-def absolute(reference: str) -> str:
-    """The same reference as a server on this machine understands it, wherever that was started: paths begin with `/`."""
-    for kind in PATHS:
-        path = reference[len(kind) :]
-        if reference.startswith(kind) and path and path[0] not in ":/":
-            return f"{kind}{os.path.join(os.getcwd(), path)}"
-    return reference
+    return reference_from_here(value)
 
 
 def image_references(values: Iterable[str]) -> list[str]:

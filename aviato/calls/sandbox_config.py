@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults as checks
-from aviato.calls.image_arguments import absolute
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SandboxStatus
@@ -226,7 +225,7 @@ def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
         raise _wrong(
             "container_image", f"has {len(given)} characters; the name of an image has at most {bounds.IMAGE_CHARACTERS}"
         )
-    return absolute(checks.text("container_image", given))
+    return checks.reference_from_here(checks.text("container_image", given))
 
 
 def _packages(given: str | os.PathLike[str] | None, defaults: SandboxDefaults) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_what_the_server_keeps(place: Place, owner: Sandbox) -> None:
     with pytest.raises(aviato.AviatoValidationError):
         Sandbox(secrets=[*SECRETS, Secret(store="file", name="missing", env_var="M")]).start().result()
     with pytest.raises(aviato.SandboxImageError):
-        Sandbox(secrets=SECRETS, container_image="nothing").start().result()
+        Sandbox(secrets=SECRETS, container_image="dir:nothing").start().result()
     for sig in (None, signal.SIGKILL):
         if sig is not None:
             place.server.stop(sig)
@@ -213,7 +213,7 @@ def test_what_a_client_shows(place: Place, owner: Sandbox, caplog: pytest.LogCap
     defaults = SandboxDefaults(secrets=SECRETS)
     made = Sandbox(defaults=defaults)
     errors = []
-    for wrong in ({"container_image": "nothing"}, {"ports": [1], "resources": {"memory": "900Ti"}, "strict_limits": True}):
+    for wrong in ({"container_image": "dir:nothing"}, {"ports": [1], "resources": {"memory": "900Ti"}, "strict_limits": True}):
         broken = Sandbox(defaults=defaults, **wrong)  # type: ignore[arg-type]
         errors.append(broken.start().exception())
         broken.stop().result()
@@ -249,7 +249,7 @@ first = aviato.Sandbox(secrets=secrets, tags=[{MARK!r}]).wait()
 second = aviato.Sandbox(secrets=secrets)
 second.start().result()
 try:
-    aviato.Sandbox(secrets=secrets, container_image="nothing").start().result()
+    aviato.Sandbox(secrets=secrets, container_image="dir:nothing").start().result()
 except aviato.AviatoError as error:
     failed = error
 shown = repr([first, second, vars(first._state), failed]).encode() + pickle.dumps([first, second, failed])

@@ -21,6 +21,9 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
+TRUSTED = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
+"""Of Python 3.11.4 and newer."""
+
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -132,5 +135,5 @@ def _unpack(data, into, below, limits) -> UnpackedLayer:
                     (into / parent).mkdir()
                     like = next((root / parent for root in below if (root / parent).is_dir()), None)
                     (into / parent).chmod(0o755 if like is None else os.stat(like).st_mode & 0o7777)
-            tar.extract(member, into, filter="fully_trusted")
+            tar.extract(member, into, **TRUSTED)
     return UnpackedLayer(size_bytes=size, files=files, implied=implied, left_out=0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviato.calls.image_arguments import absolute
+from aviato.defaults import reference_from_here
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.oci_reference import OciReference, id_prefix, is_digest, parse_oci_reference
 from aviato.server.images.reference import parse
@@ -129,9 +129,9 @@ def test_digests_and_ids():
     assert id_prefix("0123456789a") is None and id_prefix("busybox") is None
 
 
-def test_paths_of_clients_are_absolute(tmp_path, monkeypatch):
+def test_paths_of_clients_are_reference_from_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert absolute("oci:a/b:1") == f"oci:{tmp_path}/a/b:1"
-    assert absolute("docker-archive:./x.tar") == f"docker-archive:{tmp_path}/./x.tar"
+    assert reference_from_here("oci:a/b:1") == f"oci:{tmp_path}/a/b:1"
+    assert reference_from_here("docker-archive:./x.tar") == f"docker-archive:{tmp_path}/./x.tar"
     for kept in ("oci:/a:1", "oci:", "oci::1", "docker-archive:/x", "debian:12", "dir:a", "host"):
-        assert absolute(kept) == kept
+        assert reference_from_here(kept) == kept
