@@ -93,7 +93,11 @@ def killed_by_the_host(server: FaultyServer) -> OperationRef[Any]:
 
 
 def unknown_image(server: FaultyServer) -> OperationRef[Any]:
-    return box(server, container_image="no/such:image").exec(["true"])
+    return box(server, container_image="dir:nothing").exec(["true"])
+
+
+def image_elsewhere(server: FaultyServer) -> OperationRef[Any]:
+    return box(server, container_image="localhost:1/no/such:image").exec(["true"])
 
 
 def command_too_slow(server: FaultyServer) -> OperationRef[Any]:
@@ -192,6 +196,7 @@ ROWS = {
         aviato.SandboxFailedError, "lost", OURS, killed_by_the_host
     ),
     "The image is unknown": Row(aviato.SandboxImageError, "image", OURS, unknown_image),
+    "The image cannot be had": Row(aviato.SandboxImageError, "image_pull_failed", OURS, image_elsewhere),
     "No capacity, and the queue is full": Row(
         aviato.SandboxResourceExhaustedError,
         "resource_exhausted",
