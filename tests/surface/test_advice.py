@@ -321,6 +321,7 @@ ELSEWHERE = {
     "did you mean": "tests/cli/test_advice.py and tests/surface/test_meant.py",
     "AVIATO_API_KEY": "tests/server/test_callers.py",
     "AVIATO_STATE_DIR": "a directory of another user",
+    "is no name for an image": "tests/images/test_operations.py",
     "W&B": "needs an account",
     "and a server needs": "tests/cli/test_process_limits.py",
     "run the server on another machine": "tests/backends/test_probe.py: of places that are not here",
