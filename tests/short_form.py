@@ -253,6 +253,12 @@ SHORT = {
     "guides/test_failures.py": {"test_what_it_comes_to": 5},
     "guides/test_guides.py": {"test_training_step": 3, "test_trl_reward_with_more_completions_than_room": 0, "test_wandb": 2},
     "images/test_directories.py": {"test_each_interpreter_of_this_machine": 0},
+    "images/test_layer.py": {"test_names_are_remembered_in_bounded_memory": 0},
+    "images/test_operations.py": {
+        "test_a_failure_is_remembered_for_a_moment": 0,
+        "test_a_server_that_nobody_needs_ends_after_its_pulls": 0,
+        "test_the_next_server_goes_on_with_a_pull": 0,
+    },
     "images/test_packages.py": {
         "test_one_after_the_other_with_others": 2,
         "test_they_are_imported_however_python_is_started": 2,
