@@ -16,14 +16,11 @@ from tests.conftest import RunningServer
 
 pytestmark = pytest.mark.anyio
 
-KNOWN = {"test_exec_as_user": "a sandbox has one user"}
 AS_ROOT = {"test_read_file_not_allowed": "root inside reads what it likes, as in Inspect's own Docker sandboxes"}
 
 
 @pytest.fixture
 async def sandbox_env(server: RunningServer, request: pytest.FixtureRequest) -> AsyncIterator[AviatoSandboxEnvironment]:
-    if reason := KNOWN.get(request.node.originalname):
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     if (reason := AS_ROOT.get(request.node.originalname)) and os.geteuid() == 0:
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     config = AviatoSandboxConfig(base_url=server.url)
